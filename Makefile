@@ -1,0 +1,45 @@
+# Every target sets itself up: a virtual environment in .venv with the versions of constraints.txt,
+# rebuilt only when the dependencies change.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench sample-model clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+OUT ?= demo
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+setup: $(READY) ## Create .venv and install the pinned packages
+
+$(READY): pyproject.toml constraints.txt scripts/setup
+	@PYTHON="$(PYTHON)" scripts/setup $(VENV)
+	@touch $(READY)
+
+demo: $(READY) ## Scan the embedded model: tables, a summary and a report in ./demo (OUT=DIR changes it)
+	@$(BIN)/attnscope scan --out "$(OUT)"
+
+test: $(READY) ## Run the test suite
+	@$(BIN)/python -m pytest -q -n 2
+
+check: $(READY) ## Lint, formatting and strict types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(READY) ## Format the code and apply safe lint fixes
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(READY) ## Measure speed and memory as ratios, printed as JSON
+	@for script in benchmarks/bench_*.py; do $(BIN)/python "$$script"; done
+
+sample-model: $(READY) ## Train the embedded model anew (about an hour on 2 cores)
+	@$(BIN)/python scripts/sample_model/train.py --out src/attnscope/sample
+	@$(BIN)/python scripts/sample_model/card.py src/attnscope/sample
+
+clean: ## Remove the environment and everything generated
+	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,42 @@
+"""attnscope: measure how much an attention head can still tell apart.
+
+    >>> import attnscope
+    >>> result = attnscope.scan()                # the embedded sample model and text
+    >>> result.topn.columns[:6]
+    ['window', 'layer', 'head', 'position', 'length', 'n']
+
+Requirement: importing this module loads neither torch nor transformers. The public
+names below are resolved on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
+
+if TYPE_CHECKING:
+    from attnscope.scanning import ScanResult as ScanResult
+    from attnscope.scanning import scan as scan
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "ScanResult": "attnscope.scanning",
+    "scan": "attnscope.scanning",
+}
+
+__all__ = ["AttnscopeError", "InputError", "ModelError", "OutputError", "ScanResult", "__version__", "scan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'attnscope' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
