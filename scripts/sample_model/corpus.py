@@ -25,7 +25,16 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
-SKIPPED_PACKAGES = {"test", "tests", "idlelib", "lib2to3", "turtledemo", "site-packages", "pydoc_data", "__phello__"}
+SKIPPED_PACKAGES = {
+    "test",
+    "tests",
+    "idlelib",
+    "lib2to3",
+    "turtledemo",
+    "site-packages",
+    "pydoc_data",
+    "__phello__",
+}
 HELD_OUT_PERCENT = 8
 SHORTEST_DOCUMENT = 200  # characters; anything less is a stub
 

@@ -20,6 +20,7 @@ import json
 import math
 import platform
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -52,14 +53,12 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=END, eos_token=END, model_max_length=CONTEXT
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=END, eos_token=END, model_max_length=CONTEXT)
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> torch.Tensor:
     """One long row of tokens, documents separated by the end token."""
-    end = tokenizer.convert_tokens_to_ids(END)
+    end: int = tokenizer.eos_token_id
     ids: list[int] = []
     for text in texts:
         ids += [*tokenizer(text)["input_ids"], end]
@@ -86,7 +85,7 @@ def rate(step: int) -> float:
 class Muon(torch.optim.Optimizer):
     """Momentum whose update is replaced by the nearest orthogonal matrix, in float32."""
 
-    def __init__(self, matrices: list[torch.Tensor], lr: float, weight_decay: float) -> None:
+    def __init__(self, matrices: Sequence[torch.Tensor], lr: float, weight_decay: float) -> None:
         super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95})
 
     @torch.no_grad()
@@ -129,8 +128,7 @@ def held_out_loss(model: GPT2LMHeadModel, tokens: torch.Tensor, windows: int) ->
     """Mean loss in nats per token over the first full windows."""
     model.eval()
     losses = [
-        model(input_ids=w[None], labels=w[None]).loss.item()
-        for w in tokens[: windows * CONTEXT].view(windows, CONTEXT)
+        model(input_ids=w[None], labels=w[None]).loss.item() for w in tokens[: windows * CONTEXT].view(windows, CONTEXT)
     ]
     model.train()
     return sum(losses) / len(losses)

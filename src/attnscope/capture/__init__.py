@@ -1,0 +1,1 @@
+"""Models to rows: run a model unchanged and see each layer's queries, keys, values and mask."""

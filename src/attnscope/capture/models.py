@@ -1,0 +1,174 @@
+"""Find and load a model: the embedded sample, a folder, a GGUF file, or a hub id."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+import transformers
+
+from attnscope.errors import InputError, ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
+DTYPES: tuple[str, ...] = get_args(Dtype)
+SAMPLE = "sample"
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model with what a scan needs to know about it."""
+
+    module: PreTrainedModel
+    tokenizer: Any
+    name: str
+    revision: str | None
+
+    @property
+    def family(self) -> str:
+        """The model type of its configuration."""
+        return str(self.module.config.model_type)
+
+    @property
+    def positions(self) -> int | None:
+        """The longest input the model accepts, if it has a limit."""
+        config = self.module.config.get_text_config()
+        limit = getattr(config, "max_position_embeddings", None)
+        return int(limit) if limit else None
+
+    @property
+    def causal(self) -> bool:
+        """Whether a query sees no later key."""
+        config = self.module.config
+        head = type(self.module).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+        return head or bool(getattr(config, "is_decoder", False))
+
+
+def load_model(
+    model: str | Path | PreTrainedModel | None = None,
+    *,
+    tokenizer: Any = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+) -> Model:
+    """Load a model and its tokenizer, ready to scan."""
+    if dtype not in DTYPES:
+        raise InputError(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
+    if isinstance(model, transformers.PreTrainedModel):
+        return _given(model, tokenizer)
+    place = _device(device)
+    if model is None:
+        with resources.as_file(resources.files("attnscope") / "sample") as folder:
+            module, own = _load(str(folder), {"local_files_only": True}, dtype, SAMPLE)
+        name = SAMPLE
+    else:
+        name = str(model)
+        source, options = _locate(name, revision)
+        module, own = _load(source, options, dtype, name)
+    if module.config.is_encoder_decoder:
+        raise ModelError(
+            f"{name} is an encoder-decoder ({module.config.model_type}); attnscope scans decoders and encoders"
+        )
+    module.to(place)  # type: ignore[arg-type]  # transformers wraps the method and loses self
+    module.eval()
+    return Model(module, tokenizer or own, name, getattr(module.config, "_commit_hash", None))
+
+
+def _given(model: PreTrainedModel, tokenizer: Any) -> Model:
+    if tokenizer is None:
+        raise InputError(f"a loaded {type(model).__name__} needs its tokenizer: pass tokenizer=...")
+    name = model.config.name_or_path or type(model).__name__
+    return Model(model, tokenizer, name, getattr(model.config, "_commit_hash", None))
+
+
+def _locate(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
+    """What to hand to from_pretrained: a source and its options."""
+    path = Path(name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelError(f"no GGUF file at {name!r}; check the path")
+        return str(path.parent), {"gguf_file": path.name, "local_files_only": True}
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"the folder {name!r} has no config.json; give a folder saved by save_pretrained")
+        return name, {"local_files_only": True}
+    if path.exists():
+        raise ModelError(f"{name!r} is neither a model folder nor a .gguf file")
+    if name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+        raise ModelError(f"no model at {name!r}; give a folder, a .gguf file or a hub id such as openai-community/gpt2")
+    return name, {"revision": revision}
+
+
+def _load(source: str, options: dict[str, Any], dtype: str, name: str) -> tuple[PreTrainedModel, Any]:
+    gguf = {key: options[key] for key in options if key == "gguf_file"}
+    where = {key: value for key, value in options.items() if key != "gguf_file"}
+    try:
+        with _quiet():
+            config = transformers.AutoConfig.from_pretrained(source, **where, **gguf)
+            loader = transformers.AutoModelForCausalLM if _is_causal(config) else transformers.AutoModel
+            safe = {} if gguf else {"use_safetensors": True}  # pickled weights can run code
+            kind = dtype if dtype == "auto" else getattr(torch, dtype)
+            module = loader.from_pretrained(source, dtype=kind, **where, **gguf, **safe)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where, **gguf)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise ModelError(_explained(name, error)) from error
+    return module, tokenizer
+
+
+def _is_causal(config: Any) -> bool:
+    names = config.architectures or []
+    causal = type(config) in transformers.AutoModelForCausalLM._model_mapping
+    return causal and (not names or any(n.endswith(("ForCausalLM", "LMHeadModel")) for n in names))
+
+
+def _explained(name: str, error: Exception) -> str:
+    """One line: what failed, and the next step."""
+    first = " ".join(str(error).split()) or type(error).__name__
+    short = first if len(first) <= 200 else first[:200] + "..."
+    if "couldn't connect" in first or "ConnectError" in first or "offline" in first.lower():
+        return (
+            f"cannot reach the model hub for {name!r} and it is not in the local cache; check the name and the "
+            "network, or give a local folder or .gguf file"
+        )
+    if "gated" in first.lower():
+        return f"{name!r} is a gated model; accept its terms on the hub and log in with hf auth login"
+    if "safetensors" in first and "pickle" not in name:
+        return f"cannot load {name!r}: {short}; attnscope reads safetensors and GGUF weights, never pickles"
+    return f"cannot load {name!r}: {short}"
+
+
+def _device(device: str) -> torch.device:
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device {device!r} cannot be used ({reason}); try --device cpu") from None
+    return place
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep loading bars and notices of transformers off the terminal."""
+    from transformers.utils import logging as notices
+
+    level, bars = notices.get_verbosity(), notices.is_progress_bar_enabled()
+    notices.set_verbosity(logging.ERROR)
+    notices.disable_progress_bar()
+    try:
+        yield
+    finally:
+        notices.set_verbosity(level)
+        if bars:
+            notices.enable_progress_bar()

@@ -1,0 +1,74 @@
+"""Texts to windows of tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text and where it came from."""
+
+    content: str
+    source: str
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text as UTF-8."""
+        return hashlib.sha256(self.content.encode()).hexdigest()
+
+
+def read_text(source: str | Path | None) -> Text:
+    """The text of a file, of standard input (`-`), or the embedded sample (None)."""
+    if source is None:
+        return Text((resources.files("attnscope") / "sample" / "text.txt").read_text("utf-8"), "sample")
+    if str(source) == "-":
+        return _decoded(sys.stdin.buffer.read(), "standard input")
+    path = Path(source)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InputError(f"cannot read the text {str(path)!r}: {reason}; give --text a readable file or -") from None
+    return _decoded(data, str(path))
+
+
+def _decoded(data: bytes, source: str) -> Text:
+    try:
+        content = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{source} is not UTF-8 text (byte 0x{data[error.start]:02x} at offset {error.start}); "
+            "convert it, for instance with iconv -t utf-8"
+        ) from None
+    if not content.strip():
+        raise InputError(f"{source} is empty; give --text a text of at least one window")
+    return Text(content, source)
+
+
+def tokenize(tokenizer: Any, text: Text) -> list[int]:
+    """The text's tokens as they are, no special tokens added."""
+    return list(tokenizer(text.content, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def windows(tokens: Sequence[int], length: int, count: int, source: str) -> list[list[int]]:
+    """The first `count` runs of `length` consecutive tokens."""
+    if len(tokens) < length * count:
+        what = f"{count} windows of {length} tokens" if count > 1 else f"a window of {length} tokens"
+        advice = (
+            f"--length {len(tokens)} or a longer text"
+            if count == 1
+            else "fewer --windows, a shorter --length or a longer text"
+        )
+        raise InputError(f"{source} has {len(tokens)} tokens, too few for {what}; use {advice}")
+    return [list(tokens[i * length : (i + 1) * length]) for i in range(count)]

@@ -1,0 +1,52 @@
+"""The command line: `attnscope VERB [MODEL] [options]`. One file a verb.
+
+Requirements of the design:
+
+- typed functions are the interface; each verb imports what it needs when it runs, so that
+  `attnscope --help` loads neither torch nor transformers;
+- with `--json`, standard output carries one machine-readable object and nothing else; everything meant for
+  people goes to standard error;
+- exit codes: 0 done, 1 a check found the failure it was asked to look for, 2 bad usage or input, 3 partial
+  result.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from cyclopts import App, CycloptsError
+
+from attnscope import __version__
+from attnscope.cli.scan import scan
+from attnscope.errors import AttnscopeError
+
+BAD_USAGE, INTERRUPTED = 2, 130
+
+app = App(
+    name="attnscope",
+    help="Measure how much an attention head can still tell apart.",
+    version=__version__,
+    help_epilogue="Start with: attnscope scan   (the embedded model, no network needed)",
+)
+app.command(scan)
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; errors meant for the user are one line on standard error."""
+    try:
+        return app(arguments, exit_on_error=False, print_error=False) or 0
+    except AttnscopeError as error:
+        print(f"attnscope: {error}", file=sys.stderr)
+        return error.exit_code
+    except CycloptsError as error:
+        message = " ".join(str(error).split())
+        print(f"attnscope: {message} See attnscope --help.", file=sys.stderr)
+        return BAD_USAGE
+    except KeyboardInterrupt:
+        print("attnscope: interrupted", file=sys.stderr)
+        return INTERRUPTED

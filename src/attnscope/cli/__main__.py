@@ -1,0 +1,5 @@
+"""`python -m attnscope.cli`."""
+
+from attnscope.cli import main
+
+main()

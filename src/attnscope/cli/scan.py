@@ -1,0 +1,160 @@
+"""`attnscope scan`: measure every head of a model."""
+
+from __future__ import annotations
+
+import json as json_module
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from attnscope.errors import InputError
+
+if TYPE_CHECKING:
+    from attnscope.scanning import Progress, ScanResult
+
+PARTIAL = 3
+
+
+def scan(
+    model: str | None = None,
+    /,
+    *,
+    text: str | None = None,
+    length: int | None = None,
+    lengths: str | None = None,
+    top_n: str | None = None,
+    vectors: Literal["value", "output", "hidden"] = "value",
+    windows: int = 1,
+    bos: Annotated[bool, Parameter(negative="")] = False,
+    out: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    device: str = "cpu",
+    dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "float32",
+    revision: str | None = None,
+) -> int:
+    """Measure every head of a model: distance, separability, spread and gradient, with their bounds.
+
+    Writes rows.parquet, topn.parquet, run.json and report.html, and prints a summary.
+
+    Examples:
+
+        attnscope scan
+
+        attnscope scan openai-community/gpt2 --text book.txt --windows 4
+
+        attnscope scan model.gguf --length 2048 --top-n 5,50 --vectors output --out runs/mine
+
+    Parameters
+    ----------
+    model
+        A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
+    text
+        A UTF-8 text file, or - for standard input. Default: the embedded sample text.
+    length
+        Tokens in a window. Default: 1024, or the model's limit if that is less.
+    lengths
+        The prefixes whose last row is measured, as 32,128,512. Default: powers of two up to the length.
+    top_n
+        Sizes of the top set, as 1,5,20. Default: 1,5,10,20,100 as far as they fit.
+    vectors
+        What the weights average: value vectors, values through the output projection, or the layer's input.
+    windows
+        How many consecutive windows of the text to scan.
+    bos
+        Put the model's begin token before each window.
+    out
+        Folder for the results. Default: runs/MODEL-DATE-TIME.
+    json
+        Print one JSON object on standard output and nothing else.
+    device
+        Where the model runs, as cpu or cuda:0.
+    dtype
+        Number type of the model's weights; measures are always taken in float64.
+    revision
+        Branch, tag or commit of a hub model.
+    """
+    from rich.console import Console
+
+    from attnscope.capture.text import read_text
+    from attnscope.report.summary import print_summary
+    from attnscope.scanning import scan as scan_model
+    from attnscope.tables import output_folder
+
+    content = read_text(text)
+    console = Console(stderr=True) if json else Console()
+    with output_folder(out or _default_folder(model)) as folder, _progress() as progress:
+        result = scan_model(
+            model,
+            content,
+            length=length,
+            lengths=_numbers("--lengths", lengths),
+            top_n=_numbers("--top-n", top_n),
+            vectors=vectors,
+            windows=windows,
+            bos=bos,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            progress=progress,
+        )
+        result.save(folder)
+    if json:
+        print(json_module.dumps(_as_json(result, folder), allow_nan=False))
+    else:
+        print_summary(console, result.rows, result.topn, result.run)
+        console.print(
+            f"\nreport  {folder / 'report.html'}\ntables  {folder / 'rows.parquet'}, {folder / 'topn.parquet'}"
+        )
+    for head in result.skipped_heads:
+        print(
+            f"attnscope: layer {head['layer']} head {head['head']} left out: {head['reason']}",
+            file=sys.stderr,
+        )
+    return PARTIAL if result.skipped_heads else 0
+
+
+def _default_folder(model: str | None) -> Path:
+    name = re.sub(r"[^\w.-]+", "-", Path(model).name if model else "sample")
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar on standard error with the time left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("layers"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("loading the model", total=None)
+        yield lambda done, total: bar.update(task, description="scanning", completed=done, total=total)
+
+
+def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
+    from attnscope.report import overview
+
+    files = {name: str(folder / name) for name in ("rows.parquet", "topn.parquet", "run.json", "report.html")}
+    heads = [] if result.topn.is_empty() else overview.heads(result.rows, result.topn).to_dicts()
+    return {"run": result.run, "files": files, "heads": heads}
+
+
+def _numbers(option: str, value: str | None) -> list[int] | None:
+    """The whole numbers of a comma-separated list."""
+    if value is None:
+        return None
+    try:
+        return [int(part) for part in value.split(",")]
+    except ValueError:
+        raise InputError(f"{option} takes whole numbers separated by commas, as 1,5,20; received {value!r}") from None

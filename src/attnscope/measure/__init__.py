@@ -1,0 +1,1 @@
+"""Rows to numbers: the figures of the paper and their bounds, in float64, many rows at once."""

@@ -1,0 +1,89 @@
+"""The rows that measures are taken of, and the columns of `rows.parquet`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from attnscope.theory.gradient import jacobian_bound, jacobian_norm, largest_and_rest
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of every head of one layer, in float64.
+
+    Heads that share their vectors form a group: one group for `hidden`, one for each key-value head with
+    grouped queries, one for each head otherwise. `heads = groups * (heads per group)`, in order.
+    """
+
+    layer: int
+    positions: tuple[int, ...]
+    logits: Float[Tensor, "heads rows keys"]
+    visible: Bool[Tensor, "heads rows keys"]
+    vectors: Float[Tensor, "groups keys dims"]
+    sinks: Float[Tensor, " heads"] | None = None  # a logit that takes weight and has no vector
+
+    @property
+    def heads(self) -> int:
+        """The number of heads."""
+        return self.logits.shape[0]
+
+    def grouped(self, values: Tensor) -> Tensor:
+        """(heads, rows, ...) -> (groups, heads per group * rows, ...)."""
+        groups = self.vectors.shape[0]
+        return values.reshape(groups, -1, *values.shape[2:])
+
+    def ungrouped(self, values: Tensor) -> Tensor:
+        """(groups, heads per group * rows, ...) -> (heads, rows, ...)."""
+        return values.reshape(self.heads, len(self.positions), *values.shape[2:])
+
+
+def softmax_weights(rows: Rows) -> Float[Tensor, "heads rows keys"]:
+    """The model's own normalizer: softmax over the visible keys, and the sink where there is one."""
+    logits = rows.logits.masked_fill(~rows.visible, -torch.inf)
+    if rows.sinks is not None:
+        sinks = rows.sinks[:, None, None].expand(-1, logits.shape[1], 1)
+        weights = torch.softmax(torch.cat([logits, sinks], -1), -1)[..., :-1]
+    else:
+        weights = torch.softmax(logits, -1)
+    # A row with nothing visible is a row of zeros, not of NaN.
+    return weights.masked_fill(~rows.visible, 0)
+
+
+def row_entropy(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch"]:
+    """-sum of alpha ln alpha in nats, exact for saturated rows too, where 1 - alpha_max is below rounding."""
+    first, _, others, left_over = largest_and_rest(weights)
+    rest = others.sum(-1, keepdim=True) + left_over
+    log_first = torch.where(first > 0.5, torch.log1p(-rest), first.log())
+    top = torch.where(first > 0, first * log_first, 0).squeeze(-1)
+    return -(torch.special.xlogy(others, others).sum(-1) + top)
+
+
+def row_columns(rows: Rows, weights: Float[Tensor, "heads rows keys"]) -> dict[str, Tensor]:
+    """Spread and gradient of each row, by column name; every value has shape (heads, rows)."""
+    visible = rows.visible
+    length = visible.sum(-1)
+    entropy = row_entropy(weights)
+    highest = rows.logits.masked_fill(~visible, -torch.inf).amax(-1)
+    lowest = rows.logits.masked_fill(~visible, torch.inf).amin(-1)
+    first_visible = visible.to(torch.uint8).argmax(-1, keepdim=True)
+    return {
+        "length": length,
+        "entropy": entropy,
+        # ln 1 = 0: the ratio of a row of one key is undefined, a missing value in the table.
+        "entropy_ratio": torch.where(length > 1, entropy / length.to(entropy.dtype).log(), torch.nan),
+        "max_weight": weights.amax(-1),
+        "sink_weight": weights.gather(-1, first_visible).squeeze(-1),
+        "participation": 1 / weights.square().sum(-1),
+        "support": (weights > 0).sum(-1),
+        "weight_sum": weights.sum(-1),
+        "logit_range": highest - lowest,
+        "jacobian_norm": jacobian_norm(weights),
+        "jacobian_bound": jacobian_bound(weights),
+    }

@@ -1,0 +1,135 @@
+"""The summary of a scan in the terminal: the layer x head map and two short tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.report import overview
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# From dark blue over grey to yellow (the cividis scale), readable with any colour vision.
+_SCALE = (
+    "#00224e",
+    "#123570",
+    "#3b496c",
+    "#575d6d",
+    "#707173",
+    "#8a8678",
+    "#a59c74",
+    "#c3b369",
+    "#e1cc55",
+    "#fee838",
+)
+
+
+def print_summary(console: Console, rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> None:
+    """Print what a person wants to see first."""
+    console.print(Group(_heading(run), Text()))
+    if topn.is_empty():
+        return
+    console.print(Group(_map(rows, topn), Text(), _by_n(topn), Text(), _by_length(rows)))
+
+
+def _heading(run: dict[str, Any]) -> Text:
+    model, text, settings = run["model"], run["text"], run["settings"]
+    layers = model["heads"]
+    heads = sorted({entry["heads"] for entry in layers})
+    windows = f"{settings['windows']} window" + ("s" if settings["windows"] > 1 else "")
+    return Text.assemble(
+        (model["name"], "bold"),
+        f"  {model['family']}, {len(layers)} layers x {'/'.join(map(str, heads))} heads, "
+        f"{model['parameters'] / 1e6:,.1f} M parameters\n",
+        f"text {text['source']}, {windows} of {settings['length']:,} tokens, {settings['vectors']} vectors",
+        style="default",
+    )
+
+
+def _map(rows: pl.DataFrame, topn: pl.DataFrame) -> Group:
+    """Separability of every head: one cell each, in per cent."""
+    n, length = overview.usual_n(topn), overview.longest(topn)
+    table = overview.heads(rows, topn)
+    layers, heads = table["layer"].unique().sort().to_list(), table["head"].unique().sort().to_list()
+    values = {(layer, head): value for layer, head, value in table.select("layer", "head", "separability").iter_rows()}
+    wide = len(heads) <= 24
+    lines = []
+    if wide:
+        lines.append(Text("      " + "".join(f"h{head:<4}" for head in heads), style="dim"))
+    for layer in layers:
+        line = Text(f"{'L' + str(layer):>4}  ", style="dim")
+        for head in heads:
+            line.append_text(_cell(values.get((layer, head)), wide))
+        lines.append(line)
+    title = Text.assemble(
+        ("Separability", "bold"),
+        f" in %: how many of the top {n} tokens stay nearer to the context than every other, at length {length:,}",
+    )
+    legend = Text("      0% ")
+    for color in _SCALE:
+        legend.append("  ", style=f"on {color}")
+    legend.append(" 100%")
+    return Group(title, *lines, legend)
+
+
+def _cell(value: float | None, wide: bool) -> Text:
+    if value is None:
+        return Text("  -  " if wide else "-", style="dim")
+    level = min(int(value * len(_SCALE)), len(_SCALE) - 1)
+    ink = "#ffffff" if level < len(_SCALE) // 2 else "#000000"
+    return Text(f"{value * 100:4.0f} " if wide else " ", style=f"{ink} on {_SCALE[level]}")
+
+
+def _by_n(topn: pl.DataFrame) -> Table:
+    table = Table(title=f"By N at length {overview.longest(topn):,}, median over heads", title_justify="left", box=None)
+    for name in (
+        "N",
+        "weight",
+        "distance",
+        "proved range",
+        "printed bound",
+        "random set",
+        "printed",
+        "separability",
+        "5-95% of heads",
+    ):
+        table.add_column(name, justify="right")
+    for line in overview.median_by_n(topn).iter_rows(named=True):
+        table.add_row(
+            str(line["n"]),
+            f"{line['top_mass']:.3f}",
+            _number(line["distance"]),
+            f"{_number(line['distance_lower'])} - {_number(line['distance_upper'])}",
+            _number(line["distance_bound_printed"]),
+            f"{_number(line['expected_lower'])} - {_number(line['expected_upper'])}",
+            _number(line["expected_printed"]),
+            f"{line['separability']:.0%}",
+            f"{line['separability_q05']:.0%} - {line['separability_q95']:.0%}",
+        )
+    return table
+
+
+def _by_length(rows: pl.DataFrame) -> Table:
+    table = Table(title="By length, median over heads", title_justify="left", box=None)
+    for name in ("length", "entropy / ln L", "largest weight", "first key", "tokens in use", "Jacobian norm"):
+        table.add_column(name, justify="right")
+    for line in overview.median_by_length(rows).iter_rows(named=True):
+        ratio = line["entropy_ratio"]
+        table.add_row(
+            f"{line['length']:,}",
+            "-" if ratio is None else f"{ratio:.2f}",
+            f"{line['max_weight']:.3f}",
+            f"{line['sink_weight']:.3f}",
+            f"{line['participation']:.1f}",
+            f"{line['jacobian_norm']:.3f}",
+        )
+    return table
+
+
+def _number(value: float) -> str:
+    """Four figures, no exponent for everyday sizes."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

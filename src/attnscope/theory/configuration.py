@@ -1,0 +1,158 @@
+"""What every statement speaks of: weights, vectors, and the sets chosen among the tokens.
+
+Shapes. Rows of one head share their vectors, so
+
+    weights   (..., rows, keys)          alpha_i, zero where a key is not visible
+    vectors   (..., keys, dims)          x_i
+    visible   (..., rows, keys)          the keys that count; L of them in a row
+    selected  (..., rows, sets, keys)    I_N, several sets a row
+
+Everything here is computed in the dtype it is given; the scan uses float64. Quantities
+that several statements share (the contexts, products with the vectors) are computed once,
+on first use, as matrix products over all rows and sets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+# Below this share of (|u| + |v|)^2, |u|^2 - 2 u.v + |v|^2 has lost ten digits or more
+# and the difference is formed directly.
+CANCELLATION = 1e-5
+
+
+def ranks(weights: Float[Tensor, "*batch keys"], visible: Bool[Tensor, "*batch keys"]) -> Int[Tensor, "*batch keys"]:
+    """The rank of each key by weight, 0 for the largest; ties by position, unseen keys last."""
+    order = torch.where(visible, weights, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    places = torch.arange(weights.shape[-1], device=weights.device).expand_as(order)
+    return torch.empty_like(order).scatter_(-1, order, places)
+
+
+def top_sets(
+    weights: Float[Tensor, "*batch rows keys"], visible: Bool[Tensor, "*batch rows keys"], n: Sequence[int]
+) -> Bool[Tensor, "*batch rows sets keys"]:
+    """The top sets I_N of each row, one for each N, never reaching past the visible keys."""
+    rank = ranks(weights, visible)
+    counts = torch.tensor(list(n), device=weights.device)
+    return (rank.unsqueeze(-2) < counts[:, None]) & visible.unsqueeze(-2)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Weights, vectors, and sets of tokens, with what the statements share.
+
+    | here | paper |
+    |---|---|
+    | `length`, `count` | L, N |
+    | `mean` | xbar = sum over all of alpha_i x_i |
+    | `context` | s, eq. (6) |
+    | `top_mass` | abar_N |
+    """
+
+    weights: Float[Tensor, "*batch rows keys"]
+    vectors: Float[Tensor, "*batch keys dims"]
+    visible: Bool[Tensor, "*batch rows keys"]
+    selected: Bool[Tensor, "*batch rows sets keys"]
+
+    @cached_property
+    def length(self) -> Float[Tensor, "*batch rows 1"]:
+        """L, the number of visible keys; the last axis is for the sets."""
+        return self.visible.sum(-1, keepdim=True).to(self.weights.dtype)
+
+    @cached_property
+    def count(self) -> Float[Tensor, "*batch rows sets"]:
+        """N, the number of selected keys."""
+        return self.selected.sum(-1).to(self.weights.dtype)
+
+    @cached_property
+    def others(self) -> Bool[Tensor, "*batch rows sets keys"]:
+        """The visible keys that are not selected."""
+        return self.visible.unsqueeze(-2) & ~self.selected
+
+    @cached_property
+    def top_mass(self) -> Float[Tensor, "*batch rows sets"]:
+        """abar_N, the weight on the selected keys."""
+        return (self.weights.unsqueeze(-2) * self.selected).sum(-1)
+
+    @cached_property
+    def squared_norms(self) -> Float[Tensor, "*batch 1 keys"]:
+        """|x_i|^2, with an axis for the rows."""
+        return self.vectors.square().sum(-1).unsqueeze(-2)
+
+    @cached_property
+    def scaled_norms(self) -> Float[Tensor, "*batch rows keys"]:
+        """|alpha_i x_i|."""
+        return self.weights.abs() * self.squared_norms.sqrt()
+
+    @cached_property
+    def mean(self) -> Float[Tensor, "*batch rows dims"]:
+        """xbar, the head's output: the weighted sum over all visible keys."""
+        return self.weights @ self.vectors
+
+    @cached_property
+    def mean_products(self) -> Float[Tensor, "*batch rows keys"]:
+        """x_i . xbar."""
+        return self.mean @ self.vectors.mT
+
+    @cached_property
+    def context(self) -> Float[Tensor, "*batch rows sets dims"]:
+        """s of eq. (6), the weighted sum over the selected keys."""
+        chosen = self.weights.unsqueeze(-2) * self.selected
+        return _per_set(chosen, self.vectors)
+
+    @cached_property
+    def context_products(self) -> Float[Tensor, "*batch rows sets keys"]:
+        """x_i . s."""
+        return _per_set(self.context, self.vectors.mT)
+
+    @cached_property
+    def context_distances(self) -> Float[Tensor, "*batch rows sets keys"]:
+        """|alpha_i x_i - s| for every key."""
+        return self.difference_norms(self.weights.unsqueeze(-2), self.context, self.context_products)
+
+    def difference_norms(
+        self,
+        factors: Float[Tensor, "*batch rows #sets keys"],
+        target: Float[Tensor, "*batch rows #sets dims"],
+        products: Float[Tensor, "*batch rows #sets keys"],
+    ) -> Float[Tensor, "*batch rows sets keys"]:
+        """|f_i x_i - v| for factors f, a target v and the products x_i . v.
+
+        Expanded into f^2 |x|^2 - 2 f x.v + |v|^2, so that the work is one matrix product
+        for all rows and sets. Where the three terms cancel, the difference is formed directly.
+        """
+        norms = self.squared_norms.unsqueeze(-2)
+        target_norms = target.square().sum(-1, keepdim=True)
+        squared = factors.square() * norms - 2 * factors * products + target_norms
+        scale = (factors.abs() * norms.sqrt() + target_norms.sqrt()).square()
+        lost = (squared <= CANCELLATION * scale) & self.visible.unsqueeze(-2)
+        if lost.any():
+            index = lost.nonzero(as_tuple=True)
+            exact = self.scaled_at(factors, index) - target.expand(*squared.shape[:-1], -1)[index[:-1]]
+            squared[index] = exact.square().sum(-1)
+        return squared.clamp_min(0).sqrt()
+
+    def scaled_at(
+        self, factors: Float[Tensor, "*batch rows #sets keys"], index: tuple[Tensor, ...]
+    ) -> Float[Tensor, "points dims"]:
+        """f_i x_i at single places (batch..., row, set, key)."""
+        vectors = self.vectors[(*index[:-3], index[-1])]
+        return factors.expand(self.selected.shape)[index].unsqueeze(-1) * vectors
+
+
+def _per_set(
+    values: Float[Tensor, "*batch rows sets inner"], matrix: Float[Tensor, "*batch inner outer"]
+) -> Float[Tensor, "*batch rows sets outer"]:
+    """One matrix product for all rows and sets of a head."""
+    flat = values.flatten(-3, -2) @ matrix
+    return flat.unflatten(-2, values.shape[-3:-1])
