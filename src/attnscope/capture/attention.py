@@ -27,8 +27,6 @@ HARMLESS = {
     "deterministic",
     "dropout",
     "layer_idx",
-    "output_attentions",
-    "output_hidden_states",
     "position_embeddings",
     "position_ids",
     "return_dict",
@@ -52,7 +50,7 @@ class AttentionCall:
         unknown = [
             name
             for name, value in self.options.items()
-            if value is not None and name not in APPLIED and name not in HARMLESS
+            if value is not None and name not in APPLIED | HARMLESS and not name.startswith("output_")
         ]
         if unknown:
             raise ModelError(

@@ -35,7 +35,7 @@ def render(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> str:
         by_length="" if rows.is_empty() else _table(overview.median_by_length(rows), _BY_LENGTH),
         chart=_script_json(chart),
         run=_script_json(run),
-        library=vl_convert.javascript_bundle(),  # type: ignore[call-arg]  # optional, whatever the stub says,
+        library=vl_convert.javascript_bundle(),  # type: ignore[call-arg]  # optional, whatever the stub says
     )
 
 

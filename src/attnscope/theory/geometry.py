@@ -58,7 +58,7 @@ def separability_printed(
     The lower side is true (Markov) and often vacuous. The upper side is false: for N = 1 the share is 1
     and the bound below 1; and with the radius the paper uses it never falls below exp(-1/16) = 0.939.
     """
-    count = members.sum(-1)
+    count = members.sum(-1).to(radius.dtype)
     total = torch.where(members, spread, 0).sum(-1)
     penalty = torch.where(total > 0, total / (radius * count), 0)
     tails = torch.exp(-(radius.unsqueeze(-1) - spread).square() / 16)
@@ -81,7 +81,7 @@ def separability_certain(
     Ties are common (N = 2, identical vectors), so each comparison gives way by `ROUNDING`: the bounds stay
     bounds in floating point.
     """
-    count = members.sum(-1)
+    count = members.sum(-1).to(radius.dtype)
     first, second = _two_largest(sizes)
     largest_other = torch.where(_first_largest(sizes), second, first)
     least = (2 * largest_other - leave_one_out(sizes)).clamp_min(0)

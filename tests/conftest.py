@@ -1,0 +1,36 @@
+"""Fixtures that many tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import build, byte_tokenizer
+
+TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return byte_tokenizer()
+
+
+@pytest.fixture
+def text() -> str:
+    return TEXT
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    """A saved tiny GPT-2 with its tokenizer, in a path with a space."""
+    folder = tmp_path_factory.mktemp("a model")
+    build("gpt2").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

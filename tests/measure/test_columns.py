@@ -1,0 +1,170 @@
+"""Every measured column against the slow oracle."""
+
+from __future__ import annotations
+
+import math
+
+import adversarial
+import numpy as np
+import oracle
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnscope.measure import topn
+from attnscope.measure.rows import Rows, row_columns, softmax_weights
+from attnscope.measure.topn import topn_columns
+
+# Relative to the column; a value that should be zero is compared with the size of what cancelled in it.
+RELATIVE = 1e-9
+# Scaling a vector to the sphere rounds it: differences of near-duplicates 1e-10 apart keep six digits.
+NEAR_DUPLICATES = 1e-6
+ON_SPHERE = {"radius", "delta", "separability_lower_printed", "separability_upper_printed"}
+ADVERSARIAL = adversarial.rows()
+
+
+def one_row(logits: np.ndarray, vectors: np.ndarray) -> tuple[Rows, torch.Tensor]:
+    z = torch.from_numpy(logits).double()[None, None]
+    rows = Rows(0, (len(logits) - 1,), z, torch.ones_like(z, dtype=torch.bool), torch.from_numpy(vectors).double()[None])
+    return rows, softmax_weights(rows)
+
+
+def counts(length: int) -> list[int]:
+    return [n for n in (1, 2, 3, 5, 7, 13, 50) if n < length]
+
+
+def assert_row(measured: dict[str, torch.Tensor], place: tuple[int, ...], logits: np.ndarray) -> None:
+    for name, expected in oracle.row_columns(logits).items():
+        value = float(measured[name][place])
+        if expected is None:
+            assert math.isnan(value)
+        else:
+            assert value == pytest.approx(expected, rel=RELATIVE, abs=1e-300), name
+
+
+def assert_set(
+    measured: dict[str, torch.Tensor], place: tuple[int, ...], weights: np.ndarray, vectors: np.ndarray, n: int
+) -> None:
+    expected = oracle.topn_columns(weights, vectors, n)
+    doubtful = oracle.undecided(weights, vectors, n)
+    scale = float(np.linalg.norm(vectors, axis=1).max())
+    for name, right in expected.items():
+        if name == "n" or name in doubtful:
+            continue
+        value = float(measured[name][place])
+        if name == "epsilon_printed" and not (math.isfinite(right) and math.isfinite(value)):
+            assert min(right, value) > 1e9 * scale, name  # a zero denominator, or one of rounding
+            continue
+        relative = NEAR_DUPLICATES if name in ON_SPHERE else RELATIVE
+        absolute = 1e-14 * (1 if name in ON_SPHERE else scale)
+        assert value == pytest.approx(right, rel=relative, abs=absolute), name
+
+
+@pytest.mark.parametrize(("name", "logits", "vectors"), ADVERSARIAL, ids=[name for name, *_ in ADVERSARIAL])
+def test_adversarial_row(name: str, logits: np.ndarray, vectors: np.ndarray) -> None:
+    rows, weights = one_row(logits, vectors)
+    assert_row(row_columns(rows, weights), (0, 0), logits)
+    n = counts(len(logits))
+    measured = topn_columns(rows, weights, n)
+    for index, size in enumerate(n):
+        assert_set(measured, (0, 0, index), weights[0, 0].numpy(), vectors, size)
+
+
+def masked_rows() -> Rows:
+    """Two groups of three heads, five rows of a prefix, a window, scattered keys, and all keys."""
+    generator = torch.Generator().manual_seed(7)
+    logits = 2 * torch.randn(6, 5, 23, generator=generator, dtype=torch.float64)
+    vectors = torch.randn(2, 23, 7, generator=generator, dtype=torch.float64)
+    visible = torch.zeros(6, 5, 23, dtype=torch.bool)
+    visible[:, 0, :11] = True
+    visible[:, 1, 6:19] = True
+    visible[:, 2] = torch.rand(23, generator=generator) < 0.6
+    visible[:, 3] = True
+    visible[:, 4, :1] = True
+    return Rows(0, (10, 18, 20, 21, 22), logits, visible, vectors)
+
+
+def test_masks_and_shared_vectors() -> None:
+    rows = masked_rows()
+    weights = softmax_weights(rows)
+    per_row, n = row_columns(rows, weights), [1, 3, 5]
+    per_set = topn_columns(rows, weights, n)
+    for head in range(6):
+        for row in range(5):
+            seen = rows.visible[head, row]
+            logits, vectors = rows.logits[head, row][seen].numpy(), rows.vectors[head // 3][seen].numpy()
+            assert_row(per_row, (head, row), logits)
+            for index, size in enumerate(n):
+                if size < len(logits):
+                    assert_set(per_set, (head, row, index), weights[head, row][seen].numpy(), vectors, size)
+
+
+def test_row_with_nothing_visible_is_zero_and_spoils_no_other() -> None:
+    rows = masked_rows()
+    expected = topn_columns(rows, softmax_weights(rows), [1, 3])
+    rows.visible[:, 4] = False
+    weights = softmax_weights(rows)
+    assert (weights[:, 4] == 0).all()
+    measured = topn_columns(rows, weights, [1, 3])
+    for name, values in measured.items():
+        assert torch.equal(values[:, :4], expected[name][:, :4]), name
+
+
+def test_slices_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = masked_rows()
+    weights = softmax_weights(rows)
+    whole = topn_columns(rows, weights, [1, 5])
+    monkeypatch.setattr(topn, "SLICE_ELEMENTS", 1)
+    for name, values in topn_columns(rows, weights, [1, 5]).items():
+        torch.testing.assert_close(values, whole[name], rtol=1e-12, atol=1e-14, equal_nan=True, msg=name)
+
+
+def test_sink_logit_takes_weight() -> None:
+    rows, _ = one_row(np.array([0.3, -1.0, 2.0]), np.eye(3))
+    with_sink = Rows(0, (2,), rows.logits, rows.visible, rows.vectors, torch.tensor([1.5], dtype=torch.float64))
+    weights = softmax_weights(with_sink)
+    total = sum(math.exp(z) for z in (0.3, -1.0, 2.0, 1.5))
+    assert weights[0, 0].tolist() == pytest.approx([math.exp(z) / total for z in (0.3, -1.0, 2.0)])
+    alpha = weights[0, 0].numpy()
+    jacobian = np.diag(alpha) - np.outer(alpha, alpha)
+    measured = row_columns(with_sink, weights)
+    assert float(measured["jacobian_norm"]) == pytest.approx(np.linalg.norm(jacobian, 2), rel=1e-12)
+    assert float(measured["jacobian_norm"]) <= float(measured["jacobian_bound"])
+
+
+finite = st.floats(-30, 30, allow_nan=False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(finite, min_size=3, max_size=19), st.integers(1, 5), st.integers(0, 2**31), st.booleans())
+def test_corrected_bounds_are_never_crossed(logits: list[float], dims: int, seed: int, repeated: bool) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(len(logits), dims))
+    if repeated:
+        vectors[1::2] = vectors[0]
+    rows, weights = one_row(np.array(logits), vectors)
+    n = list(range(1, len(logits)))
+    m = {name: values[0, 0] for name, values in topn_columns(rows, weights, n).items()}
+    slack = 1e-12 * (1 + m["distance"])
+    assert (m["distance_lower"] <= m["distance"] + slack).all()
+    assert (m["distance"] <= m["distance_upper"] + slack).all()
+    assert (m["distance"] <= m["distance_bound_printed"] + slack).all()  # true for top sets
+    assert (m["expected_lower"] <= m["expected_upper"] + slack).all()
+    assert (m["separability_lower"] <= m["separability"]).all()
+    assert (m["separability"] <= m["separability_upper"]).all()
+    r = {name: float(values[0, 0]) for name, values in row_columns(rows, weights).items()}
+    assert r["jacobian_norm"] <= r["jacobian_bound"] * (1 + 1e-12)
+    assert 1 - 1e-12 <= r["participation"] <= len(logits) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("length", [4, 7])
+def test_expectation_lies_between_its_bounds(length: int) -> None:
+    generator = np.random.default_rng(length)
+    for _ in range(5):
+        rows, weights = one_row(3 * generator.normal(size=length), generator.normal(size=(length, 2)))
+        n = list(range(1, length))
+        measured = topn_columns(rows, weights, n)
+        for index, size in enumerate(n):
+            exact = oracle.expected_exhaustive(weights[0, 0].numpy(), rows.vectors[0].numpy(), size)
+            assert float(measured["expected_lower"][0, 0, index]) <= exact * (1 + 1e-12)
+            assert exact <= float(measured["expected_upper"][0, 0, index]) * (1 + 1e-12)
