@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,7 +202,8 @@ class _Scan:
         """The windows as the model sees them, special tokens included."""
         tokenizer, size = self.model.tokenizer, self.settings.length
         if not self.model.causal:
-            return windows(tokens, size - self._special, self.settings.windows, self.text.source)
+            inner = size - len(self._special[0]) - len(self._special[1])
+            return windows(tokens, inner, self.settings.windows, self.text.source)
         if not self.settings.bos:
             return windows(tokens, size, self.settings.windows, self.text.source)
         if tokenizer.bos_token_id is None:
@@ -209,20 +211,24 @@ class _Scan:
         plain = windows(tokens, size - 1, self.settings.windows, self.text.source)
         return [[tokenizer.bos_token_id, *window] for window in plain]
 
-    @property
-    def _special(self) -> int:
-        """How many special tokens the model's tokenizer puts around a text."""
-        return int(self.model.tokenizer.num_special_tokens_to_add())
+    @cached_property
+    def _special(self) -> tuple[list[int], list[int]]:
+        """The special tokens that the model's tokenizer puts before and behind a text."""
+        inner = tokenize(self.model.tokenizer, Text("a", "probe"))
+        full = list(self.model.tokenizer("a")["input_ids"])
+        start = next(i for i in range(len(full)) if full[i : i + len(inner)] == inner)
+        return full[:start], full[start + len(inner) :]
 
     def _forwards(self, window: list[int]) -> list[tuple[list[int], tuple[int, ...]]]:
         """The inputs to run for a window, each with the positions of the rows wanted from it."""
         lengths = self.settings.lengths
         if self.model.causal:
             return [(window, tuple(length - 1 for length in lengths))]
-        if lengths[0] <= self._special:
-            raise InputError(f"--lengths {lengths[0]} leaves no room beside the {self._special} special tokens")
-        build = self.model.tokenizer.build_inputs_with_special_tokens
-        return [(build(window[: length - self._special]), (length - 1,)) for length in lengths]
+        before, behind = self._special
+        extra = len(before) + len(behind)
+        if lengths[0] <= extra:
+            raise InputError(f"--lengths {lengths[0]} leaves no room beside the {extra} special tokens")
+        return [([*before, *window[: length - extra], *behind], (length - 1,)) for length in lengths]
 
     def _forward(
         self,

@@ -135,7 +135,9 @@ def test_position_bias_is_added() -> None:
     generator = torch.Generator().manual_seed(1)
     q, k, v = (torch.randn(1, 2, 5, 3, generator=generator) for _ in range(3))
     bias = torch.randn(1, 2, 5, 5, generator=generator)
-    call = AttentionCall(torch.nn.Identity(), q, k, v, None, {"position_bias": bias, "scaling": 0.7, "is_causal": False})
+    call = AttentionCall(
+        torch.nn.Identity(), q, k, v, None, {"position_bias": bias, "scaling": 0.7, "is_causal": False}
+    )
     expected = (q[0] @ k[0].mT * 0.7 + bias[0])[:, [1, 4]].double()
     torch.testing.assert_close(call.logits((1, 4)), expected, rtol=1e-5, atol=1e-6)
     assert call.visible((1, 4)).all()

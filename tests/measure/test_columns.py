@@ -26,7 +26,9 @@ ADVERSARIAL = adversarial.rows()
 
 def one_row(logits: np.ndarray, vectors: np.ndarray) -> tuple[Rows, torch.Tensor]:
     z = torch.from_numpy(logits).double()[None, None]
-    rows = Rows(0, (len(logits) - 1,), z, torch.ones_like(z, dtype=torch.bool), torch.from_numpy(vectors).double()[None])
+    rows = Rows(
+        0, (len(logits) - 1,), z, torch.ones_like(z, dtype=torch.bool), torch.from_numpy(vectors).double()[None]
+    )
     return rows, softmax_weights(rows)
 
 

@@ -6,21 +6,22 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 VOCABULARY = 257  # 256 bytes and the end token
 
 
-def byte_tokenizer() -> transformers.PreTrainedTokenizerFast:
-    """One token for each byte, no merges."""
+def byte_tokenizer(special: bool = False) -> transformers.PreTrainedTokenizerFast:
+    """One token for each byte, no merges; with `special`, an end token on both sides of a text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {symbol: index for index, symbol in enumerate([*alphabet, "<end>"])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<end>", eos_token="<end>", cls_token="<end>", sep_token="<end>"
-    )
+    if special:
+        end = [("<end>", vocabulary["<end>"])]
+        tokenizer.post_processor = processors.TemplateProcessing(single="<end> $A <end>", special_tokens=end)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<end>", eos_token="<end>")
 
 
 # Prime sizes wherever the architecture allows, so that swapped axes cannot pass.

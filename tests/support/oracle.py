@@ -238,9 +238,7 @@ def _spread(y: Matrix, rest: list[int], rest_sum: Vector, n: int) -> float:
 # Separability: Theorem 2 and theory, section 6
 
 
-def _separability_columns(
-    a: list[float], x: Matrix, chosen: list[int], others: list[int]
-) -> dict[str, float]:
+def _separability_columns(a: list[float], x: Matrix, chosen: list[int], others: list[int]) -> dict[str, float]:
     """Eq. 10 with the strict ball, eqs. 11 and 12 as printed, and T2a, for vectors on the unit sphere.
 
     - separability: share of I with ||y_i - s|| < r.
@@ -254,7 +252,7 @@ def _separability_columns(
         ball = _Ball(a, x, chosen, others)
         xis = [ball.xi(i) for i in chosen]
         exponents = [float(-((ball.radius - xi) ** 2) / 16) for xi in xis]
-        if ball.radius > 0:
+        if ball.radius > 0:  # noqa: SIM108
             lower_printed = float(1 - sum(xis) / (ball.radius * n))
         else:
             lower_printed = -math.inf if any(xis) else 1.0

@@ -39,7 +39,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; errors meant for the user are one line on standard error."""
     try:
-        return app(arguments, exit_on_error=False, print_error=False) or 0
+        return app(arguments, exit_on_error=False, print_error=False, result_action="return_value") or 0
     except AttnscopeError as error:
         print(f"attnscope: {error}", file=sys.stderr)
         return error.exit_code

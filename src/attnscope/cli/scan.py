@@ -25,7 +25,7 @@ def scan(
     model: str | None = None,
     /,
     *,
-    text: str | None = None,
+    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     length: int | None = None,
     lengths: str | None = None,
     top_n: str | None = None,
@@ -108,9 +108,7 @@ def scan(
         print(json_module.dumps(_as_json(result, folder), allow_nan=False))
     else:
         print_summary(console, result.rows, result.topn, result.run)
-        console.print(
-            f"\nreport  {folder / 'report.html'}\ntables  {folder / 'rows.parquet'}, {folder / 'topn.parquet'}"
-        )
+        print(f"\nreport  {folder / 'report.html'}\ntables  {folder / 'rows.parquet'}, {folder / 'topn.parquet'}")
     for head in result.skipped_heads:
         print(
             f"attnscope: layer {head['layer']} head {head['head']} left out: {head['reason']}",

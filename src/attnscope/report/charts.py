@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import polars as pl
 
 from attnscope.report import overview
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MEASURED, PROVED, PRINTED, RANDOM = "#0072b2", "#56b4e9", "#d55e00", "#009e73"  # Okabe-Ito
 
@@ -154,9 +151,7 @@ def _axis(values: pl.Series) -> alt.Axis:
 
 
 def _data(table: pl.DataFrame) -> alt.InlineData:
-    """Rows as JSON values, five significant figures: enough for a picture, half the bytes."""
-    return alt.InlineData(values=_rounded(table.to_dicts()))
-
-
-def _rounded(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in line.items()} for line in lines]
+    """The table as CSV inside the chart, five significant figures: a fifth of the bytes of JSON records."""
+    numbers = table.with_columns(pl.selectors.float().round_sig_figs(5))
+    types = alt.Parse(**dict.fromkeys(table.columns, "number"))
+    return alt.InlineData(values=numbers.write_csv(), format=alt.CsvDataFormat(type="csv", parse=types))

@@ -1,0 +1,179 @@
+"""`attnscope scan` as a user calls it: output, exit codes, bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from models import build
+
+from attnscope.cli import run
+
+FILES = ["report.html", "rows.parquet", "run.json", "topn.parquet"]
+
+
+@pytest.fixture
+def book(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "a book.txt"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_scan_writes_its_files_and_prints_a_map(
+    model_folder: Path, book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert run(["scan", str(model_folder), "--text", str(book), "--length", "64", "--out", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == FILES
+    printed = capsys.readouterr().out
+    for part in ("3 layers x 5 heads", "Separability", "L2", "h4", "By length", "report.html"):
+        assert part in printed
+
+
+def test_json_prints_one_object_and_nothing_else(
+    model_folder: Path, book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    code = run(["scan", str(model_folder), "--text", str(book), "--length", "64", "--out", str(out), "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert answer["run"]["settings"]["length"] == 64
+    assert len(answer["heads"]) == 15
+    assert sorted(answer["files"]) == FILES
+    assert all(Path(path).is_file() for path in answer["files"].values())
+
+
+def test_options_reach_the_scan(model_folder: Path, book: Path, tmp_path: Path) -> None:
+    options = ["--lengths", "16,48", "--top-n", "2,7", "--windows", "2", "--vectors", "hidden", "--dtype", "float64"]
+    assert run(["scan", str(model_folder), "--text", str(book), "--out", str(tmp_path / "out"), *options]) == 0
+    table = pl.read_parquet(tmp_path / "out" / "topn.parquet")
+    assert table["length"].unique().sort().to_list() == [16, 48]
+    assert table["n"].unique().sort().to_list() == [2, 7]
+    assert table["window"].unique().sort().to_list() == [0, 1]
+    record = json.loads((tmp_path / "out" / "run.json").read_text("utf-8"))
+    assert record["settings"]["vectors"] == "hidden"
+    assert record["model"]["dtype"] == "float64"
+
+
+def test_text_from_standard_input(
+    model_folder: Path, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert run(["scan", str(model_folder), "--text", "-", "--length", "32", "--out", str(tmp_path / "out")]) == 0
+
+
+def test_results_go_to_a_dated_folder_by_default(
+    model_folder: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["scan", str(model_folder), "--text", str(book), "--length", "32"]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "run.json").is_file()
+
+
+def test_a_broken_head_ends_with_exit_code_3(
+    book: Path, tokenizer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = build("llama-mqa")
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight[0] = torch.inf
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    code = run(["scan", str(tmp_path / "model"), "--text", str(book), "--length", "32", "--out", str(tmp_path / "out")])
+    captured = capsys.readouterr()
+    assert code == 3
+    assert "layer 0 head 0 left out" in captured.err
+    assert (tmp_path / "out" / "run.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["no/such/model"], "no/such/model"),
+        (["./missing"], "no model at './missing'"),
+        (["missing.gguf"], "no GGUF file"),
+        (["--text", "missing.txt"], "missing.txt"),
+        (["--text", "empty.txt"], "empty"),
+        (["--text", "latin1.txt"], "not UTF-8"),
+        (["--text", "short.txt"], "has 5 tokens"),
+        (["--length", "4096"], "128 positions"),
+        (["--length", "many"], "many"),
+        (["--lengths", "8;16"], "8;16"),
+        (["--top-n", "64", "--length", "64"], "below 64"),
+        (["--top-n", "1.5"], "1.5"),
+        (["--vectors", "keys"], "keys"),
+        (["--dtype", "int8"], "int8"),
+        (["--device", "tpu:9"], "tpu:9"),
+        (["--windows", "0"], "received 0"),
+        (["--unknown"], "--unknown"),
+        (["--out", "a-file/out"], "a-file/out"),
+        (["--bos", "--windows", "900"], "tokens, too few"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    options: list[str],
+    message: str,
+    model_folder: Path,
+    book: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "empty.txt").write_text(" \n")
+    (tmp_path / "latin1.txt").write_bytes(b"caf\xe9 " * 500)
+    (tmp_path / "short.txt").write_text("short")
+    (tmp_path / "a-file").write_text("in the way")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    names_model = not options[0].startswith("--")
+    arguments = ["scan", *([] if names_model else [str(model_folder)]), *options]
+    arguments += [] if "--text" in options else ["--text", str(book)]
+    arguments += [] if "--out" in options else ["--out", "results"]
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.strip().splitlines()
+    assert line.startswith("attnscope: ")
+    assert message in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a read-only folder")
+def test_a_read_only_folder_is_refused(model_folder: Path, book: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    try:
+        assert run(["scan", str(model_folder), "--text", str(book), "--out", str(tmp_path / "out")]) == 2
+    finally:
+        tmp_path.chmod(0o755)
+
+
+def test_help_and_import_load_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys, attnscope, attnscope.cli\n"
+        "try:\n    attnscope.cli.app(['scan', '--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'transformers', 'polars', 'altair', 'numba'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert "--top-n" in answer.stdout
+
+
+def test_version_is_the_packages() -> None:
+    import attnscope
+
+    answer = subprocess.run(
+        [sys.executable, "-m", "attnscope.cli", "--version"], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == attnscope.__version__
