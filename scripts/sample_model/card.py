@@ -1,0 +1,177 @@
+"""Evaluate the sample model and write its card.
+
+    python scripts/sample_model/card.py src/attnscope/sample
+
+Every figure of the card is computed here: held-out loss against a unigram and a bigram model of the same
+training tokens, and what the heads have learned (previous-token and induction scores for each head).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from corpus import documents, split
+from train import CONTEXT, REPEATED_SHARE, SEED, STEPS, WINDOWS_A_STEP, encode, held_out_loss
+from transformers import AutoTokenizer, GPT2LMHeadModel
+
+SCORE_WINDOWS = 8
+INDUCTION_HALF = 256
+
+
+def unigram_loss(training: torch.Tensor, held_out: torch.Tensor, size: int) -> float:
+    """Nats per token under the training frequencies, one added to each count."""
+    counts = torch.bincount(training, minlength=size).double() + 1
+    return -(counts / counts.sum()).log()[held_out].mean().item()
+
+
+def bigram_loss(training: torch.Tensor, held_out: torch.Tensor, size: int) -> tuple[float, float]:
+    """Nats per token of an interpolated bigram model, and its mixing weight.
+
+    The weight is the best one for the held-out text itself: the baseline gets every advantage.
+    """
+    single = torch.bincount(training, minlength=size).double() + 1
+    single /= single.sum()
+    pairs = torch.zeros(size, size, dtype=torch.float64)
+    pairs.index_put_((training[:-1], training[1:]), torch.ones(1, dtype=torch.float64), accumulate=True)
+    seen = pairs.sum(1)
+    first, second = held_out[:-1], held_out[1:]
+    conditional = torch.where(seen[first] > 0, pairs[first, second] / seen[first].clamp_min(1), single[second])
+    losses = [
+        (-(weight * conditional + (1 - weight) * single[second]).log().mean().item(), weight)
+        for weight in torch.linspace(0.05, 0.95, 19).tolist()
+    ]
+    return min(losses)
+
+
+@torch.no_grad()
+def attention(model: GPT2LMHeadModel, ids: torch.Tensor) -> torch.Tensor:
+    """Weights of all heads, (layers, heads, queries, keys)."""
+    return torch.cat(model(input_ids=ids[None], output_attentions=True).attentions)
+
+
+def previous_token_scores(model: GPT2LMHeadModel, held_out: torch.Tensor) -> torch.Tensor:
+    """Mean weight on the token just before, on held-out text; (layers, heads)."""
+    windows = held_out[: SCORE_WINDOWS * CONTEXT].view(SCORE_WINDOWS, CONTEXT)
+    scores = [attention(model, window).diagonal(-1, -2, -1).mean(-1) for window in windows]
+    return torch.stack(scores).mean(0)
+
+
+def induction_scores(model: GPT2LMHeadModel, size: int) -> torch.Tensor:
+    """Mean weight on the token behind the earlier copy, on random tokens repeated once; (layers, heads)."""
+    generator = torch.Generator().manual_seed(SEED)
+    scores = []
+    for _ in range(SCORE_WINDOWS):
+        half = torch.randint(1, size, (INDUCTION_HALF,), generator=generator)
+        weights = attention(model, torch.cat([half, half]))
+        behind_copy = weights.diagonal(1 - INDUCTION_HALF, -2, -1)[..., 1:]
+        scores.append(behind_copy.mean(-1))
+    return torch.stack(scores).mean(0)
+
+
+@torch.no_grad()
+def copying_loss(model: GPT2LMHeadModel, size: int) -> tuple[float, float]:
+    """Loss on the first and on the second half of random tokens repeated once."""
+    generator = torch.Generator().manual_seed(SEED)
+    half = torch.randint(1, size, (4, INDUCTION_HALF), generator=generator)
+    ids = torch.cat([half, half], -1)
+    logits = model(input_ids=ids).logits[:, :-1].log_softmax(-1)
+    losses = -logits.gather(-1, ids[:, 1:, None]).squeeze(-1)
+    return losses[:, : INDUCTION_HALF - 1].mean().item(), losses[:, INDUCTION_HALF:].mean().item()
+
+
+def named(scores: torch.Tensor) -> str:
+    layer, head = divmod(int(scores.argmax()), scores.shape[1])
+    return f"layer {layer}, head {head} ({scores.max():.2f})"
+
+
+def score_table(scores: torch.Tensor) -> str:
+    heads = range(scores.shape[1])
+    lines = ["| layer | " + " | ".join(f"head {head}" for head in heads) + " |", "|---|" + "---|" * len(heads)]
+    for layer, values in enumerate(scores.tolist()):
+        lines.append(f"| {layer} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
+    return "\n".join(lines)
+
+
+def evaluate(folder: Path) -> dict[str, Any]:
+    model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    training_texts, held_out_texts = split(documents())
+    training = encode(tokenizer, list(training_texts.values()))
+    held_out = encode(tokenizer, list(held_out_texts.values()))
+    size = len(tokenizer)
+    bigram, mixing = bigram_loss(training, held_out, size)
+    return {
+        "loss": held_out_loss(model, held_out, len(held_out) // CONTEXT),
+        "unigram": unigram_loss(training, held_out, size),
+        "bigram": bigram,
+        "mixing": mixing,
+        "training_characters": sum(map(len, training_texts.values())),
+        "held_out_characters": sum(map(len, held_out_texts.values())),
+        "held_out_tokens": len(held_out),
+        "size": size,
+        "previous": previous_token_scores(model, held_out),
+        "induction": induction_scores(model, size),
+        "copying": copying_loss(model, size),
+    }
+
+
+def card(record: dict[str, Any], found: dict[str, Any], weights: Path) -> str:
+    before, after = found["copying"]
+    bits = found["loss"] / math.log(2) * found["held_out_tokens"] / found["held_out_characters"]
+    return f"""# The sample model
+
+A small GPT-2 that ships with attnscope, so that everything can be tried without a network. It is a specimen to
+measure, not a model to use: it has read only Python's documentation.
+
+| | |
+|---|---|
+| architecture | `GPT2LMHeadModel`, 6 layers x 6 heads of 32 dimensions, context 1,024, {record["parameters"]:,} parameters |
+| tokenizer | byte-level BPE of {found["size"]:,} tokens, trained on the same text |
+| data | documentation inside CPython {record["python"]}: `pydoc_data.topics` and the docstrings of the standard library, {found["training_characters"]:,} characters ({record["training_tokens"]:,} tokens), repeated paragraphs left out |
+| held out | {found["held_out_characters"]:,} characters ({found["held_out_tokens"]:,} tokens): whole modules and topics, chosen by a hash of their names; `text.txt` is a part of it |
+| recipe | {STEPS:,} steps of {WINDOWS_A_STEP} windows of {CONTEXT:,} tokens ({record["tokens_seen"]:,} tokens in all); Muon for the blocks' matrices, AdamW for the rest; one window in {REPEATED_SHARE} ends in a copy of its own first half |
+| seed | {record["seed"]} |
+| training time | {record["seconds"] / 60:.0f} minutes on a shared 2-core CPU, torch {record["torch"]} |
+| weights | half precision, SHA-256 `{hashlib.sha256(weights.read_bytes()).hexdigest()[:16]}...` |
+| license | weights: Apache-2.0; `text.txt`: Python Software Foundation License Version 2 |
+
+`make sample-model` rebuilds it and this card. Other Python versions ship other documentation and give another model.
+
+## What it has learned
+
+| held-out loss, nats per token | |
+|---|---|
+| this model | **{found["loss"]:.3f}** ({bits:.2f} bits per character) |
+| bigram, interpolated (weight {found["mixing"]:.2f}, the best for this text) | {found["bigram"]:.3f} |
+| unigram | {found["unigram"]:.3f} |
+
+Previous-token score: mean weight on the token just before, held-out text. Best: {named(found["previous"])}.
+
+{score_table(found["previous"])}
+
+Induction score: mean weight on the token behind the earlier copy, random tokens repeated once. Best:
+{named(found["induction"])}. Uniform attention would score about {1 / (1.5 * INDUCTION_HALF):.3f}. On such text the loss
+is {before:.2f} on the first copy and {after:.2f} on the second.
+
+{score_table(found["induction"])}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Evaluate the sample model and write its card.")
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args().folder
+    record = json.loads((folder / "training.json").read_text("utf-8"))
+    text = card(record, evaluate(folder), folder / "model.safetensors")
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
