@@ -2,7 +2,7 @@
 # rebuilt only when the dependencies change.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench sample-model clean
+.PHONY: help setup demo test test-real check format bench sample-model pictures clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -25,6 +25,12 @@ demo: $(READY) ## Scan the embedded model: tables, a summary and a report in ./d
 test: $(READY) ## Run the test suite
 	@$(BIN)/python -m pytest -q -n 2
 
+test-real: $(READY) .models ## Run the tests on real pretrained models, fetched on first use (180 MB)
+	@$(BIN)/python -m pytest -q tests/real
+
+.models:
+	@PYTHON="$(BIN)/python" scripts/fetch_real_models .models.part && mv .models.part .models
+
 check: $(READY) ## Lint, formatting and strict types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -40,6 +46,9 @@ bench: $(READY) ## Measure speed and memory as ratios, printed as JSON
 sample-model: $(READY) ## Train the embedded model anew (about an hour on 2 cores)
 	@$(BIN)/python scripts/sample_model/train.py --out src/attnscope/sample
 	@$(BIN)/python scripts/sample_model/card.py src/attnscope/sample
+
+pictures: demo ## Take the pictures of the docs anew (needs Chromium)
+	@scripts/pictures "$(OUT)"
 
 clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

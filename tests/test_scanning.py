@@ -236,6 +236,11 @@ def test_what_cannot_be_is_refused_with_the_value_received(options: dict[str, An
         plan(1024, **options)
 
 
+def test_something_that_is_no_model_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="Linear"):
+        scan(torch.nn.Linear(2, 3), text)  # type: ignore[arg-type]
+
+
 def test_a_loaded_model_needs_its_tokenizer(text: str) -> None:
     with pytest.raises(InputError, match="tokenizer"):
         scan(build("gpt2"), text)

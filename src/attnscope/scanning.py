@@ -112,7 +112,9 @@ def scan(
         if isinstance(model, Model)
         else load_model(model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision)
     )
-    source = Text(text, "given text") if isinstance(text, str) else text if isinstance(text, Text) else read_text(text)
+    source = (
+        Text(text, "the string given") if isinstance(text, str) else text if isinstance(text, Text) else read_text(text)
+    )
     settings = plan(loaded.positions, length, lengths, top_n, vectors, windows, bos)
     return _Scan(loaded, source, settings, progress).run(time.perf_counter() - started)
 

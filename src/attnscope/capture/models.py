@@ -67,6 +67,8 @@ def load_model(
         raise InputError(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
     if isinstance(model, transformers.PreTrainedModel):
         return _given(model, tokenizer)
+    if not isinstance(model, str | Path | None):
+        raise InputError(f"cannot scan a {type(model).__name__}; give a transformers model, a path or a hub id")
     place = _device(device)
     if model is None:
         with resources.as_file(resources.files("attnscope") / "sample") as folder:
@@ -160,15 +162,18 @@ def _device(device: str) -> torch.device:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep loading bars and notices of transformers off the terminal."""
+    """Keep loading bars, notices and retries off the terminal: what matters comes back as an error."""
+    from huggingface_hub.utils import logging as hub_notices
     from transformers.utils import logging as notices
 
-    level, bars = notices.get_verbosity(), notices.is_progress_bar_enabled()
+    level, hub_level, bars = notices.get_verbosity(), hub_notices.get_verbosity(), notices.is_progress_bar_enabled()
     notices.set_verbosity(logging.ERROR)
+    hub_notices.set_verbosity(logging.ERROR)
     notices.disable_progress_bar()
     try:
         yield
     finally:
         notices.set_verbosity(level)
+        hub_notices.set_verbosity(hub_level)
         if bars:
             notices.enable_progress_bar()
