@@ -107,16 +107,14 @@ def scan(
     of a window in tokens, `lengths` the prefixes whose last row is measured, `top_n` the sizes of the top set.
     """
     started = time.perf_counter()
-    loaded = (
-        model
-        if isinstance(model, Model)
-        else load_model(model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision)
-    )
-    source = (
-        Text(text, "the string given") if isinstance(text, str) else text if isinstance(text, Text) else read_text(text)
-    )
-    settings = plan(loaded.positions, length, lengths, top_n, vectors, windows, bos)
-    return _Scan(loaded, source, settings, progress).run(time.perf_counter() - started)
+    if not isinstance(model, Model):
+        model = load_model(model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision)
+    if isinstance(text, str):
+        text = Text(text, "the string given")
+    elif not isinstance(text, Text):
+        text = read_text(text)
+    settings = plan(model.positions, length, lengths, top_n, vectors, windows, bos)
+    return _Scan(model, text, settings, progress).run(time.perf_counter() - started)
 
 
 def plan(
