@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 from corpus import documents, split
-from train import CONTEXT, REPEATED_SHARE, SEED, STEPS, WINDOWS_A_STEP, encode, held_out_loss
+from scores import INDUCTION_HALF, copying_loss, induction_scores, previous_token_scores
+from train import CONTEXT, REPEATED_SHARE, STAGES, STEPS, TOKENS_A_STEP, encode, held_out_loss
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
 SCORE_WINDOWS = 8
-INDUCTION_HALF = 256
 
 
 def unigram_loss(training: torch.Tensor, held_out: torch.Tensor, size: int) -> float:
@@ -49,42 +49,6 @@ def bigram_loss(training: torch.Tensor, held_out: torch.Tensor, size: int) -> tu
     return min(losses)
 
 
-@torch.no_grad()
-def attention(model: GPT2LMHeadModel, ids: torch.Tensor) -> torch.Tensor:
-    """Weights of all heads, (layers, heads, queries, keys)."""
-    return torch.cat(model(input_ids=ids[None], output_attentions=True).attentions)
-
-
-def previous_token_scores(model: GPT2LMHeadModel, held_out: torch.Tensor) -> torch.Tensor:
-    """Mean weight on the token just before, on held-out text; (layers, heads)."""
-    windows = held_out[: SCORE_WINDOWS * CONTEXT].view(SCORE_WINDOWS, CONTEXT)
-    scores = [attention(model, window).diagonal(-1, -2, -1).mean(-1) for window in windows]
-    return torch.stack(scores).mean(0)
-
-
-def induction_scores(model: GPT2LMHeadModel, size: int) -> torch.Tensor:
-    """Mean weight on the token behind the earlier copy, on random tokens repeated once; (layers, heads)."""
-    generator = torch.Generator().manual_seed(SEED)
-    scores = []
-    for _ in range(SCORE_WINDOWS):
-        half = torch.randint(1, size, (INDUCTION_HALF,), generator=generator)
-        weights = attention(model, torch.cat([half, half]))
-        behind_copy = weights.diagonal(1 - INDUCTION_HALF, -2, -1)[..., 1:]
-        scores.append(behind_copy.mean(-1))
-    return torch.stack(scores).mean(0)
-
-
-@torch.no_grad()
-def copying_loss(model: GPT2LMHeadModel, size: int) -> tuple[float, float]:
-    """Loss on the first and on the second half of random tokens repeated once."""
-    generator = torch.Generator().manual_seed(SEED)
-    half = torch.randint(1, size, (4, INDUCTION_HALF), generator=generator)
-    ids = torch.cat([half, half], -1)
-    logits = model(input_ids=ids).logits[:, :-1].log_softmax(-1)
-    losses = -logits.gather(-1, ids[:, 1:, None]).squeeze(-1)
-    return losses[:, : INDUCTION_HALF - 1].mean().item(), losses[:, INDUCTION_HALF:].mean().item()
-
-
 def named(scores: torch.Tensor) -> str:
     layer, head = divmod(int(scores.argmax()), scores.shape[1])
     return f"layer {layer}, head {head} ({scores.max():.2f})"
@@ -99,7 +63,7 @@ def score_table(scores: torch.Tensor) -> str:
 
 
 def evaluate(folder: Path) -> dict[str, Any]:
-    model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     training_texts, held_out_texts = split(documents())
     training = encode(tokenizer, list(training_texts.values()))
@@ -115,9 +79,9 @@ def evaluate(folder: Path) -> dict[str, Any]:
         "held_out_characters": sum(map(len, held_out_texts.values())),
         "held_out_tokens": len(held_out),
         "size": size,
-        "previous": previous_token_scores(model, held_out),
-        "induction": induction_scores(model, size),
-        "copying": copying_loss(model, size),
+        "previous": previous_token_scores(model, held_out[: SCORE_WINDOWS * CONTEXT].view(-1, CONTEXT)),
+        "induction": induction_scores(model, SCORE_WINDOWS),
+        "copying": copying_loss(model, SCORE_WINDOWS),
     }
 
 
@@ -135,7 +99,7 @@ measure, not a model to use: it has read only Python's documentation.
 | tokenizer | byte-level BPE of {found["size"]:,} tokens, trained on the same text |
 | data | documentation inside CPython {record["python"]}: `pydoc_data.topics` and the docstrings of the standard library, {found["training_characters"]:,} characters ({record["training_tokens"]:,} tokens), repeated paragraphs left out |
 | held out | {found["held_out_characters"]:,} characters ({found["held_out_tokens"]:,} tokens): whole modules and topics, chosen by a hash of their names; `text.txt` is a part of it |
-| recipe | {STEPS:,} steps of {WINDOWS_A_STEP} windows of {CONTEXT:,} tokens ({record["tokens_seen"]:,} tokens in all); Muon for the blocks' matrices, AdamW for the rest; one window in {REPEATED_SHARE} ends in a copy of its own first half |
+| recipe | {STEPS:,} steps of {TOKENS_A_STEP:,} tokens ({record["tokens_seen"]:,} in all), in windows of {", ".join(f"{length:,} ({steps} steps)" for length, steps in STAGES.items())}; Muon for the blocks' matrices, AdamW for the rest; one window in {REPEATED_SHARE} repeats its own beginning, with a random period; position embeddings start as sinusoids |
 | seed | {record["seed"]} |
 | training time | {record["seconds"] / 60:.0f} minutes on a shared 2-core CPU, torch {record["torch"]} |
 | weights | half precision, SHA-256 `{hashlib.sha256(weights.read_bytes()).hexdigest()[:16]}...` |
