@@ -52,13 +52,17 @@ def test_it_predicts_the_sample_text_far_better_than_token_frequencies(sample: M
     assert loss < unigram - 1
 
 
-def test_some_head_follows_repetitions(sample: Model) -> None:
-    half = torch.randint(1, len(sample.tokenizer), (128,), generator=torch.Generator().manual_seed(1))
-    ids = torch.cat([half, half])[None]
+def test_some_head_looks_behind_earlier_copies_of_the_token(sample: Model) -> None:
+    ids = tokenize(sample.tokenizer, read_text(None))[:512]
+    model = type(sample.module).from_pretrained(SAMPLE, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
-        logits = sample.module(input_ids=ids).logits[0, :-1].log_softmax(-1)
-    losses = -logits.gather(-1, ids[0, 1:, None]).squeeze(-1)
-    assert losses[128:].mean() < losses[:127].mean() - 1
+        weights = torch.cat(model(input_ids=torch.tensor([ids]), output_attentions=True).attentions)
+    best, uniform = torch.zeros(weights.shape[:2]), 0.0
+    for query, token in enumerate(ids):
+        behind = [key + 1 for key in range(query) if ids[key] == token]
+        best += weights[:, :, query, behind].sum(-1)
+        uniform += len(behind) / (query + 1)
+    assert best.max() > 3 * uniform
 
 
 def test_the_card_states_what_the_folder_holds() -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 from corpus import documents, split
-from scores import INDUCTION_HALF, copying_loss, induction_scores, previous_token_scores
-from train import CONTEXT, REPEATED_SHARE, STAGES, STEPS, TOKENS_A_STEP, encode, held_out_loss
+from scores import INDUCTION_HALF, copying_loss, induction_scores, matching_scores, previous_token_scores
+from train import CONTEXT, REPEATED_SHARE, STEPS, WINDOWS_A_STEP, encode, held_out_loss
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
 SCORE_WINDOWS = 8
@@ -62,6 +62,18 @@ def score_table(scores: torch.Tensor) -> str:
     return "\n".join(lines)
 
 
+def uniform_previous() -> float:
+    """The previous-token score of uniform attention."""
+    return sum(1 / (position + 1) for position in range(1, CONTEXT)) / (CONTEXT - 1)
+
+
+def verdict(score: float) -> str:
+    """What the best induction score means, in words."""
+    if score < 10 / (1.5 * INDUCTION_HALF):
+        return "No head does this on tokens in random order: it follows repetitions only where the text is familiar."
+    return "It has learned to copy whatever it is given."
+
+
 def evaluate(folder: Path) -> dict[str, Any]:
     model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -69,6 +81,8 @@ def evaluate(folder: Path) -> dict[str, Any]:
     training = encode(tokenizer, list(training_texts.values()))
     held_out = encode(tokenizer, list(held_out_texts.values()))
     size = len(tokenizer)
+    windows = held_out[: SCORE_WINDOWS * CONTEXT].view(-1, CONTEXT)
+    matching, uniform_matching = matching_scores(model, windows)
     bigram, mixing = bigram_loss(training, held_out, size)
     return {
         "loss": held_out_loss(model, held_out, len(held_out) // CONTEXT),
@@ -79,7 +93,9 @@ def evaluate(folder: Path) -> dict[str, Any]:
         "held_out_characters": sum(map(len, held_out_texts.values())),
         "held_out_tokens": len(held_out),
         "size": size,
-        "previous": previous_token_scores(model, held_out[: SCORE_WINDOWS * CONTEXT].view(-1, CONTEXT)),
+        "previous": previous_token_scores(model, windows),
+        "matching": matching,
+        "uniform_matching": uniform_matching,
         "induction": induction_scores(model, SCORE_WINDOWS),
         "copying": copying_loss(model, SCORE_WINDOWS),
     }
@@ -99,7 +115,7 @@ measure, not a model to use: it has read only Python's documentation.
 | tokenizer | byte-level BPE of {found["size"]:,} tokens, trained on the same text |
 | data | documentation inside CPython {record["python"]}: `pydoc_data.topics` and the docstrings of the standard library, {found["training_characters"]:,} characters ({record["training_tokens"]:,} tokens), repeated paragraphs left out |
 | held out | {found["held_out_characters"]:,} characters ({found["held_out_tokens"]:,} tokens): whole modules and topics, chosen by a hash of their names; `text.txt` is a part of it |
-| recipe | {STEPS:,} steps of {TOKENS_A_STEP:,} tokens ({record["tokens_seen"]:,} in all), in windows of {", ".join(f"{length:,} ({steps} steps)" for length, steps in STAGES.items())}; Muon for the blocks' matrices, AdamW for the rest; one window in {REPEATED_SHARE} repeats its own beginning, with a random period; position embeddings start as sinusoids |
+| recipe | {STEPS:,} steps of {WINDOWS_A_STEP} windows of {CONTEXT:,} tokens ({record["tokens_seen"]:,} tokens in all); Muon for the blocks' matrices, AdamW for the rest; one window in {REPEATED_SHARE} ends in a copy of its own first half |
 | seed | {record["seed"]} |
 | training time | {record["seconds"] / 60:.0f} minutes on a shared 2-core CPU, torch {record["torch"]} |
 | weights | half precision, SHA-256 `{hashlib.sha256(weights.read_bytes()).hexdigest()[:16]}...` |
@@ -115,13 +131,21 @@ measure, not a model to use: it has read only Python's documentation.
 | bigram, interpolated (weight {found["mixing"]:.2f}, the best for this text) | {found["bigram"]:.3f} |
 | unigram | {found["unigram"]:.3f} |
 
-Previous-token score: mean weight on the token just before, held-out text. Best: {named(found["previous"])}.
+Three scores say what a head looks at; each is a mean weight, and each is given for uniform attention too.
+
+**Matching**, held-out text: the tokens that stood behind earlier copies of the current token, what a head must find to
+predict by repetition. Uniform: {found["uniform_matching"]:.3f}. Best: {named(found["matching"])}, {found["matching"].max() / found["uniform_matching"]:.0f} times uniform.
+
+{score_table(found["matching"])}
+
+**Previous token**, held-out text: the token just before. Uniform: {uniform_previous():.3f}. Best: {named(found["previous"])},
+{found["previous"].max() / uniform_previous():.0f} times uniform.
 
 {score_table(found["previous"])}
 
-Induction score: mean weight on the token behind the earlier copy, random tokens repeated once. Best:
-{named(found["induction"])}. Uniform attention would score about {1 / (1.5 * INDUCTION_HALF):.3f}. On such text the loss
-is {before:.2f} on the first copy and {after:.2f} on the second.
+**Induction**, random tokens repeated once: the token behind the earlier copy. Uniform: {1 / (1.5 * INDUCTION_HALF):.3f}. Best:
+{named(found["induction"])}. On such text the loss is {before:.2f} on the first copy and {after:.2f} on the second.
+{verdict(found["induction"].max().item())}
 
 {score_table(found["induction"])}
 """

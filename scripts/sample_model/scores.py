@@ -1,4 +1,4 @@
-"""What the heads of a model have learned: previous-token and induction scores."""
+"""What the heads of a model have learned: previous-token, matching and induction scores."""
 
 from __future__ import annotations
 
@@ -25,6 +25,19 @@ def previous_token_scores(model: GPT2LMHeadModel, windows: torch.Tensor) -> torc
     """Mean weight on the token just before; (layers, heads)."""
     scores = [attention(model, window).diagonal(-1, -2, -1).mean(-1) for window in windows]
     return torch.stack(scores).mean(0)
+
+
+def matching_scores(model: GPT2LMHeadModel, windows: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Mean weight on tokens that stood behind earlier copies of the current one; (layers, heads), and for uniform."""
+    scores, uniform = [], []
+    for window in windows:
+        behind = torch.zeros(len(window), len(window), dtype=torch.bool)
+        behind[:, 1:] = (window[:, None] == window[None, :]).tril(-1)[:, :-1]
+        queries = behind.any(-1)
+        scores.append((attention(model, window) * behind).sum(-1)[..., queries].mean(-1))
+        share = behind.sum(-1) / torch.arange(1, len(window) + 1)
+        uniform.append(share[queries].mean().item())
+    return torch.stack(scores).mean(0), sum(uniform) / len(uniform)
 
 
 def induction_scores(model: GPT2LMHeadModel, repeats: int) -> torch.Tensor:

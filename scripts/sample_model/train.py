@@ -4,15 +4,9 @@
 
 A 6-layer, 6-head GPT-2 with its own byte-level BPE. Decisions:
 
-- Windows grow from 64 to 1,024 tokens, short ones at random offsets of the 1,024 positions. In a long window
-  the token before gets a thousandth of the weight to begin with and hardly any gradient; in a short one
-  heads find it soon.
-- One window in `REPEATED_SHARE` repeats its own beginning, with a random period. Documentation repeats
-  itself, but 0.7 M tokens of it are too few for induction heads to form reliably; a fixed period would
-  teach a distance instead of copying.
-- Position embeddings start as sinusoids of the size that token embeddings grow to, and move slowly. From
-  small random ones, 6 M tokens did not teach a single head to find the token before (best score 0.05),
-  and without such heads no induction forms.
+- Full windows of 1,024 tokens in every step: on a CPU they cost no more than short ones.
+- One window in `REPEATED_SHARE` ends in a copy of its own first half. Documentation
+  repeats itself, but 0.7 M tokens of it are too few for induction heads to form reliably.
 - Muon for the matrices of the blocks, AdamW for embeddings, biases and gains.
   `torch.optim.Muon` orthogonalises in bfloat16, which takes longer on a CPU without such
   instructions than the step itself; the one here does it in float32.
@@ -31,22 +25,18 @@ from pathlib import Path
 
 import torch
 from corpus import documents, split
-from scores import induction_scores, previous_token_scores
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 SEED = 20250821
 VOCABULARY = 4096
 CONTEXT = 1024
-TOKENS_A_STEP = 2048
-STAGES = {64: 500, 256: 300, CONTEXT: 300}  # length of the windows: steps
-STEPS = sum(STAGES.values())
+WINDOWS_A_STEP = 4
+STEPS = 1400
 WARMUP_STEPS = 60
-REPEATED_SHARE = 4
-POSITION_SCALE = 0.1
+REPEATED_SHARE = 6
 MATRIX_RATE = 3e-3
 OTHER_RATE = 2e-3
-POSITION_RATE = 1e-4
 END = "<|endoftext|>"
 SAMPLE_TEXT_CHARACTERS = 150_000
 
@@ -75,24 +65,13 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> torch.Tensor
     return torch.tensor(ids)
 
 
-def batch(tokens: torch.Tensor, length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random windows, some of them repeating their own beginning, and the positions they stand at."""
-    count = TOKENS_A_STEP // length
-    starts = torch.randint(len(tokens) - length, (count, 1), generator=generator)
-    windows = tokens[starts + torch.arange(length)]
-    for window in windows:
-        period = int(torch.randint(length // 16, length // 2, (), generator=generator))
-        if torch.randint(REPEATED_SHARE, (), generator=generator) == 0:
-            window.copy_(window[torch.arange(length) % period])
-    offsets = torch.randint(CONTEXT - length + 1, (count, 1), generator=generator)
-    return windows, offsets + torch.arange(length)
-
-
-def sinusoids(positions: int, width: int) -> torch.Tensor:
-    """The position encoding of Vaswani et al. (2017): a shift in position is a rotation."""
-    rates = torch.exp(torch.arange(0, width, 2) * (-math.log(1_000) / width))
-    angles = torch.arange(positions)[:, None] * rates
-    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+def batch(tokens: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Random windows, some of them ending in a copy of their first half."""
+    starts = torch.randint(len(tokens) - CONTEXT, (WINDOWS_A_STEP, 1), generator=generator)
+    windows = tokens[starts + torch.arange(CONTEXT)]
+    repeated = torch.randint(REPEATED_SHARE, (WINDOWS_A_STEP,), generator=generator) == 0
+    windows[repeated, CONTEXT // 2 :] = windows[repeated, : CONTEXT // 2]
+    return windows
 
 
 def rate(step: int) -> float:
@@ -134,13 +113,11 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def optimizers(model: GPT2LMHeadModel) -> dict[torch.optim.Optimizer, float]:
-    """The optimizers with their base rates."""
+    """The two optimizers with their base rates."""
     matrices = [p for n, p in model.named_parameters() if ".h." in n and p.ndim == 2]
-    positions = model.transformer.wpe.weight
-    chosen = {id(positions), *map(id, matrices)}
+    chosen = set(map(id, matrices))
     others = [p for p in model.parameters() if id(p) not in chosen]
     return {
-        torch.optim.AdamW([positions], lr=POSITION_RATE, weight_decay=0.0): POSITION_RATE,
         Muon(matrices, lr=MATRIX_RATE, weight_decay=0.1): MATRIX_RATE,
         torch.optim.AdamW(others, lr=OTHER_RATE, weight_decay=0.01, betas=(0.9, 0.95)): OTHER_RATE,
     }
@@ -163,10 +140,9 @@ def train(model: GPT2LMHeadModel, tokens: torch.Tensor, held_out: torch.Tensor) 
     history: list[dict[str, float]] = []
     started = time.monotonic()
     model.train()
-    lengths = [length for length, steps in STAGES.items() for _ in range(steps)]
-    for step, length in enumerate(lengths):
-        windows, positions = batch(tokens, length, generator)
-        loss = model(input_ids=windows, position_ids=positions, labels=windows, use_cache=False).loss
+    for step in range(STEPS):
+        windows = batch(tokens, generator)
+        loss = model(input_ids=windows, labels=windows, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, base in chosen.items():
@@ -179,8 +155,6 @@ def train(model: GPT2LMHeadModel, tokens: torch.Tensor, held_out: torch.Tensor) 
                 "seconds": round(time.monotonic() - started, 1),
                 "loss": round(loss.item(), 4),
                 "held_out_loss": round(held_out_loss(model, held_out, 8), 4),
-                "best_previous_token": round(previous_token_scores(model, held_out[None, :CONTEXT]).max().item(), 3),
-                "best_induction": round(induction_scores(model, 1).max().item(), 3),
             }
             history.append(entry)
             print(json.dumps(entry), flush=True)
@@ -214,8 +188,6 @@ def main() -> None:
             eos_token_id=tokenizer.eos_token_id,
         )
     )
-    with torch.no_grad():
-        model.transformer.wpe.weight.copy_(POSITION_SCALE * sinusoids(CONTEXT, model.config.n_embd))
     started = time.monotonic()
     history = train(model, tokens, held_out_tokens)
     model.half().save_pretrained(out)
@@ -227,7 +199,7 @@ def main() -> None:
         "seed": SEED,
         "parameters": sum(p.numel() for p in model.parameters()),
         "training_tokens": len(tokens),
-        "tokens_seen": STEPS * TOKENS_A_STEP,
+        "tokens_seen": STEPS * WINDOWS_A_STEP * CONTEXT,
         "seconds": round(time.monotonic() - started),
         "history": history,
     }
