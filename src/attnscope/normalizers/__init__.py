@@ -1,0 +1,1 @@
+"""Normalizers: the maps from logits to weights."""
