@@ -51,7 +51,7 @@ def _exp32(x: Any) -> Any:
     series = series * r + np.float32(0.5)
     series = series * r + np.float32(1.0)
     series = series * r + np.float32(1.0)
-    exponent = np.int32(shifted.view(np.int32) - _ROUNDER_BITS)
+    exponent = np.int32(np.float32(shifted).view(np.int32) - _ROUNDER_BITS)
     power = np.int32(exponent << _EXPONENT_SHIFT).view(np.float32)
     return np.float32(0.0) if x < _SMALLEST else series * power
 
@@ -59,7 +59,7 @@ def _exp32(x: Any) -> Any:
 @njit(fastmath={"contract"}, error_model="numpy")
 def _log32(y: Any) -> Any:
     """ln(y) for normal y > 0: y = 2^k m, m within sqrt(2) of 1, ln m = 2 artanh((m-1)/(m+1))."""
-    bits = np.int32(y.view(np.int32) - _SQRT_HALF_BITS)
+    bits = np.int32(np.float32(y).view(np.int32) - _SQRT_HALF_BITS)
     k = np.float32(np.int32(bits >> _EXPONENT_SHIFT))
     f = np.int32((bits & _MANTISSA_BITS) + _SQRT_HALF_BITS).view(np.float32) - np.float32(1.0)
     s = f / (f + np.float32(2.0))

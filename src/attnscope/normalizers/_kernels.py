@@ -126,7 +126,7 @@ def seen_row(visible: Any, index: Any, r: Any) -> Any:
 
 
 @helper
-def _exponentials(row: Any, lead: Any) -> Any:
+def exponentials(row: Any, lead: Any) -> Any:
     """Replace x by exp(x - lead) and return the sum."""
     total = 0.0
     for first in range(0, row.size, BLOCK):
@@ -157,7 +157,7 @@ def softmax(z: Any, visible: Any, index: Any, scale: Any, sink: Any, out: Any, s
             continue
         ahead = sink[r] - top * scale[r]
         lead = out.dtype.type(max(ahead, 0.0))
-        total = _exponentials(row, lead) + np.exp(float(ahead - lead))
+        total = exponentials(row, lead) + np.exp(float(ahead - lead))
         multiply(row, out.dtype.type(one / total))
 
 
@@ -247,7 +247,7 @@ def topk(z: Any, visible: Any, index: Any, scale: Any, k: int, out: Any, start: 
             continue
         if row.size - _count_equal(row, hidden) > k:
             _keep_top(row, k)
-        total = _exponentials(row, out.dtype.type(0))
+        total = exponentials(row, out.dtype.type(0))
         multiply(row, out.dtype.type(one / total))
 
 

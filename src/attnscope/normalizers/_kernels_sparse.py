@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnscope.normalizers._arithmetic import exp, log_one_minus
-from attnscope.normalizers._kernels import BLOCK, center, compiled, helper, multiply, seen_row
+from attnscope.normalizers._kernels import BLOCK, center, compiled, exponentials, helper, multiply, seen_row
 
 _NEWTON_STEPS = 64
 
@@ -139,7 +139,7 @@ def entmax(z: Any, visible: Any, index: Any, scale: Any, alpha: Any, out: Any, s
     """w = max((alpha-1) c z - tau, 0)^q, q = 1/(alpha-1), tau by Newton's method on the q-norm.
 
     Works with delta = 1 - ((alpha-1) c z - tau): ln w = q ln(1 - delta) keeps its digits however
-    close alpha is to 1.
+    close alpha is to 1. At alpha = 1 it is softmax.
     """
     one = out.dtype.type(1)
     zero = out.dtype.type(0)
@@ -150,6 +150,9 @@ def entmax(z: Any, visible: Any, index: Any, scale: Any, alpha: Any, out: Any, s
         if not center(z[r], seen_row(visible, index, r), scale[r], row)[0]:
             continue
         beta = alpha[r] - one
+        if beta <= zero:
+            multiply(row, out.dtype.type(1.0 / exponentials(row, zero)))
+            continue
         exponent = one / beta
         count = _candidates(row, beta, buffer)
         for j in range(count):

@@ -83,9 +83,12 @@ def entmax(x: Tensor, alpha: Tensor) -> Tensor:
 
     N(tau) = ||max((alpha-1) x - tau, 0)||_q is convex and decreasing, so that Newton's method
     from tau = -1, where N >= 1, climbs to N = 1 without overshooting. With delta = 1 - y and
-    y = (alpha-1) x - tau, ln w = q ln(1 - delta) keeps its digits as alpha falls to 1.
+    y = (alpha-1) x - tau, ln w = q ln(1 - delta) keeps its digits as alpha falls to 1. At alpha = 1
+    it is softmax.
     """
     beta = (alpha - 1).double()
+    at_one = beta <= 0
+    beta = torch.where(at_one, 0.5, beta)
     exponent = 1 / beta
     delta = -beta * x.double().clamp(min=-1e300)
     step = torch.zeros_like(delta[..., :1])
@@ -98,7 +101,8 @@ def entmax(x: Tensor, alpha: Tensor) -> Tensor:
         step = step + (total - total ** (1 - beta)) / power.sum(-1, keepdim=True)
     d = (delta + step).clamp(max=1.0)
     weights = (exponent * torch.log1p(-d)).exp()
-    return (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
+    weights = weights / weights.sum(-1, keepdim=True)
+    return torch.where(at_one, softmax(x), weights.to(x.dtype))
 
 
 def sigmoid(z: Tensor, scale: Tensor | None, sink: Tensor) -> Tensor:

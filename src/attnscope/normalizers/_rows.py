@@ -62,17 +62,23 @@ def live(z: Tensor, visible: Tensor | None) -> Tensor:
     return present if visible is None else present & visible
 
 
-def per_row(value: Tensor | float, z: Tensor, name: str) -> Tensor:
-    """A parameter as one number a row, shape (..., 1): a number, or a tensor over rows.
+def column(value: Tensor | float, like: Tensor) -> Tensor:
+    """A parameter with a last dimension of one, ready to meet the lengths of shape (..., 1)."""
+    return torch.as_tensor(value, dtype=like.dtype, device=like.device).unsqueeze(-1)
 
-    A tensor must broadcast against `logits.shape[:-1]`: for one value a head and logits of shape
-    (batch, head, query, key), pass `value[:, None]`.
+
+def per_row(value: Tensor | None, z: Tensor, name: str) -> Tensor | None:
+    """A parameter of shape (..., 1) as one number a row.
+
+    It must broadcast against the rows: for one value a head and logits of shape
+    (batch, head, query, key), the caller passes `value[:, None]`.
     """
-    tensor = torch.as_tensor(value, dtype=z.dtype, device=z.device)
+    if value is None:
+        return None
     try:
-        return tensor.expand(z.shape[:-1]).unsqueeze(-1)
+        return value.expand(*z.shape[:-1], 1)
     except RuntimeError:
         raise InputError(
-            f"{name} of shape {tuple(tensor.shape)} does not broadcast against the rows of logits, "
+            f"{name} of shape {tuple(value.shape[:-1])} does not broadcast against the rows of logits, "
             f"{tuple(z.shape[:-1])}: for one value a head pass {name}[:, None]"
         ) from None
