@@ -14,6 +14,7 @@ from torch import Tensor
 
 _STEPS = 40
 _BISECTIONS = 60
+_RESOLVED = 1e-13  # a step this small, times the largest u, was the last: they converge quadratically
 
 
 def largest_eigenvalue(u: Tensor, total: Tensor) -> Tensor:
@@ -36,7 +37,9 @@ def largest_eigenvalue(u: Tensor, total: Tensor) -> Tensor:
     distance = u1.unsqueeze(-1) - u
     squares = u.square().scatter(-1, where[..., :1], 0.0)
     low, high = torch.zeros_like(gap), gap.clone()
+    last = gap * (1 - torch.finfo(u.dtype).eps)  # off the pole: one-hot rows have their root there
     t = gap / 2
+    done = ~(gap > 0)
     for _ in range(_STEPS):
         away = distance - t.unsqueeze(-1)
         away = torch.where(squares == 0, 1.0, away)
@@ -47,13 +50,16 @@ def largest_eigenvalue(u: Tensor, total: Tensor) -> Tensor:
         low, high = torch.where(below, t, low), torch.where(below, high, t)
         rest = gap - t
         constant = total + value - slope * rest
-        product = u1.square() * gap
-        middle = constant * gap + u1.square() + slope * rest.square()
-        step = 2 * product / (middle + (middle.square() - 4 * constant * product).clamp(min=0).sqrt())
-        inside = (step > low) & (step < high)
-        following = torch.where(inside, step, (low + high) / 2)
-        done = ((following - t).abs() <= 1e-16 * u1) | ~((low < following) & (following < high))
-        t = torch.where(done, t, following)
+        pull = slope * rest.square()
+        ends = constant * gap + u1.square()
+        # the discriminant without the difference that cancels in nearly one-hot rows
+        root = ((constant * gap - u1.square()).square() + pull * (2 * ends + pull)).clamp(min=0.0).sqrt()
+        step = 2 * u1.square() * gap / (ends + pull + root)
+        step = torch.minimum(step, last)
+        inside = (step >= low) & (step <= high)
+        near = (step - t).abs() <= _RESOLVED * u1
+        t = torch.where(done, t, torch.where(inside | near, step, (low + high) / 2))
+        done = done | near
         if bool(done.all()):
             break
     return torch.where(gap > 0, u1 - t, u1).clamp(min=0.0)

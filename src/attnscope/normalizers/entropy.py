@@ -88,7 +88,8 @@ class AdaptiveTemperature(Normalizer):
         """beta h(p_max) + |(diag p - p p^T) z| |grad beta|."""
         beta, p, spread, to_beta = self._terms(logits, visible)
         own: Tensor = beta.squeeze(-1) * eigenvalue_bound(p, p.sum(-1, keepdim=True))
-        return (own + spread.norm(dim=-1) * to_beta.norm(dim=-1)).to(logits.dtype)
+        through_beta: Tensor = spread.norm(dim=-1) * to_beta.norm(dim=-1)
+        return (own + through_beta).to(logits.dtype)
 
     def lipschitz(self, length: int) -> float:
         """No bound over all rows is known."""
