@@ -32,9 +32,8 @@ def apply_map(
     k: int = 0,
 ) -> Tensor:
     """Weights of logits z; scale, alpha and sink hold one number a row, shape (..., 1)."""
-    if z.shape[-1] == 0:
-        return z.clone()
-    weights: Tensor = Weights.apply(kind, k, z, visible, scale, alpha, sink)  # type: ignore[no-untyped-call]
+    function = Weights if torch.compiler.is_compiling() else TransformableWeights
+    weights: Tensor = function.apply(kind, k, z, visible, scale, alpha, sink)  # type: ignore[no-untyped-call]
     return weights
 
 
@@ -109,6 +108,10 @@ class Weights(torch.autograd.Function):
             to_sink = (_sink_slope(ctx.kind, w, sink) * g).sum(-1, keepdim=True)
         return None, None, to_z, None, to_scale, to_alpha, to_sink
 
+
+class TransformableWeights(Weights):
+    """`Weights` with forward mode and vmap, which tracing for torch.compile cannot take."""
+
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         w, z, scale, alpha, sink = ctx.saved_tensors
@@ -126,7 +129,7 @@ class Weights(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], kind: Kind, k: int, *tensors: Any) -> tuple[Tensor, int]:
         moved = [_to_front(t, d, info.batch_size) for t, d in zip(tensors, in_dims[2:], strict=True)]
-        return Weights.apply(kind, k, *moved), 0  # type: ignore[no-untyped-call]
+        return TransformableWeights.apply(kind, k, *moved), 0  # type: ignore[no-untyped-call]
 
 
 def _sink_slope(kind: Kind, w: Tensor, sink: Tensor) -> Tensor:
@@ -138,7 +141,8 @@ def _sink_slope(kind: Kind, w: Tensor, sink: Tensor) -> Tensor:
 
 
 def _apply_product(kind: Kind, w: Tensor, v: Tensor, scale: Tensor | None, alpha: Tensor | None) -> Tensor:
-    result: Tensor = Product.apply(kind, w, v, scale, alpha)  # type: ignore[no-untyped-call]
+    function = Product if torch.compiler.is_compiling() else TransformableProduct
+    result: Tensor = function.apply(kind, w, v, scale, alpha)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -175,6 +179,10 @@ class Product(torch.autograd.Function):
                 to_alpha = (to_u * _factor_alpha_slope(w, alpha)).sum(-1, keepdim=True)
         return None, to_w, to_v, to_scale, to_alpha
 
+
+class TransformableProduct(Product):
+    """`Product` with forward mode and vmap."""
+
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         w, v, scale, alpha = ctx.saved_tensors
@@ -198,7 +206,7 @@ class Product(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], kind: Kind, *tensors: Any) -> tuple[Tensor, int]:
         moved = [_to_front(t, d, info.batch_size) for t, d in zip(tensors, in_dims[1:], strict=True)]
-        return Product.apply(kind, *moved), 0  # type: ignore[no-untyped-call]
+        return TransformableProduct.apply(kind, *moved), 0  # type: ignore[no-untyped-call]
 
 
 def _factor_slope(kind: Kind, w: Tensor, alpha: Tensor | None) -> Tensor:

@@ -126,6 +126,8 @@ class MappedNormalizer(Normalizer):
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Weights of each row, same shape and type as the logits."""
         z, visible = prepare(logits, visible)
+        if z.shape[-1] == 0:
+            return logits.clone()
         m = self._fitted(z, visible)
         return apply_map(m.kind, z, visible, m.scale, m.alpha, m.sink, m.k).to(logits.dtype)
 

@@ -53,15 +53,26 @@ def reference_only() -> Iterator[None]:
         _reference.reset(token)
 
 
-def usable(logits: Tensor) -> bool:
-    """Whether the compiled loops can take this tensor: a plain CPU tensor, outside any tracing."""
+def usable(logits: Tensor, *others: Tensor | None) -> bool:
+    """Whether the compiled loops can take these: plain CPU tensors, outside any tracing."""
     return (
         logits.device.type == "cpu"
         and logits.dtype in _TYPES
-        and type(logits) in (Tensor, torch.nn.Parameter)
         and not torch.compiler.is_compiling()
         and not _reference.get()
+        and all(_has_memory(tensor) for tensor in (logits, *others) if tensor is not None)
     )
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Whether a tensor has numbers to point to; inside torch's transforms it only stands for some."""
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        return False
+    try:
+        tensor.data_ptr()
+    except RuntimeError:
+        return False
+    return True
 
 
 def empty_like(logits: Tensor) -> Tensor:

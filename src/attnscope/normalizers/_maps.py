@@ -55,7 +55,7 @@ def weights_of(
     sink: Tensor | None,
 ) -> Tensor:
     """The values alone, by the compiled loops where they can run, else by the torch reference."""
-    if _loops.usable(z):
+    if _loops.usable(z, visible, scale, alpha, sink):
         return _weights_by_loop(kind, k, z, visible, scale, alpha, sink)
     x, present, top = _reference.center(z, visible, scale)
     if kind == "sigmoid":
@@ -141,7 +141,7 @@ def _product(kind: Kind, w: Tensor, v: Tensor, scale: Tensor | None, alpha: Tens
 
 def product_of(kind: Kind, w: Tensor, v: Tensor, scale: Tensor | None, alpha: Tensor | None) -> Tensor:
     """J v, by the compiled loops where they can run, else by the torch reference."""
-    if not (_loops.usable(w) and v.dtype == w.dtype):
+    if not (_loops.usable(w, v, scale, alpha) and v.dtype == w.dtype):
         return _product(kind, w, v, scale, alpha)
     out = _loops.empty_like(w)
     extra = (_loops.per_row(alpha, w, 1.0),) if kind == "entmax" else ()

@@ -47,7 +47,7 @@ def lengths(z: Tensor, visible: Tensor | None) -> Tensor:
     defined there; its weights are zero whatever the scale.
     """
     values = z.detach()
-    if _loops.usable(values):
+    if _loops.usable(values, visible):
         counts = torch.empty(z.shape[:-1], dtype=z.dtype)
         mask, index = _loops.mask_rows(visible, z.shape)
         _loops.run(_kernels.lengths, values, _loops.rows(values), mask, index, counts.view(-1).numpy())

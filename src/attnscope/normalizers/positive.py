@@ -70,6 +70,8 @@ class FNormalizer(Normalizer):
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """softmax(ln F(z))."""
         z, visible = prepare(logits, visible)
+        if z.shape[-1] == 0:
+            return logits.clone()
         present = live(z, visible)
         return apply_map("softmax", self._log(torch.where(present, z, 0.0)), present).to(logits.dtype)
 

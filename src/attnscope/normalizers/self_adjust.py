@@ -52,6 +52,8 @@ class SelfAdjustRaw(Normalizer):
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """z softmax(z)."""
         z, present = _filled(logits, visible)
+        if z.shape[-1] == 0:
+            return logits.clone()
         return (z * apply_map("softmax", z, present)).to(logits.dtype)
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
@@ -100,7 +102,8 @@ class SelfAdjustScaled(Normalizer):
         z, present = _filled(logits, visible)
         if z.shape[-1] == 0:
             return logits.clone()
-        return (self._factors(z, present)[0] * apply_map("softmax", z, present)).to(logits.dtype)
+        adjusted = self._factors(z, present)[0] * apply_map("softmax", z, present)
+        return torch.where(present, adjusted, 0.0).to(logits.dtype)
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
         """0 <= w <= p: softmax's upper bound."""
