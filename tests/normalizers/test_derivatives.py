@@ -99,9 +99,7 @@ def test_vmap_over_any_dimension_equals_a_loop(normalizer: nz.Normalizer) -> Non
     mask = torch.ones(3, 5, dtype=torch.bool).tril(2)
     for dim in (0, 1):
         want = torch.stack([normalizer(x, None) for x in z.unbind(dim)], dim)
-        torch.testing.assert_close(
-            vmap(normalizer, in_dims=dim, out_dims=dim)(z), want, rtol=1e-12, atol=1e-14
-        )
+        torch.testing.assert_close(vmap(normalizer, in_dims=dim, out_dims=dim)(z), want, rtol=1e-12, atol=1e-14)
     want = torch.stack([normalizer(z[:, i], mask[i]) for i in range(3)], 1)
     torch.testing.assert_close(vmap(normalizer, in_dims=(1, 0), out_dims=1)(z, mask), want)
 

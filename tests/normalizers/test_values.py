@@ -97,9 +97,7 @@ ORACLES: dict[str, tuple[nz.Normalizer, Oracle]] = {
     ),
     "lipmax": (
         nz.get("lipmax", kappa=0.7, cap=1.1, alpha=1.7),
-        lambda z: tsallis(
-            z * ((1.1**-4 + (0.7 * math.log(len(z))) ** -4) ** -0.25 if len(z) > 1 else 0.0), 1.7
-        ),
+        lambda z: tsallis(z * ((1.1**-4 + (0.7 * math.log(len(z))) ** -4) ** -0.25 if len(z) > 1 else 0.0), 1.7),
     ),
     "sa-raw": (nz.get("sa_softmax_raw"), lambda z: z * exponential(z)),
     "sa-scaled": (nz.get("sa_softmax"), scaled),
@@ -177,16 +175,12 @@ def test_sixteen_bit_logits_are_computed_in_float32(
     weights = normalizer(z)
     assert weights.dtype == dtype
     torch.testing.assert_close(weights, normalizer(z.float()).to(dtype), rtol=0, atol=0)
-    torch.testing.assert_close(
-        weights.double(), expected(oracle, z, None), rtol=ERROR[dtype], atol=ERROR[dtype]
-    )
+    torch.testing.assert_close(weights.double(), expected(oracle, z, None), rtol=ERROR[dtype], atol=ERROR[dtype])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    values=st.lists(
-        st.floats(-40, 40, width=32) | st.sampled_from([0.0, 1.0, -1e4, 1e4]), min_size=1, max_size=37
-    ),
+    values=st.lists(st.floats(-40, 40, width=32) | st.sampled_from([0.0, 1.0, -1e4, 1e4]), min_size=1, max_size=37),
     alpha=st.floats(1.01, 2.0),
 )
 def test_entmax_equals_the_oracle_for_any_row(values: list[float], alpha: float, implementation: str) -> None:

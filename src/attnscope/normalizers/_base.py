@@ -179,9 +179,7 @@ class MappedNormalizer(Normalizer):
         return apply_map(m.kind, z, None, m.scale, m.alpha, m.sink, m.k).detach()
 
 
-def two_level_bounds(
-    weights: Callable[[Tensor], Tensor], length: int, low: float, high: float
-) -> tuple[float, float]:
+def two_level_bounds(weights: Callable[[Tensor], Tensor], length: int, low: float, high: float) -> tuple[float, float]:
     """The smallest and largest first weight of the rows (high, low, ...) and (low, high, ...)."""
     check_range(length, low, high)
     rows = torch.full((2, length), low, dtype=torch.float64)
@@ -195,8 +193,7 @@ def check_range(length: int, low: float, high: float) -> None:
     """Refuse a row without keys and a range that is not one."""
     if length < 1 or not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise InputError(
-            f"bounds need length >= 1 and finite low <= high, received length={length}, "
-            f"low={low}, high={high}"
+            f"bounds need length >= 1 and finite low <= high, received length={length}, low={low}, high={high}"
         )
 
 

@@ -100,9 +100,7 @@ def low_rank_norm(diagonal: Tensor, left: Tensor, right: Tensor) -> Tensor:
     w = torch.cat([a, d.unsqueeze(-1) * b], dim=-1)
     eye = torch.eye(rank, dtype=d.dtype, device=d.device).expand(*d.shape[:-1], rank, rank)
     # -C^-1 = [[0, -I], [-I, B^T B]]
-    corner = torch.cat(
-        [torch.cat([torch.zeros_like(eye), -eye], dim=-1), torch.cat([-eye, b.mT @ b], dim=-1)], dim=-2
-    )
+    corner = torch.cat([torch.cat([torch.zeros_like(eye), -eye], dim=-1), torch.cat([-eye, b.mT @ b], dim=-1)], dim=-2)
     squares = d.square()
     low = torch.zeros_like(d[..., 0])
     high = d.abs().amax(-1) + (a.norm(dim=-2) * b.norm(dim=-2)).sum(-1)

@@ -34,8 +34,7 @@ def prepare(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | No
         shape = torch.broadcast_shapes(logits.shape, visible.shape)  # type: ignore[no-untyped-call]
     except RuntimeError:
         raise InputError(
-            f"visible of shape {tuple(visible.shape)} does not broadcast against logits of shape "
-            f"{tuple(logits.shape)}"
+            f"visible of shape {tuple(visible.shape)} does not broadcast against logits of shape {tuple(logits.shape)}"
         ) from None
     return z.expand(shape), visible.to(z.device).expand(shape)
 

@@ -96,9 +96,7 @@ class LearnedASEntmax(nn.Module):
         else:
             assert self.free is not None
             raw = self.free[:, :, None]
-        return asentmax(
-            logits, visible, alpha=self.alpha, beta=functional.softplus(raw[0]), gamma=2 * raw[1].tanh()
-        )
+        return asentmax(logits, visible, alpha=self.alpha, beta=functional.softplus(raw[0]), gamma=2 * raw[1].tanh())
 
 
 class LearnedLipmax(nn.Module):

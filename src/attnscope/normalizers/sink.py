@@ -80,9 +80,7 @@ class Sigmoid(MappedNormalizer):
     bias: Tensor | float | None = None
 
     name: ClassVar[str] = "sigmoid"
-    facts: ClassVar[Facts] = Facts(
-        sums_to_one=False, at_most_one=False, shift_invariant=False, length_aware=True
-    )
+    facts: ClassVar[Facts] = Facts(sums_to_one=False, at_most_one=False, shift_invariant=False, length_aware=True)
 
     def row_map(self, n: Tensor) -> RowMap:
         """Every key against a sink of ln n, or of -bias."""
