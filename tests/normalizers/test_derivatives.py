@@ -13,7 +13,11 @@ from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 from attnscope import normalizers as nz
 
 # torch's own forward-mode rules compile themselves with a function that torch has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
+    # Tracing instantiates every autograd function that it meets, to look at it.
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+]
 
 ALL = {name: nz.get(name) for name in nz.names()}
 ALL |= {

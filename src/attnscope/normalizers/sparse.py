@@ -52,6 +52,11 @@ class TopK(MappedNormalizer):
         """Softmax over the k largest."""
         return RowMap("topk", k=self.k)
 
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        """0 where a key can be left out, and the top of k keys against k - 1 equal ones."""
+        lower, upper = super().weight_bounds(min(length, self.k), low, high)
+        return (lower if length <= self.k else 0.0), upper
+
 
 def topk(logits: Tensor, visible: Tensor | None = None, *, k: int = 64) -> Tensor:
     """Softmax over the k largest logits: see `TopK`."""
