@@ -169,10 +169,10 @@ def _peer_function(label: str) -> Callable[[Tensor], Tensor] | None:
     if peer is None:
         return None
     if label == "sparsemax":
-        return lambda x: peer.sparsemax(x, dim=-1)  # type: ignore[no-any-return]
+        return lambda x: peer.sparsemax(x, dim=-1)
     if label == "entmax15":
-        return lambda x: peer.entmax15(x, dim=-1)  # type: ignore[no-any-return]
+        return lambda x: peer.entmax15(x, dim=-1)
     if label.startswith("entmax("):
         alpha = float(label.removeprefix("entmax(").removesuffix(")"))
-        return lambda x: peer.entmax_bisect(x, alpha=alpha, dim=-1)  # type: ignore[no-any-return]
+        return lambda x: peer.entmax_bisect(x, alpha=alpha, dim=-1)
     return None

@@ -173,7 +173,7 @@ class MappedNormalizer(Normalizer):
         """Weights of one row of logits, for every parameter that is held: (..., n)."""
         m = self.row_map(torch.full((1,), float(z.shape[-1]), dtype=z.dtype))
         sizes = [p.shape[:-1] for p in (m.scale, m.alpha, m.sink) if p is not None]
-        shape = torch.broadcast_shapes(*sizes, ()) if sizes else torch.Size()  # type: ignore[no-untyped-call]
+        shape = torch.broadcast_shapes(*sizes, ()) if sizes else torch.Size()
         z = z.expand(*shape, z.shape[-1])
         m = m.fit(z)
         return apply_map(m.kind, z, None, m.scale, m.alpha, m.sink, m.k).detach()

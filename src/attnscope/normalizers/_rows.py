@@ -31,7 +31,7 @@ def prepare(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | No
             "for an additive mask pass visible = mask > torch.finfo(mask.dtype).min / 2"
         )
     try:
-        shape = torch.broadcast_shapes(logits.shape, visible.shape)  # type: ignore[no-untyped-call]
+        shape = torch.broadcast_shapes(logits.shape, visible.shape)
     except RuntimeError:
         raise InputError(
             f"visible of shape {tuple(visible.shape)} does not broadcast against logits of shape {tuple(logits.shape)}"
