@@ -1,0 +1,1 @@
+"""Benchmarks: time and error as ratios to peers, measured in one run."""

@@ -1,0 +1,178 @@
+"""The speed of the normalizers: time as a ratio to torch.softmax, and to the `entmax` package.
+
+Decisions:
+
+- in every repeat each normalizer runs right after torch.softmax on the same logits, and the median of
+  these paired ratios is reported: what else runs on the machine meets both alike;
+- every length has the same number of logits, so that its rows are as much work to read and write;
+- the `entmax` package, where it is installed, is timed against ours on a sixteenth of the rows, because
+  it needs several times the memory;
+- the error is the largest difference to the torch reference in float64.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.errors import InputError
+from attnscope.normalizers import Normalizer, get, reference_only
+
+PEER = "entmax"
+_PEER_SHARE = 16
+_CHECKED_ROWS = 251
+
+# label -> (name, settings)
+SUBJECTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "softmax": ("softmax", {}),
+    "ssmax": ("ssmax", {}),
+    "logn": ("logn", {"n_train": 512}),
+    "softmax1": ("softmax1", {}),
+    "sink_softmax": ("sink_softmax", {"sink": 0.5}),
+    "sigmoid": ("sigmoid", {}),
+    "topk(64)": ("topk", {"k": 64}),
+    "sparsemax": ("sparsemax", {}),
+    "entmax15": ("entmax15", {}),
+    "entmax(1.2)": ("entmax", {"alpha": 1.2}),
+    "entmax(1.5)": ("entmax", {"alpha": torch.tensor(1.5)}),
+    "entmax(1.9)": ("entmax", {"alpha": 1.9}),
+    "lipmax": ("lipmax", {}),
+    "asentmax": ("asentmax", {}),
+    "adaptive_temperature": ("adaptive_temperature", {}),
+    "f_normalizer": ("f_normalizer", {}),
+    "sa_softmax": ("sa_softmax", {}),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One normalizer at one length; ratios are to torch.softmax, `peer_speedup` to the peer's forward."""
+
+    normalizer: str
+    length: int
+    rows: int
+    forward_seconds: float
+    forward_ratio: float
+    total_seconds: float
+    total_ratio: float
+    peer_speedup: float | None
+    largest_error: float
+
+
+def measure(
+    rows: int = 147_456,
+    lengths: Sequence[int] = (128, 1024, 8192),
+    repeats: int = 5,
+    subjects: Sequence[str] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Time the normalizers on Gaussian logits; `rows` is the number of rows at length 1,024."""
+    chosen = list(SUBJECTS) if subjects is None else list(subjects)
+    unknown = [label for label in chosen if label not in SUBJECTS]
+    if unknown:
+        raise InputError(f"no benchmark is named {', '.join(unknown)}: choose from {', '.join(SUBJECTS)}")
+    if rows < 1 or repeats < 1 or min(lengths, default=0) < 1:
+        raise InputError(f"rows, repeats and lengths must be positive, received {rows}, {repeats}, {list(lengths)}")
+    results = []
+    for length in lengths:
+        generator = torch.Generator().manual_seed(length)
+        z = torch.randn(max(1, rows * 1024 // length), length, generator=generator)
+        g = torch.randn(z.shape, generator=generator)
+        for label in chosen:
+            progress(f"{label}, length {length}")
+            name, settings = SUBJECTS[label]
+            results.append(_measure_one(label, get(name, **settings), z, g, repeats))
+    return {
+        "benchmark": "normalizers",
+        "rows_at_1024": rows,
+        "repeats": repeats,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "peer": None if _peer() is None else f"{PEER} {importlib.metadata.version(PEER)}",
+        "results": [asdict(result) for result in results],
+    }
+
+
+def _measure_one(label: str, normalizer: Normalizer, z: Tensor, g: Tensor, repeats: int) -> Result:
+    def softmax(x: Tensor) -> Tensor:
+        return torch.softmax(x, dim=-1)
+
+    normalizer(z[:2])  # have the loops compiled
+    forward = _paired(lambda: normalizer(z), lambda: softmax(z), repeats)
+    x = z.detach().requires_grad_()
+    total = _paired(lambda: _both(normalizer, x, g), lambda: _both(softmax, x, g), repeats)
+    peer = _peer_function(label)
+    speedup = None
+    if peer is not None:
+        share = z[: max(1, len(z) // _PEER_SHARE)]
+        speedup = 1 / _paired(lambda: normalizer(share), lambda: peer(share), min(repeats, 3))[1]
+    return Result(
+        normalizer=label,
+        length=z.shape[-1],
+        rows=z.shape[0],
+        forward_seconds=round(forward[0], 5),
+        forward_ratio=round(forward[1], 3),
+        total_seconds=round(total[0], 5),
+        total_ratio=round(total[1], 3),
+        peer_speedup=None if speedup is None else round(speedup, 1),
+        largest_error=_largest_error(normalizer, z),
+    )
+
+
+def _both(function: Callable[[Tensor], Tensor], x: Tensor, g: Tensor) -> None:
+    torch.autograd.grad(function(x), x, g)
+
+
+def _paired(subject: Callable[[], object], base: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """The median time of the subject and the median of its ratios to the base, after one warm-up each."""
+    subject()
+    base()
+    times, ratios = [], []
+    for _ in range(repeats):
+        against = _time(base)
+        times.append(_time(subject))
+        ratios.append(times[-1] / against)
+    return statistics.median(times), statistics.median(ratios)
+
+
+def _time(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _largest_error(normalizer: Normalizer, z: Tensor) -> float:
+    rows = z[:: max(1, len(z) // _CHECKED_ROWS)]
+    with reference_only():
+        exact = normalizer(rows.double())
+    return float((normalizer(rows).double() - exact).abs().max())
+
+
+def _peer() -> Any:
+    try:
+        return importlib.import_module(PEER)
+    except ImportError:
+        return None
+
+
+def _peer_function(label: str) -> Callable[[Tensor], Tensor] | None:
+    """The peer's own forward of the same map, if it has one."""
+    peer = _peer()
+    if peer is None:
+        return None
+    if label == "sparsemax":
+        return lambda x: peer.sparsemax(x, dim=-1)
+    if label == "entmax15":
+        return lambda x: peer.entmax15(x, dim=-1)
+    if label.startswith("entmax("):
+        alpha = float(label.removeprefix("entmax(").removesuffix(")"))
+        return lambda x: peer.entmax_bisect(x, alpha=alpha, dim=-1)
+    return None

@@ -1,0 +1,70 @@
+"""`attnscope bench`: measure this library against its peers, on this machine."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+bench = App(name="bench", help="Measure speed and error against peers, as ratios in one run.")
+
+
+@bench.command
+def normalizers(
+    *,
+    rows: int = 147_456,
+    lengths: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = (128, 1024, 8192),
+    repeats: int = 5,
+    only: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Time every normalizer against torch.softmax, and against the entmax package where it is installed.
+
+    Parameters
+    ----------
+    rows
+        Rows at length 1,024; other lengths get as many as make the same number of logits.
+    lengths
+        Row lengths to measure.
+    repeats
+        Repeats of each measurement; medians are reported.
+    only
+        The normalizers to measure; all unless given.
+    json
+        Print one JSON object on standard output and nothing else.
+    """
+    from attnscope.bench.normalizers import measure
+
+    report = measure(rows, lengths, repeats, only or None, progress=lambda line: print(f"  {line}", file=sys.stderr))
+    if json:
+        print(json_module.dumps(report))
+    else:
+        _print_table(report)
+    return 0
+
+
+def _print_table(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"normalizers against torch.softmax, {report['threads']} threads, float32")
+    table.add_column("normalizer")
+    peer = report["peer"] or "entmax (not installed)"
+    for heading in ("length", "rows", "s", "ratio", "s+back", "ratio", f"x {peer}", "error"):
+        table.add_column(heading, justify="right")
+    for result in report["results"]:
+        speedup = result["peer_speedup"]
+        table.add_row(
+            result["normalizer"],
+            f"{result['length']:,}",
+            f"{result['rows']:,}",
+            f"{result['forward_seconds']:.3f}",
+            f"{result['forward_ratio']:.2f}",
+            f"{result['total_seconds']:.3f}",
+            f"{result['total_ratio']:.2f}",
+            "" if speedup is None else f"{speedup:.0f}x",
+            f"{result['largest_error']:.0e}",
+        )
+    Console().print(table)

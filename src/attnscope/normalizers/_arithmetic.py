@@ -1,0 +1,115 @@
+"""Elementary functions for the CPU loops, written so that the compiler can vectorize them.
+
+Calls into the C library stop a loop from being vectorized. For float32 the exponential and the
+logarithm are therefore written out: argument reduction through the exponent bits, then a
+truncated series whose remainder lies below float32's rounding. float64 keeps the C library:
+accuracy is what one asks of it.
+
+Decisions:
+
+- nothing here may be compiled with the "reassociate" flag: the reductions rely on the order
+  of the operations;
+- NaN passes through; an exponential below exp(-87) is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+_LOG2_E = np.float32(1.4426950408889634)
+# ln 2 in two parts; the first has so few bits that its product with an exponent is exact.
+_LN2_HIGH = np.float32(0.693359375)
+_LN2_LOW = np.float32(-2.12194440e-4)
+_LN2 = np.float32(0.6931471805599453)
+_SMALLEST = np.float32(-87.0)
+# Adding 1.5 * 2^23 rounds a float32 to the nearest integer and leaves it in the lowest bits.
+_ROUNDER = np.float32(12582912.0)
+_SQRT_HALF_BITS = np.int32(0x3F3504F3)
+_MANTISSA_BITS = np.int32(0x007FFFFF)
+_EXPONENT_SHIFT = np.int32(23)
+# The bits of _ROUNDER, less the bias of a float32's exponent.
+_ROUNDER_BITS = np.int32(0x4B400000 - 127)
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def _exp32(x: Any) -> Any:
+    """exp(x) for x <= 0: x = k ln 2 + r, |r| <= ln(2)/2, seven terms of the series in r."""
+    clipped = _SMALLEST if x < _SMALLEST else x
+    shifted = clipped * _LOG2_E + _ROUNDER
+    k = shifted - _ROUNDER
+    r = (clipped - k * _LN2_HIGH) - k * _LN2_LOW
+    series = np.float32(1 / 5040)
+    series = series * r + np.float32(1 / 720)
+    series = series * r + np.float32(1 / 120)
+    series = series * r + np.float32(1 / 24)
+    series = series * r + np.float32(1 / 6)
+    series = series * r + np.float32(0.5)
+    series = series * r + np.float32(1.0)
+    series = series * r + np.float32(1.0)
+    exponent = np.int32(np.float32(shifted).view(np.int32) - _ROUNDER_BITS)
+    power = np.int32(exponent << _EXPONENT_SHIFT).view(np.float32)
+    return np.float32(0.0) if x < _SMALLEST else series * power
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def _log32(y: Any) -> Any:
+    """ln(y) for normal y > 0: y = 2^k m, m within sqrt(2) of 1, ln m = 2 artanh((m-1)/(m+1))."""
+    bits = np.int32(np.float32(y).view(np.int32) - _SQRT_HALF_BITS)
+    k = np.float32(np.int32(bits >> _EXPONENT_SHIFT))
+    f = np.int32((bits & _MANTISSA_BITS) + _SQRT_HALF_BITS).view(np.float32) - np.float32(1.0)
+    s = f / (f + np.float32(2.0))
+    s2 = s * s
+    series = np.float32(1 / 9)
+    series = series * s2 + np.float32(1 / 7)
+    series = series * s2 + np.float32(1 / 5)
+    series = series * s2 + np.float32(1 / 3)
+    return k * _LN2 + (s + s) * (series * s2 + np.float32(1.0))
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def _log_one_minus32(delta: Any) -> Any:
+    """ln(1 - delta) for 0 <= delta < 1, with what rounding 1 - delta lost added back."""
+    y = np.float32(1.0) - delta
+    lost = (np.float32(1.0) - y) - delta
+    return _log32(y) + lost / y
+
+
+def exp(x: Any) -> Any:
+    """exp(x) for x <= 0, at the precision of x."""
+    return np.exp(x)
+
+
+def log(y: Any) -> Any:
+    """ln(y) for y > 0, at the precision of y."""
+    return np.log(y)
+
+
+def log_one_minus(delta: Any) -> Any:
+    """ln(1 - delta) for 0 <= delta < 1, accurate where delta is small."""
+    return np.log1p(-delta)
+
+
+@overload(exp, strict=False, jit_options={"error_model": "numpy"})
+def _exp(x: Any) -> Callable[[Any], Any]:
+    if x == types.float32:
+        return lambda x: _exp32(x)
+    return lambda x: np.exp(x)
+
+
+@overload(log, strict=False, jit_options={"error_model": "numpy"})
+def _log(y: Any) -> Callable[[Any], Any]:
+    if y == types.float32:
+        return lambda y: _log32(y)
+    return lambda y: np.log(y)
+
+
+@overload(log_one_minus, strict=False, jit_options={"error_model": "numpy"})
+def _log_one_minus(delta: Any) -> Callable[[Any], Any]:
+    if delta == types.float32:
+        return lambda delta: _log_one_minus32(delta)
+    return lambda delta: np.log1p(-delta)

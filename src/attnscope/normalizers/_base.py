@@ -1,0 +1,224 @@
+"""The contract of a normalizer, the facts it carries, and the registry of names.
+
+A normalizer maps the logits of a row to weights: `weights(logits, visible=None)`, over the last
+dimension and any leading shape. Whatever the normalizer,
+
+- float16 and bfloat16 logits are computed in float32 and returned in their own type;
+- a key that is not visible, or whose logit is -inf, gets exactly 0 and never counts in the length;
+- a row with nothing visible gives zeros, and zero gradients;
+- NaN or +inf in a row gives NaN on the visible keys of that row alone.
+
+To add one: subclass `MappedNormalizer` if it is one of the maps of `_maps.py` on scaled logits,
+`Normalizer` otherwise; state its facts; decorate it with `register`. The table-driven tests then
+check every fact it claims.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from attnscope.errors import InputError
+from attnscope.normalizers._autograd import apply_map
+from attnscope.normalizers._jacobian import eigenvalue_bound, largest_eigenvalue
+from attnscope.normalizers._maps import Kind, factors
+from attnscope.normalizers._rows import lengths, per_row, prepare
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What holds for every row of a normalizer's weights."""
+
+    sums_to_one: bool = True
+    at_most_one: bool = True  # the total never exceeds one
+    non_negative: bool = True
+    sparse: bool = False  # finite logits can give exact zeros
+    shift_invariant: bool = True  # adding a constant to all logits changes nothing
+    length_aware: bool = False  # the number of visible keys enters the formula
+    permutation_equivariant: bool = True
+
+
+class Normalizer(ABC):
+    """A map from logits to weights that knows its own bounds and derivatives."""
+
+    name: ClassVar[str]
+    facts: ClassVar[Facts]
+
+    @abstractmethod
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Weights of each row, same shape and type as the logits."""
+
+    def __call__(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Same as `weights`."""
+        return self.weights(logits, visible)
+
+    @abstractmethod
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        """The range of any weight of a row of `length` logits in [low, high] (Lemma 1)."""
+
+    @abstractmethod
+    def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The spectral norm of d weights / d logits of each row, exact; shape logits.shape[:-1]."""
+
+    @abstractmethod
+    def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """A closed-form upper bound of `jacobian_norm`, from the weights of each row."""
+
+    @abstractmethod
+    def lipschitz(self, length: int) -> float:
+        """The bound of `jacobian_norm` over all rows of this length, inf where there is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowMap:
+    """Which map each row goes through; scale, alpha and sink have shape (..., 1)."""
+
+    kind: Kind
+    scale: Tensor | None = None
+    alpha: Tensor | None = None
+    sink: Tensor | None = None
+    k: int = 0
+
+    def fit(self, z: Tensor) -> RowMap:
+        """The same with one number for every row of z."""
+        return RowMap(
+            self.kind,
+            per_row(self.scale, z, "scale"),
+            per_row(self.alpha, z, "alpha"),
+            per_row(self.sink, z, "sink"),
+            self.k,
+        )
+
+
+# The supremum of the Jacobian norm of each map at scale 1: theory.md 8 and 10.
+_SUPREMUM: dict[Kind, float] = {
+    "softmax": 0.5,
+    "topk": math.inf,
+    "sparsemax": 1.0,
+    "entmax15": 1.0,
+    "entmax": 1.0,
+    "sigmoid": 0.25,
+}
+
+
+class MappedNormalizer(Normalizer):
+    """A normalizer that is one of the maps of `_maps.py`, on logits scaled by c(n).
+
+    A subclass says which map and which parameters in `row_map`; all the rest follows from the
+    map's Jacobian, c (diag(u) - u u^T / U).
+    """
+
+    @abstractmethod
+    def row_map(self, n: Tensor) -> RowMap:
+        """The map for rows of n visible keys, n of shape (..., 1)."""
+
+    def _fitted(self, z: Tensor, visible: Tensor | None) -> RowMap:
+        # Counting costs a pass over the logits: only where the length matters.
+        n = lengths(z, visible) if self.facts.length_aware else torch.ones_like(z[..., :1])
+        return self.row_map(n).fit(z)
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Weights of each row, same shape and type as the logits."""
+        z, visible = prepare(logits, visible)
+        if z.shape[-1] == 0:
+            return logits.clone()
+        m = self._fitted(z, visible)
+        return apply_map(m.kind, z, visible, m.scale, m.alpha, m.sink, m.k).to(logits.dtype)
+
+    def _jacobian(self, logits: Tensor, visible: Tensor | None) -> tuple[RowMap, Tensor, Tensor]:
+        """The map, u, and U of each row."""
+        z, visible = prepare(logits.detach(), visible)
+        m = self._fitted(z, visible)
+        w = apply_map(m.kind, z, visible, m.scale, m.alpha, m.sink, m.k).detach().double()
+        u = factors(m.kind, w, None if m.alpha is None else m.alpha.detach().double())
+        total = u.sum(-1, keepdim=True)
+        if m.sink is not None and m.kind == "softmax":
+            total = torch.where(total > 0, torch.ones_like(total), 0.0)
+        return m, u, total
+
+    def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """c times the root of the secular equation; for the sigmoid, c max w (1-w)."""
+        m, u, total = self._jacobian(logits, visible)
+        norm = u.amax(-1) if m.kind == "sigmoid" else largest_eigenvalue(u, total)
+        return (norm if m.scale is None else norm * m.scale.squeeze(-1).abs()).to(logits.dtype)
+
+    def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """c min(max u, Gershgorin): for softmax this is c h(max w), h(p) = p or 2 p (1-p)."""
+        m, u, total = self._jacobian(logits, visible)
+        bound = u.amax(-1) if m.kind == "sigmoid" else eigenvalue_bound(u, total)
+        return (bound if m.scale is None else bound * m.scale.squeeze(-1).abs()).to(logits.dtype)
+
+    def lipschitz(self, length: int) -> float:
+        """The largest |c(n)| times the supremum of the map's Jacobian norm."""
+        m = self.row_map(torch.tensor([float(length)], dtype=torch.float64))
+        scale = 1.0 if m.scale is None else float(m.scale.detach().abs().max())
+        return scale * _SUPREMUM[m.kind] if scale > 0 else 0.0
+
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        """The weight of one key against `length - 1` equal ones, at both ends of the range.
+
+        A weight never falls when its own logit moves to the side that the scale favors, and never
+        rises when another's does. Its extremes are therefore at these two rows, and attained: the
+        argument of Lemma 1, sharp, for every map.
+        """
+        return two_level_bounds(self.weights_of_row, length, low, high)
+
+    def weights_of_row(self, z: Tensor) -> Tensor:
+        """Weights of one row of logits, for every parameter that is held: (..., n)."""
+        m = self.row_map(torch.full((1,), float(z.shape[-1]), dtype=z.dtype))
+        sizes = [p.shape[:-1] for p in (m.scale, m.alpha, m.sink) if p is not None]
+        shape = torch.broadcast_shapes(*sizes, ()) if sizes else torch.Size()
+        z = z.expand(*shape, z.shape[-1])
+        m = m.fit(z)
+        return apply_map(m.kind, z, None, m.scale, m.alpha, m.sink, m.k).detach()
+
+
+def two_level_bounds(weights: Callable[[Tensor], Tensor], length: int, low: float, high: float) -> tuple[float, float]:
+    """The smallest and largest first weight of the rows (high, low, ...) and (low, high, ...)."""
+    check_range(length, low, high)
+    rows = torch.full((2, length), low, dtype=torch.float64)
+    rows[0, 0] = high
+    rows[1, 1:] = high
+    first = torch.cat([weights(rows[0])[..., 0].reshape(-1), weights(rows[1])[..., 0].reshape(-1)])
+    return float(first.min()), float(first.max())
+
+
+def check_range(length: int, low: float, high: float) -> None:
+    """Refuse a row without keys and a range that is not one."""
+    if length < 1 or not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise InputError(
+            f"bounds need length >= 1 and finite low <= high, received length={length}, low={low}, high={high}"
+        )
+
+
+_REGISTRY: dict[str, type[Normalizer]] = {}
+Registered = TypeVar("Registered", bound=type[Normalizer])
+
+
+def register(cls: Registered) -> Registered:
+    """Make a normalizer available to `get` under its name."""
+    if cls.name in _REGISTRY:
+        raise InputError(f"a normalizer named {cls.name!r} is registered already: choose another name")
+    _REGISTRY[cls.name] = cls
+    return cls
+
+
+def names() -> tuple[str, ...]:
+    """The names of all registered normalizers, sorted."""
+    return tuple(sorted(_REGISTRY))
+
+
+def get(name: str, **settings: Any) -> Normalizer:
+    """The normalizer of that name with its settings, e.g. `get("entmax", alpha=1.5)`."""
+    if name not in _REGISTRY:
+        raise InputError(f"no normalizer is named {name!r}: choose from {', '.join(names())}")
+    try:
+        return _REGISTRY[name](**settings)
+    except TypeError as error:
+        raise InputError(f"normalizer {name!r} was given {settings}: {error}") from None

@@ -1,0 +1,267 @@
+"""The CPU loops: one compiled loop over rows for each way of making weights.
+
+Every loop works on rows `start <= r < stop` and holds no interpreter lock, so that several
+threads can share a tensor. Each copies its row into the output first and works there: a row
+stays in the nearest cache, and nothing the size of the tensor is ever allocated.
+
+Decisions:
+
+- masked keys are -inf inside a row, and the compiler may therefore not assume finite numbers;
+- a row is centered on its largest logit before it is scaled: c (z - max z) keeps the digits
+  that c z - max c z loses when the logits are large;
+- loops run from 0 over a slice: with any other start the compiler has to check for negative
+  indices, and no longer vectorizes;
+- sums of float32 run in blocks that are added up in float64, so that a row of 1e5 keys sums
+  as well as a short one;
+- a row that holds NaN or +inf gives NaN on its visible keys and touches no other row.
+
+The sparse maps' loops are in `_kernels_sparse.py`, those of the backward pass in `_kernels_backward.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import njit
+
+from attnscope.normalizers._arithmetic import exp
+
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+# Everything but the assumptions that no number is NaN or infinite.
+RELAXED = {"contract", "reassoc", "nsz", "arcp"}
+BLOCK = 1024
+
+
+def compiled(loop: Loop) -> Loop:
+    """Compile a loop on first use, keeping the result on disk where a folder can be written."""
+    try:
+        return cast(Loop, njit(cache=True, fastmath=RELAXED, error_model="numpy", nogil=True)(loop))
+    except RuntimeError:  # numba finds no folder to cache in: compile anew in each process
+        return cast(Loop, njit(fastmath=RELAXED, error_model="numpy", nogil=True)(loop))
+
+
+def helper(function: Loop) -> Loop:
+    """Compile a function that is only called from loops."""
+    return cast(Loop, njit(fastmath=RELAXED, error_model="numpy")(function))
+
+
+@helper
+def load(source: Any, seen: Any, target: Any) -> Any:
+    """Copy a row, -inf on what is not visible; an empty `seen` sees all. Returns the NaN count."""
+    broken = 0
+    hidden = source.dtype.type(-np.inf)
+    if seen.size:
+        for j in range(source.size):
+            value = source[j] if seen[j] else hidden
+            target[j] = value
+            broken += value != value
+    else:
+        for j in range(source.size):
+            value = source[j]
+            target[j] = value
+            broken += value != value
+    return broken
+
+
+# Without "nnan" a maximum is not vectorized; the caller has counted the NaN already.
+@njit(fastmath={*RELAXED, "nnan"}, error_model="numpy")
+def _largest(row: Any) -> Any:
+    top = row.dtype.type(-np.inf)
+    for j in range(row.size):
+        value = row[j]
+        top = value if value > top else top
+    return top
+
+
+@helper
+def _smallest_visible(row: Any) -> Any:
+    bottom = row.dtype.type(np.inf)
+    for j in range(row.size):
+        value = row[j]
+        if value < bottom and value > -np.inf:
+            bottom = value
+    return bottom
+
+
+@helper
+def _fill(row: Any, value: Any) -> None:
+    """Write `value` on the visible keys of a row and 0 on the others."""
+    hidden = row.dtype.type(-np.inf)
+    zero = row.dtype.type(0)
+    for j in range(row.size):
+        row[j] = zero if row[j] == hidden else value
+
+
+@helper
+def center(source: Any, seen: Any, scale: Any, row: Any) -> Any:
+    """Fill `row` with x = scale (z - z_top) <= 0; False if the row is finished already.
+
+    z_top is the logit that the scale makes largest: the maximum, or the minimum where the
+    scale is negative. Also returns z_top, for rows that compete with a sink.
+    """
+    broken = load(source, seen, row)
+    top = _largest(row) if scale >= 0 else _smallest_visible(row)
+    if broken or scale != scale or (top == np.inf and _largest(row) == np.inf):
+        _fill(row, row.dtype.type(np.nan))
+        return False, top
+    if top == -np.inf or top == np.inf:
+        _fill(row, row.dtype.type(0))
+        return False, top
+    hidden = row.dtype.type(-np.inf)
+    if scale > 0:
+        for j in range(row.size):
+            row[j] = (row[j] - top) * scale
+    else:  # 0 * -inf and a negative factor would make masked keys visible
+        for j in range(row.size):
+            row[j] = hidden if row[j] == hidden else (row[j] - top) * scale
+    return True, top
+
+
+@helper
+def seen_row(visible: Any, index: Any, r: Any) -> Any:
+    return visible[index[r]] if visible.shape[0] else visible.reshape(-1)
+
+
+@helper
+def exponentials(row: Any, lead: Any) -> Any:
+    """Replace x by exp(x - lead) and return the sum."""
+    total = 0.0
+    for first in range(0, row.size, BLOCK):
+        block = row[first : first + BLOCK]
+        part = row.dtype.type(0)
+        for j in range(block.size):
+            value = exp(block[j] - lead)
+            block[j] = value
+            part += value
+        total += part
+    return total
+
+
+@helper
+def multiply(row: Any, factor: Any) -> None:
+    for j in range(row.size):
+        row[j] *= factor
+
+
+@compiled
+def softmax(z: Any, visible: Any, index: Any, scale: Any, sink: Any, out: Any, start: int, stop: int) -> None:
+    """w = exp(c z) / (exp(sink) + sum exp(c z)); a sink of -inf is no sink."""
+    one = out.dtype.type(1)
+    for r in range(start, stop):
+        row = out[r]
+        open_, top = center(z[r], seen_row(visible, index, r), scale[r], row)
+        if not open_:
+            continue
+        ahead = sink[r] - top * scale[r]
+        lead = out.dtype.type(max(ahead, 0.0))
+        total = exponentials(row, lead) + np.exp(float(ahead - lead))
+        multiply(row, out.dtype.type(one / total))
+
+
+@compiled
+def sigmoid(z: Any, visible: Any, index: Any, scale: Any, sink: Any, out: Any, start: int, stop: int) -> None:
+    """w_i = exp(c z_i) / (exp(sink) + exp(c z_i)): every key competes with the sink alone."""
+    one = out.dtype.type(1)
+    zero = out.dtype.type(0)
+    hidden = out.dtype.type(-np.inf)
+    for r in range(start, stop):
+        row = out[r]
+        load(z[r], seen_row(visible, index, r), row)
+        factor = scale[r]
+        bias = sink[r]
+        for j in range(row.size):
+            raw = row[j]
+            ahead = (zero if raw == hidden else raw) * factor - bias
+            small = exp(-abs(ahead))
+            value = (one if ahead >= zero else small) / (one + small)
+            value = value if ahead == ahead else ahead
+            row[j] = zero if raw == hidden else value
+
+
+@helper
+def _count_from(row: Any, level: Any) -> Any:
+    count = 0
+    for j in range(row.size):
+        count += row[j] >= level
+    return count
+
+
+@helper
+def _kth_largest(row: Any, k: Any) -> Any:
+    """The largest level with at least k entries at or above it, by bisection over the floats."""
+    low = _smallest_visible(row)
+    high = row.dtype.type(0)
+    if _count_from(row, high) >= k:
+        return high
+    while True:  # ends: the floats between low and high are finite and halve in value or exponent
+        middle = row.dtype.type(low + (high - low) / 2)
+        if not (low < middle < high):
+            return low
+        count = _count_from(row, middle)
+        if count >= k:
+            low = middle
+            if count == k:
+                return low
+        else:
+            high = middle
+
+
+@helper
+def _keep_top(row: Any, k: Any) -> None:
+    """Mask all but the k largest entries; of equal ones the first in position stay."""
+    level = _kth_largest(row, k)
+    above = 0
+    for j in range(row.size):
+        above += row[j] > level
+    places = k - above
+    hidden = row.dtype.type(-np.inf)
+    for j in range(row.size):
+        if row[j] < level:
+            row[j] = hidden
+        elif row[j] == level:
+            if places == 0:
+                row[j] = hidden
+            else:
+                places -= 1
+
+
+@helper
+def _count_equal(row: Any, value: Any) -> Any:
+    count = 0
+    for j in range(row.size):
+        count += row[j] == value
+    return count
+
+
+@compiled
+def topk(z: Any, visible: Any, index: Any, scale: Any, k: int, out: Any, start: int, stop: int) -> None:
+    """Softmax over the k largest logits of a row, exactly k of them even at ties."""
+    one = out.dtype.type(1)
+    hidden = out.dtype.type(-np.inf)
+    for r in range(start, stop):
+        row = out[r]
+        if not center(z[r], seen_row(visible, index, r), scale[r], row)[0]:
+            continue
+        if row.size - _count_equal(row, hidden) > k:
+            _keep_top(row, k)
+        total = exponentials(row, out.dtype.type(0))
+        multiply(row, out.dtype.type(one / total))
+
+
+@compiled
+def lengths(z: Any, visible: Any, index: Any, out: Any, start: int, stop: int) -> None:
+    """Count the visible keys of each row: neither masked nor -inf."""
+    hidden = z.dtype.type(-np.inf)
+    for r in range(start, stop):
+        count = 0
+        seen = seen_row(visible, index, r)
+        if seen.size:
+            for j in range(z.shape[1]):
+                count += seen[j] and z[r, j] != hidden
+        else:
+            for j in range(z.shape[1]):
+                count += z[r, j] != hidden
+        out[r] = count

@@ -1,0 +1,117 @@
+"""The CPU loops of the backward pass: the Jacobian of each map applied to a vector.
+
+One formula for the family: J v = u (v - sum(u v) / sum(u)), with u = w^(2 - alpha) on the
+support. It is symmetric, so that the same loop serves forward and reverse mode. Keys without
+weight give exactly 0 whatever v holds there; a NaN weight gives NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnscope.normalizers._arithmetic import exp, log
+from attnscope.normalizers._kernels import BLOCK, compiled, helper
+
+
+@helper
+def _shifted_product(u: Any, v: Any, mean: Any, scale: Any, out: Any) -> None:
+    zero = out.dtype.type(0)
+    for j in range(out.size):
+        value = scale * u[j] * (v[j] - mean)
+        out[j] = value if u[j] != zero else zero
+
+
+@helper
+def _weighted_sums(u: Any, v: Any) -> Any:
+    zero = u.dtype.type(0)
+    totals = 0.0
+    products = 0.0
+    for first in range(0, u.size, BLOCK):
+        part = u[first : first + BLOCK]
+        other = v[first : first + BLOCK]
+        total = zero
+        product = zero
+        for j in range(part.size):
+            total += part[j]
+            product += part[j] * other[j] if part[j] != zero else zero
+        totals += total
+        products += product
+    return totals, products
+
+
+@compiled
+def softmax(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None:
+    """c w (v - sum(w v)): the total of the weights is one, or the rest lies on a sink."""
+    for r in range(start, stop):
+        mean = out.dtype.type(_weighted_sums(w[r], v[r])[1])
+        _shifted_product(w[r], v[r], mean, scale[r], out[r])
+
+
+@compiled
+def sigmoid(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None:
+    """c w (1 - w) v, key by key."""
+    one = out.dtype.type(1)
+    zero = out.dtype.type(0)
+    for r in range(start, stop):
+        factor = scale[r]
+        for j in range(w.shape[1]):
+            weight = w[r, j]
+            value = factor * weight * (one - weight) * v[r, j]
+            out[r, j] = value if weight != zero else zero
+
+
+@helper
+def _subtract_mean(w: Any, v: Any, scale: Any, out: Any) -> None:
+    zero = out.dtype.type(0)
+    count = 0
+    products = 0.0
+    broken = zero
+    for first in range(0, w.size, BLOCK):
+        part = w[first : first + BLOCK]
+        other = v[first : first + BLOCK]
+        product = zero
+        for j in range(part.size):
+            inside = part[j] != zero
+            count += inside
+            product += other[j] if inside else zero
+            broken += part[j] * zero
+        products += product
+    mean = out.dtype.type(products / max(count, 1)) + broken
+    for j in range(out.size):
+        out[j] = scale * (v[j] - mean) if w[j] != zero else zero
+
+
+@compiled
+def sparsemax(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None:
+    """c (v - mean of v over the support), on the support."""
+    for r in range(start, stop):
+        _subtract_mean(w[r], v[r], scale[r], out[r])
+
+
+@compiled
+def entmax15(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None:
+    """u = sqrt(w)."""
+    for r in range(start, stop):
+        row = out[r]
+        for j in range(row.size):
+            row[j] = w[r, j] ** row.dtype.type(0.5)
+        total, product = _weighted_sums(row, v[r])
+        mean = row.dtype.type(product / total) if total > 0 else row.dtype.type(product)
+        _shifted_product(row, v[r], mean, scale[r], row)
+
+
+@compiled
+def entmax(w: Any, v: Any, scale: Any, alpha: Any, out: Any, start: int, stop: int) -> None:
+    """u = w^(2 - alpha) on the support."""
+    one = out.dtype.type(1)
+    zero = out.dtype.type(0)
+    for r in range(start, stop):
+        row = out[r]
+        power = one + one - alpha[r]
+        for j in range(row.size):
+            weight = w[r, j]
+            value = exp(power * log(weight if weight > zero else one))
+            row[j] = value if weight > zero else weight
+        total, product = _weighted_sums(row, v[r])
+        mean = row.dtype.type(product / total) if total > 0 else row.dtype.type(product)
+        _shifted_product(row, v[r], mean, scale[r], row)

@@ -1,0 +1,190 @@
+"""Running the compiled loops on torch tensors: which tensors, how many threads, which memory.
+
+Decisions:
+
+- rows are shared out to threads of our own, as many as torch uses. The loops hold no
+  interpreter lock, and no threading layer has to be chosen, guarded or survive a fork;
+- results of 32 MiB and more ask the system for large pages: on a fresh result of that size,
+  mapping small pages takes longer than computing the weights;
+- compiling happens once for each loop and element type, is kept on disk, and announces itself
+  on standard error when it takes longer than two seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_TYPES = (torch.float32, torch.float64)
+_SMALL = 1 << 16  # entries below which a second thread costs more than it saves
+_CHUNKS_PER_THREAD = 4  # so that a delayed thread does not hold up the others for long
+_LARGE_PAGE = 1 << 21
+_LARGE_RESULT = 1 << 25  # the size from which the allocator maps memory of its own
+_NOTICE_AFTER = 2.0
+
+_reference: ContextVar[bool] = ContextVar("attnscope_reference", default=False)
+_ready: set[tuple[str, str, torch.dtype]] = set()
+_pool: ThreadPoolExecutor | None = None
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def reference_only() -> Iterator[None]:
+    """Within this context every normalizer runs its torch reference, on any tensor.
+
+    The reference is the specification of the compiled loops; this is how to compare them.
+    """
+    token = _reference.set(True)
+    try:
+        yield
+    finally:
+        _reference.reset(token)
+
+
+def usable(logits: Tensor, *others: Tensor | None) -> bool:
+    """Whether the compiled loops can take these: plain CPU tensors, outside any tracing."""
+    return (
+        logits.device.type == "cpu"
+        and logits.dtype in _TYPES
+        and not torch.compiler.is_compiling()
+        and not _reference.get()
+        and all(_has_memory(tensor) for tensor in (logits, *others) if tensor is not None)
+    )
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Whether a tensor has numbers to point to; inside torch's transforms it only stands for some."""
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        return False
+    try:
+        tensor.data_ptr()
+    except RuntimeError:
+        return False
+    return True
+
+
+def empty_like(logits: Tensor) -> Tensor:
+    """An uninitialized contiguous tensor of the same shape and type, on large pages if it is large."""
+    result = torch.empty(logits.shape, dtype=logits.dtype)
+    size = result.numel() * result.element_size()
+    advise = _madvise()
+    if size >= _LARGE_RESULT and advise is not None:
+        first = -(-result.data_ptr() // _LARGE_PAGE) * _LARGE_PAGE
+        last = (result.data_ptr() + size) // _LARGE_PAGE * _LARGE_PAGE
+        advise(first, last - first)
+    return result
+
+
+@cache
+def _madvise() -> Callable[[int, int], int] | None:
+    """The system's advice that a range of memory deserves large pages, where there is such a call."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        call = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return None
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    huge_page = 14  # MADV_HUGEPAGE; a kernel without it refuses, and nothing changes
+    return lambda first, size: int(call(first, size, huge_page))
+
+
+def rows(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """A tensor as a two-dimensional array of its rows, without a copy where it is contiguous."""
+    return tensor.detach().contiguous().view(-1, tensor.shape[-1]).numpy()
+
+
+def per_row(parameter: Tensor | None, logits: Tensor, default: float) -> np.ndarray[Any, Any]:
+    """One number a row, in the type of the logits."""
+    count = logits.shape[:-1].numel()
+    if parameter is None:
+        return np.full(count, default, dtype=rows(logits[..., :0].reshape(0, 1)).dtype)
+    return parameter.detach().to(logits.dtype).reshape(-1).numpy()
+
+
+def mask_rows(visible: Tensor | None, shape: torch.Size) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The distinct rows of a broadcast mask and, for every row of the logits, which one is its own."""
+    if visible is None:
+        return np.empty((0, 0), dtype=np.bool_), np.empty(0, dtype=np.int64)
+    visible = visible.detach().expand(shape)
+    distinct = visible[
+        tuple(
+            slice(0, 1) if stride == 0 and dim < len(shape) - 1 else slice(None)
+            for dim, stride in enumerate(visible.stride())
+        )
+    ]
+    index = torch.arange(distinct.shape[:-1].numel()).view(distinct.shape[:-1]).expand(shape[:-1])
+    return rows(distinct), index.reshape(-1).numpy()
+
+
+def run(loop: Callable[..., None], like: Tensor, *arguments: Any) -> None:
+    """Call `loop(*arguments, start, stop)` over all rows of `like`, sharing them out to threads."""
+    count = like.shape[:-1].numel()
+    _compile(loop, like.dtype, arguments)
+    threads = min(torch.get_num_threads(), count) if like.numel() > _SMALL else 1
+    if threads <= 1:
+        loop(*arguments, 0, count)
+        return
+    chunks = min(count, threads * _CHUNKS_PER_THREAD)
+    bounds = [count * i // chunks for i in range(chunks + 1)]
+    # Each thread takes every n-th chunk, so that no more than `threads` are ever at work.
+    work = [list(zip(bounds[i:-1:threads], bounds[i + 1 :: threads], strict=True)) for i in range(threads)]
+
+    def share(ranges: list[tuple[int, int]]) -> None:
+        for start, stop in ranges:
+            loop(*arguments, start, stop)
+
+    others = [_threads().submit(share, ranges) for ranges in work[1:]]
+    share(work[0])
+    for other in others:
+        other.result()
+
+
+def _threads() -> ThreadPoolExecutor:
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="attnscope")
+        return _pool
+
+
+def _forget_threads() -> None:
+    """A forked child has none of its parent's threads, and perhaps a lock held by one of them."""
+    global _pool, _lock
+    _pool, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
+
+
+def _compile(loop: Callable[..., None], dtype: torch.dtype, arguments: tuple[Any, ...]) -> None:
+    """Have the loop compiled for these types, by running it over no rows."""
+    key = (loop.__module__, loop.__name__, dtype)
+    if key in _ready:
+        return
+    notice = threading.Timer(
+        _NOTICE_AFTER,
+        lambda: print(
+            f"attnscope: compiling the {loop.__name__} loop for {dtype} (once; kept on disk)", file=sys.stderr
+        ),
+    )
+    notice.daemon = True
+    notice.start()
+    try:
+        loop(*arguments, 0, 0)
+    finally:
+        notice.cancel()
+    _ready.add(key)

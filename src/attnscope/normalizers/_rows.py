@@ -1,0 +1,83 @@
+"""What every normalizer does with its arguments: types, masks, lengths, one number a row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnscope.errors import InputError
+from attnscope.normalizers import _kernels, _loops
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def prepare(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Logits in the type they are computed in, and a mask that broadcasts against them.
+
+    float16 and bfloat16 are computed in float32. `visible` may have any shape that broadcasts
+    with the logits.
+    """
+    if not isinstance(logits, Tensor) or not logits.dtype.is_floating_point:
+        kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(f"logits must be a floating point tensor, received {kind}: convert with .float()")
+    if logits.ndim == 0:
+        raise InputError("logits must have at least one dimension, received a scalar: use logits[None]")
+    z = logits.float() if logits.dtype in _HALF else logits
+    if visible is None:
+        return z, None
+    if visible.dtype != torch.bool:
+        raise InputError(
+            f"visible must be a boolean mask (True = attended), received {visible.dtype}: "
+            "for an additive mask pass visible = mask > torch.finfo(mask.dtype).min / 2"
+        )
+    try:
+        shape = torch.broadcast_shapes(logits.shape, visible.shape)
+    except RuntimeError:
+        raise InputError(
+            f"visible of shape {tuple(visible.shape)} does not broadcast against logits of shape {tuple(logits.shape)}"
+        ) from None
+    return z.expand(shape), visible.to(z.device).expand(shape)
+
+
+def lengths(z: Tensor, visible: Tensor | None) -> Tensor:
+    """The number of visible keys of each row, shape (..., 1), in the type of the logits.
+
+    A logit of -inf is a masked key, mask or not. An empty row counts one, so that ln n is
+    defined there; its weights are zero whatever the scale.
+    """
+    values = z.detach()
+    if _loops.usable(values, visible):
+        counts = torch.empty(z.shape[:-1], dtype=z.dtype)
+        mask, index = _loops.mask_rows(visible, z.shape)
+        _loops.run(_kernels.lengths, values, _loops.rows(values), mask, index, counts.view(-1).numpy())
+    else:
+        counts = live(values, visible).sum(-1).to(z.dtype)
+    return counts.clamp(min=1).unsqueeze(-1)
+
+
+def live(z: Tensor, visible: Tensor | None) -> Tensor:
+    """The keys that take part: visible and not -inf."""
+    present = z != -torch.inf
+    return present if visible is None else present & visible
+
+
+def column(value: Tensor | float, like: Tensor) -> Tensor:
+    """A parameter with a last dimension of one, ready to meet the lengths of shape (..., 1)."""
+    return torch.as_tensor(value, dtype=like.dtype, device=like.device).unsqueeze(-1)
+
+
+def per_row(value: Tensor | None, z: Tensor, name: str) -> Tensor | None:
+    """A parameter of shape (..., 1) as one number a row.
+
+    It must broadcast against the rows: for one value a head and logits of shape
+    (batch, head, query, key), the caller passes `value[:, None]`.
+    """
+    if value is None:
+        return None
+    try:
+        return value.expand(*z.shape[:-1], 1)
+    except RuntimeError:
+        raise InputError(
+            f"{name} of shape {tuple(value.shape[:-1])} does not broadcast against the rows of logits, "
+            f"{tuple(z.shape[:-1])}: for one value a head pass {name}[:, None]"
+        ) from None

@@ -1,0 +1,101 @@
+"""adaptive_temperature: softmax sharpened by a polynomial of its own entropy.
+
+Velickovic et al. 2024 (arXiv 2410.01104): p = softmax(beta z), with H the entropy in nats of
+softmax(z), beta = max(P(H), 1) if H > 0.5 else 1, and
+P(H) = -0.037 H^4 + 0.481 H^3 - 2.3 H^2 + 4.917 H - 1.791, highest power first.
+
+P falls below 1 for H > 5.94, and beta is then 1: on flat rows of more than some 380 keys the
+normalizer switches itself off, where dilution is worst. That is the definition, and kept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attnscope.normalizers._autograd import apply_map
+from attnscope.normalizers._base import Facts, Normalizer, check_range, register
+from attnscope.normalizers._jacobian import eigenvalue_bound, low_rank_norm
+from attnscope.normalizers._rows import live, prepare
+
+_COEFFICIENTS = (-0.037, 0.481, -2.3, 4.917, -1.791)  # highest power first
+_FROM_ENTROPY = 0.5
+# The maximum of P, at H = 4.4124, rounded up.
+_LARGEST_BETA = 2.4214
+
+
+def _entropy(p: Tensor) -> Tensor:
+    return -(p * torch.where(p > 0, p, 1.0).log()).sum(-1, keepdim=True)
+
+
+def _beta(entropy: Tensor) -> Tensor:
+    value = torch.zeros_like(entropy)
+    for coefficient in _COEFFICIENTS:
+        value = value * entropy + coefficient
+    return torch.where(entropy > _FROM_ENTROPY, value.clamp(min=1.0), 1.0)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class AdaptiveTemperature(Normalizer):
+    """softmax(beta(H) z), beta from the entropy H of softmax(z)."""
+
+    name: ClassVar[str] = "adaptive_temperature"
+    facts: ClassVar[Facts] = Facts()
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Softmax at the scale beta; gradients flow through beta as well."""
+        z, visible = prepare(logits, visible)
+        if z.shape[-1] == 0:
+            return logits.clone()
+        beta = _beta(_entropy(apply_map("softmax", z, visible)))
+        return apply_map("softmax", z, visible, scale=beta).to(logits.dtype)
+
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        """Softmax's bounds at the largest beta: 1 / (1 + (L-1) exp(+-beta (high - low)))."""
+        check_range(length, low, high)
+        spread = _LARGEST_BETA * (high - low)
+        return 1 / (1 + (length - 1) * math.exp(spread)), 1 / (1 + (length - 1) * math.exp(-spread))
+
+    def _terms(self, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """beta, p = softmax(beta z), (diag p - p p^T) z, and the gradient of beta."""
+        z, visible = prepare(logits.detach(), visible)
+        present = live(z, visible)
+        z = torch.where(present, z.double(), 0.0)
+        first = apply_map("softmax", z, present)
+        with torch.enable_grad():
+            entropy = _entropy(first).requires_grad_()
+            beta = _beta(entropy)
+            (slope,) = torch.autograd.grad(beta.sum(), entropy)
+        beta = beta.detach()
+        p = apply_map("softmax", z, present, scale=beta)
+        log_first = torch.where(first > 0, first, 1.0).log()
+        to_beta = -slope * first * (log_first + entropy.detach())
+        spread: Tensor = p * (z - (p * z).sum(-1, keepdim=True))
+        return beta, p, spread, to_beta
+
+    def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The largest singular value of beta (diag p - p p^T) + ((diag p - p p^T) z) (grad beta)^T."""
+        beta, p, spread, to_beta = self._terms(logits, visible)
+        left = torch.stack([-beta * p, spread], dim=-1)
+        return low_rank_norm(beta * p, left, torch.stack([p, to_beta], dim=-1)).to(logits.dtype)
+
+    def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """beta h(p_max) + |(diag p - p p^T) z| |grad beta|."""
+        beta, p, spread, to_beta = self._terms(logits, visible)
+        own: Tensor = beta.squeeze(-1) * eigenvalue_bound(p, p.sum(-1, keepdim=True))
+        through_beta: Tensor = spread.norm(dim=-1) * to_beta.norm(dim=-1)
+        return (own + through_beta).to(logits.dtype)
+
+    def lipschitz(self, length: int) -> float:
+        """No bound over all rows is known."""
+        return math.inf
+
+
+def adaptive_temperature(logits: Tensor, visible: Tensor | None = None) -> Tensor:
+    """softmax(beta(H) z): see `AdaptiveTemperature`."""
+    return AdaptiveTemperature().weights(logits, visible)

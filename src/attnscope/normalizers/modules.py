@@ -1,0 +1,129 @@
+"""Normalizers with something to learn, as torch modules.
+
+All take logits of shape (..., heads, query, key) and a mask that broadcasts against them, and
+hold one number for each head. What must stay positive or in a range is learned through a
+function that keeps it there: alpha = 1 + sigmoid(a), kappa = softplus(k).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from attnscope.errors import InputError
+from attnscope.normalizers.sink import sink_softmax
+from attnscope.normalizers.softmax import ssmax
+from attnscope.normalizers.sparse import asentmax, entmax, lipmax
+
+
+def _inverse_softplus(value: float) -> float:
+    return value + math.log(-math.expm1(-value))
+
+
+def _inverse_sigmoid(value: float) -> float:
+    return math.log(value / (1 - value))
+
+
+class LearnedSSMax(nn.Module):
+    """softmax((s ln n + b) z) with s, and b if asked for, learned for each head: see `SSMax`."""
+
+    def __init__(self, heads: int, s: float = 0.43, b: float | None = None) -> None:
+        super().__init__()
+        self.s = nn.Parameter(torch.full((heads,), s))
+        self.b = None if b is None else nn.Parameter(torch.full((heads,), b))
+
+    def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Weights of the logits (..., heads, query, key)."""
+        return ssmax(logits, visible, s=self.s[:, None], b=0.0 if self.b is None else self.b[:, None])
+
+
+class LearnedSink(nn.Module):
+    """softmax([z, sink]) without its last weight, one sink learned for each head: see `SinkSoftmax`."""
+
+    def __init__(self, heads: int, sink: float = 0.0) -> None:
+        super().__init__()
+        self.sink = nn.Parameter(torch.full((heads,), sink))
+
+    def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Weights of the logits (..., heads, query, key)."""
+        return sink_softmax(logits, visible, sink=self.sink[:, None])
+
+
+class LearnedEntmax(nn.Module):
+    """entmax with alpha = 1 + sigmoid(a) learned for each head (Correia et al. 2019): see `Entmax`."""
+
+    def __init__(self, heads: int, alpha: float = 1.5) -> None:
+        super().__init__()
+        if not 1 < alpha < 2:
+            raise InputError(f"a learned alpha starts strictly between 1 and 2, received {alpha}")
+        self.raw_alpha = nn.Parameter(torch.full((heads,), _inverse_sigmoid(alpha - 1)))
+
+    @property
+    def alpha(self) -> Tensor:
+        """The order of each head."""
+        return 1 + self.raw_alpha.sigmoid()
+
+    def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Weights of the logits (..., heads, query, key)."""
+        return entmax(logits, visible, alpha=self.alpha[:, None])
+
+
+class LearnedASEntmax(nn.Module):
+    """entmax_alpha((delta + beta (ln n)^gamma) z), beta and gamma learned: see `ASEntmax`.
+
+    With `width`, the size of the layer's input, each query's beta = softplus(w_beta . x) and
+    gamma = 2 tanh(w_gamma . x) come from its own input x; without it they are free numbers for each
+    head, beta = softplus(.) and gamma = 2 tanh(.) of them. delta is 1.
+    """
+
+    def __init__(self, heads: int, width: int | None = None, alpha: float = 1.5) -> None:
+        super().__init__()
+        self.alpha = alpha
+        self.heads = heads
+        self.projection = None if width is None else nn.Linear(width, 2 * heads, bias=False)
+        self.free = None if width is not None else nn.Parameter(torch.zeros(2, heads))
+
+    def forward(self, logits: Tensor, visible: Tensor | None = None, hidden: Tensor | None = None) -> Tensor:
+        """Weights of the logits (..., heads, query, key); `hidden` is (..., query, width)."""
+        if self.projection is not None:
+            if hidden is None:
+                raise InputError("this module was made with `width`: pass the layer's input as `hidden`")
+            raw = self.projection(hidden).unflatten(-1, (2, self.heads))  # (..., query, 2, heads)
+            raw = raw.movedim(-2, 0).mT  # (2, ..., heads, query)
+        else:
+            assert self.free is not None
+            raw = self.free[:, :, None]
+        return asentmax(logits, visible, alpha=self.alpha, beta=functional.softplus(raw[0]), gamma=2 * raw[1].tanh())
+
+
+class LearnedLipmax(nn.Module):
+    """entmax_alpha(theta_n z) with kappa learned for each head, theta_n <= K: see `Lipmax`.
+
+    The bound K speaks of logits; it carries over to queries and keys only when their size is
+    fixed. `logits(query, key)` makes such logits: the cosine of each query and key.
+    """
+
+    def __init__(self, heads: int, kappa: float = 1.0, cap: float = 4.0, alpha: float = 2.0) -> None:
+        super().__init__()
+        if not kappa > 0:
+            raise InputError(f"kappa must be positive, received {kappa}")
+        self.raw_kappa = nn.Parameter(torch.full((heads,), _inverse_softplus(kappa)))
+        self.cap = cap
+        self.alpha = alpha
+
+    @property
+    def kappa(self) -> Tensor:
+        """The growth of each head's scale with ln n."""
+        return functional.softplus(self.raw_kappa)
+
+    @staticmethod
+    def logits(query: Tensor, key: Tensor) -> Tensor:
+        """Cosines of queries (..., query, size) and keys (..., key, size): (..., query, key) in [-1, 1]."""
+        return functional.normalize(query, dim=-1) @ functional.normalize(key, dim=-1).mT
+
+    def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Weights of the logits (..., heads, query, key)."""
+        return lipmax(logits, visible, alpha=self.alpha, kappa=self.kappa[:, None], cap=self.cap)

@@ -1,0 +1,120 @@
+"""f_normalizer: F(z) / sum F(z) for any positive F, the paper's equation (3).
+
+Computed as softmax(log F(z)), which neither overflows nor divides by a vanishing sum. Its
+Jacobian is (diag(p) - p p^T) diag(g), g = (ln F)'(z): a diagonal plus one rank-one term, with norm
+at most max|g| h(p_max) (J1 of theory.md 8).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from attnscope.errors import InputError
+from attnscope.normalizers._autograd import apply_map
+from attnscope.normalizers._base import Facts, Normalizer, check_range, register
+from attnscope.normalizers._jacobian import eigenvalue_bound, low_rank_norm
+from attnscope.normalizers._rows import live, prepare
+
+_LINEAR_BELOW = -30.0
+_GRID = 4097
+
+
+def _log_softplus(z: Tensor) -> Tensor:
+    """ln ln(1 + e^z), which is z itself, to float64's precision, far below zero."""
+    return torch.where(z < _LINEAR_BELOW, z, functional.softplus(z.clamp(min=_LINEAR_BELOW)).log())
+
+
+# name -> ln F. For each of them F does not fall and |(ln F)'| <= 1 everywhere.
+_LOGARITHMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "exp": lambda z: z,
+    "softplus": _log_softplus,
+    "one_plus_square": lambda z: torch.log1p(z.relu().square()),
+    "sigmoid": functional.logsigmoid,
+}
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class FNormalizer(Normalizer):
+    """p_i = F(z_i) / sum_j F(z_j), F > 0.
+
+    `function` is one of "exp", "softplus", "one_plus_square" (1 + max(z, 0)^2), "sigmoid", or any
+    function of a tensor that is positive and works key by key. Of the latter nothing is known
+    beforehand: its Lipschitz constant is inf, and `weight_bounds` takes its extremes on a grid of
+    4,097 points.
+    """
+
+    function: str | Callable[[Tensor], Tensor] = "softplus"
+
+    name: ClassVar[str] = "f_normalizer"
+    facts: ClassVar[Facts] = Facts(shift_invariant=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.function) and self.function not in _LOGARITHMS:
+            raise InputError(
+                f"no F is named {self.function!r}: choose from {', '.join(_LOGARITHMS)}, or pass a function"
+            )
+
+    def _log(self, z: Tensor) -> Tensor:
+        if callable(self.function):
+            return self.function(z).log()
+        return _LOGARITHMS[self.function](z)
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """softmax(ln F(z))."""
+        z, visible = prepare(logits, visible)
+        if z.shape[-1] == 0:
+            return logits.clone()
+        present = live(z, visible)
+        return apply_map("softmax", self._log(torch.where(present, z, 0.0)), present).to(logits.dtype)
+
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        """m / (m + (L-1) M) <= p_i <= M / (M + (L-1) m), m and M the extremes of F: Lemma 1, sharp."""
+        check_range(length, low, high)
+        grid = torch.linspace(low, high, _GRID, dtype=torch.float64)
+        values = self._log(grid if callable(self.function) else grid[[0, -1]])
+        spread = float(values.max() - values.min())
+        return 1 / (1 + (length - 1) * math.exp(spread)), 1 / (1 + (length - 1) * math.exp(-spread))
+
+    def _slopes(self, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+        """p and g = (ln F)'(z)."""
+        z, visible = prepare(logits.detach(), visible)
+        z = z.double()
+        present = live(z, visible)
+        with torch.enable_grad():
+            inputs = torch.where(present, z, 0.0).requires_grad_()
+            value = self._log(inputs)
+            (g,) = torch.autograd.grad(value.sum(), inputs)
+        return apply_map("softmax", value.detach(), present), g
+
+    def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The largest singular value of diag(p g) - p (p g)^T."""
+        p, g = self._slopes(logits, visible)
+        return low_rank_norm(p * g, -p.unsqueeze(-1), (p * g).unsqueeze(-1)).to(logits.dtype)
+
+    def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """max|g| h(p_max), the maximum over the visible keys."""
+        p, g = self._slopes(logits, visible)
+        slope = torch.where(p > 0, g.abs(), 0.0).amax(-1)
+        return (slope * eigenvalue_bound(p, p.sum(-1, keepdim=True))).to(logits.dtype)
+
+    def lipschitz(self, length: int) -> float:
+        """1/2 for the named functions, whose |(ln F)'| is at most 1."""
+        return math.inf if callable(self.function) else 0.5
+
+
+def f_normalizer(
+    logits: Tensor,
+    visible: Tensor | None = None,
+    *,
+    function: str | Callable[[Tensor], Tensor] = "softplus",
+) -> Tensor:
+    """F(z) / sum F(z): see `FNormalizer`."""
+    return FNormalizer(function).weights(logits, visible)

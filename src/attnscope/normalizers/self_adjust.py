@@ -1,0 +1,155 @@
+"""Self-adjust softmax: softmax multiplied by the logits themselves (Zheng et al. 2025, arXiv 2502.18277).
+
+    raw      w = z p,                                              p = softmax(z)
+    scaled   w = a p,  a = (z - lo) / D,  lo = min(z_min, 0),  D = max(z_max, 0) - lo
+
+with the minimum and maximum over the visible keys, and w = p where D = 0.
+
+Neither keeps the Jacobian bounded (theory.md 10). The raw form's norm grows with the logits; the
+scaled form's is inf in the limit of small logits: z = (t, 0, -t) has 2.2, 20.6, 204 at
+t = 0.1, 0.01, 0.001.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attnscope.errors import InputError
+from attnscope.normalizers._autograd import apply_map
+from attnscope.normalizers._base import Facts, Normalizer, check_range, register
+from attnscope.normalizers._jacobian import eigenvalue_bound, low_rank_norm
+from attnscope.normalizers._rows import live, prepare
+
+
+def _filled(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Logits with 0 on what takes no part, and what does."""
+    z, visible = prepare(logits, visible)
+    present = live(z, visible)
+    return torch.where(present, z, 0.0), present
+
+
+def _softmax_bounds(length: int, low: float, high: float) -> tuple[float, float]:
+    check_range(length, low, high)
+    spread = high - low
+    return 1 / (1 + (length - 1) * math.exp(spread)), 1 / (1 + (length - 1) * math.exp(-spread))
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class SelfAdjustRaw(Normalizer):
+    """w = z softmax(z): may be negative, does not keep the order, sums to the mean logit."""
+
+    name: ClassVar[str] = "sa_softmax_raw"
+    facts: ClassVar[Facts] = Facts(
+        sums_to_one=False, at_most_one=False, non_negative=False, sparse=True, shift_invariant=False
+    )
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """z softmax(z)."""
+        z, present = _filled(logits, visible)
+        if z.shape[-1] == 0:
+            return logits.clone()
+        return (z * apply_map("softmax", z, present)).to(logits.dtype)
+
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        """The ends of the range times softmax's bounds: still of order 1/L."""
+        smallest, largest = _softmax_bounds(length, low, high)
+        return min(low * smallest, low * largest), max(high * smallest, high * largest)
+
+    def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The largest singular value of diag(p (1 + z)) - (z p) p^T."""
+        z, present = _filled(logits.detach(), visible)
+        z = z.double()
+        p = apply_map("softmax", z, present)
+        return low_rank_norm(p * (1 + z), -(z * p).unsqueeze(-1), p.unsqueeze(-1)).to(logits.dtype)
+
+    def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """p_max + max|z| h(p_max)."""
+        z, present = _filled(logits.detach(), visible)
+        p = apply_map("softmax", z, present).double()
+        own = eigenvalue_bound(p, p.sum(-1, keepdim=True))
+        return (p.amax(-1) + z.double().abs().amax(-1) * own).to(logits.dtype)
+
+    def lipschitz(self, length: int) -> float:
+        """None: the norm grows with the logits, (1 + a)/2 at z = (a, a); a single key has J = 1."""
+        return math.inf if length > 1 else 1.0
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class SelfAdjustScaled(Normalizer):
+    """w = (z - lo) / D softmax(z): between 0 and softmax, 0 on the smallest logit if that is not positive."""
+
+    name: ClassVar[str] = "sa_softmax"
+    facts: ClassVar[Facts] = Facts(sums_to_one=False, sparse=True, shift_invariant=False)
+
+    def _factors(self, z: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        """a, and D with 1 in place of 0."""
+        low = torch.where(present, z, torch.inf).amin(-1, keepdim=True).clamp(max=0.0)
+        high = torch.where(present, z, -torch.inf).amax(-1, keepdim=True).clamp(min=0.0)
+        spread = high - low
+        flat = spread == 0
+        spread = torch.where(flat, 1.0, spread)
+        return torch.where(flat, 1.0, (z - low) / spread), spread
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """a softmax(z)."""
+        z, present = _filled(logits, visible)
+        if z.shape[-1] == 0:
+            return logits.clone()
+        adjusted = self._factors(z, present)[0] * apply_map("softmax", z, present)
+        return torch.where(present, adjusted, 0.0).to(logits.dtype)
+
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        """0 <= w <= p: softmax's upper bound."""
+        return 0.0, _softmax_bounds(length, low, high)[1]
+
+    def _double(self, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, ...]:
+        z, present = _filled(logits.detach(), visible)
+        z = z.double()
+        a, spread = self._factors(z, present)
+        return z, present, a, spread, apply_map("softmax", z, present)
+
+    def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The largest singular value; inf where D = 0, as the map has no derivative there.
+
+        J = diag(p (a + 1/D)) - (a p) p^T - (p (1-a) / D) e_min^T - (a p / D) e_max^T, the last two
+        only where the minimum is negative and the maximum positive.
+        """
+        z, present, a, spread, p = self._double(logits, visible)
+        bottom, where_bottom = torch.where(present, z, torch.inf).min(-1, keepdim=True)
+        top, where_top = torch.where(present, z, -torch.inf).max(-1, keepdim=True)
+        at_bottom = torch.zeros_like(z).scatter(-1, where_bottom, 1.0) * (bottom < 0)
+        at_top = torch.zeros_like(z).scatter(-1, where_top, 1.0) * (top > 0)
+        left = torch.stack([a * p, p * (1 - a) / spread, a * p / spread], dim=-1)
+        right = -torch.stack([p, at_bottom, at_top], dim=-1)
+        norm = low_rank_norm(p * (a + 1 / spread), left, right)
+        return torch.where(self._flat(z, present), torch.inf, norm).to(logits.dtype)
+
+    def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """h(p_max) + (p_max + |p|) / D."""
+        z, present, _, spread, p = self._double(logits, visible)
+        own = eigenvalue_bound(p, p.sum(-1, keepdim=True))
+        bound = own + (p.amax(-1) + p.norm(dim=-1)) / spread.squeeze(-1)
+        return torch.where(self._flat(z, present), torch.inf, bound).to(logits.dtype)
+
+    def _flat(self, z: Tensor, present: Tensor) -> Tensor:
+        return present.any(-1) & (torch.where(present, z.abs(), 0.0).amax(-1) == 0)
+
+    def lipschitz(self, length: int) -> float:
+        """None: the norm grows without bound as the logits shrink."""
+        return math.inf
+
+
+def sa_softmax(logits: Tensor, visible: Tensor | None = None, *, variant: str = "scaled") -> Tensor:
+    """Self-adjust softmax, `variant` "scaled" or "raw": see `SelfAdjustScaled` and `SelfAdjustRaw`."""
+    if variant == "scaled":
+        return SelfAdjustScaled().weights(logits, visible)
+    if variant == "raw":
+        return SelfAdjustRaw().weights(logits, visible)
+    raise InputError(f"sa_softmax has the variants 'scaled' and 'raw', received {variant!r}")

@@ -1,0 +1,92 @@
+"""Softmax that may leave weight unspent: softmax1 and sink_softmax; and the sigmoid.
+
+All three let a key compete with a sink, an extra logit whose weight is dropped:
+
+| name | weights | sink |
+|---|---|---|
+| softmax1 | exp(z) / (1 + sum exp(z)) | 0 |
+| sink_softmax | exp(z) / (exp(sink) + sum exp(z)) | learned for each head |
+| sigmoid | exp(z_i) / (n + exp(z_i)) | ln n, for every key alone |
+
+The first two are rows of a softmax over one key more, so that their Jacobian is a principal
+block of a softmax's, and its norm at most 1/2. The sigmoid's is diagonal, at most 1/4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, register
+from attnscope.normalizers._rows import column
+
+_UNSPENT = Facts(sums_to_one=False, shift_invariant=False)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Softmax1(MappedNormalizer):
+    """exp(z) / (1 + sum exp(z)): softmax([z, 0]) without its last weight."""
+
+    name: ClassVar[str] = "softmax1"
+    facts: ClassVar[Facts] = _UNSPENT
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Softmax against a sink of logit 0."""
+        return RowMap("softmax", sink=torch.zeros_like(n))
+
+
+def softmax1(logits: Tensor, visible: Tensor | None = None) -> Tensor:
+    """exp(z) / (1 + sum exp(z)): see `Softmax1`."""
+    return Softmax1().weights(logits, visible)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class SinkSoftmax(MappedNormalizer):
+    """softmax([z, sink]) without its last weight, as in the gpt-oss models.
+
+    `sink` is a number or a tensor over rows: the logit of a key that attends to nothing.
+    """
+
+    sink: Tensor | float = 0.0
+
+    name: ClassVar[str] = "sink_softmax"
+    facts: ClassVar[Facts] = _UNSPENT
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Softmax against the sink."""
+        return RowMap("softmax", sink=column(self.sink, n))
+
+
+def sink_softmax(logits: Tensor, visible: Tensor | None = None, *, sink: Tensor | float = 0.0) -> Tensor:
+    """softmax([z, sink]) without its last weight: see `SinkSoftmax`."""
+    return SinkSoftmax(sink).weights(logits, visible)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Sigmoid(MappedNormalizer):
+    """w_i = 1 / (1 + exp(-(z_i + bias))), bias = -ln n unless given.
+
+    Ramapuram et al. 2024 (arXiv 2409.04431), where the bias may also be fixed for all lengths.
+    No key takes weight from another and nothing holds the total to one: with logits in [-a, a] it
+    lies between n / (1 + n e^a) and n / (1 + n e^-a) (theory.md 10).
+    """
+
+    bias: Tensor | float | None = None
+
+    name: ClassVar[str] = "sigmoid"
+    facts: ClassVar[Facts] = Facts(sums_to_one=False, at_most_one=False, shift_invariant=False, length_aware=True)
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Every key against a sink of ln n, or of -bias."""
+        return RowMap("sigmoid", sink=n.log() if self.bias is None else -column(self.bias, n))
+
+
+def sigmoid(logits: Tensor, visible: Tensor | None = None, *, bias: Tensor | float | None = None) -> Tensor:
+    """1 / (1 + exp(-(z + bias))), bias = -ln n unless given: see `Sigmoid`."""
+    return Sigmoid(bias).weights(logits, visible)

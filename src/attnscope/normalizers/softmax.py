@@ -1,0 +1,108 @@
+"""Softmax, and softmax with a scale that knows the length of the row.
+
+| name | weights | scale c |
+|---|---|---|
+| softmax | softmax(z / T) | 1 / T |
+| ssmax | softmax((s ln n + b) z) | s ln n + b |
+| logn | softmax(z max(1, ln n / ln n_train)) | max(1, ln n / ln n_train) |
+
+n is the number of visible keys. For all three the Jacobian norm is c lambda_max(diag(p) - p p^T),
+at most c h(p_max) <= c / 2 (theory.md 8).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from attnscope.errors import InputError
+from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, register
+from attnscope.normalizers._rows import column
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Softmax(MappedNormalizer):
+    """softmax(z / T): p_i = exp(z_i / T) / sum_j exp(z_j / T).
+
+    T = 1 on scaled logits is the model's own. `temperature` is a number, or a tensor over rows.
+    """
+
+    temperature: Tensor | float = 1.0
+
+    name: ClassVar[str] = "softmax"
+    facts: ClassVar[Facts] = Facts()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
+            raise InputError(f"temperature must be positive, received {self.temperature}")
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Softmax at scale 1 / T."""
+        if not isinstance(self.temperature, Tensor) and self.temperature == 1:
+            return RowMap("softmax")
+        return RowMap("softmax", scale=1 / column(self.temperature, n))
+
+
+def softmax(logits: Tensor, visible: Tensor | None = None, *, temperature: Tensor | float = 1.0) -> Tensor:
+    """softmax(z / T) over the visible keys: see `Softmax`."""
+    return Softmax(temperature).weights(logits, visible)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class SSMax(MappedNormalizer):
+    """Scalable softmax, softmax((s ln n + b) z) (Nakanishi 2025, arXiv 2501.19399).
+
+    `s` and `b` are numbers or tensors over rows; the paper learns s for each head and finds
+    values about 0.43. A top gap g with s g > 1 keeps its weight at any length; the Jacobian norm
+    grows with it, up to |s ln n + b| / 2 (theory.md 10).
+    """
+
+    s: Tensor | float = 0.43
+    b: Tensor | float = 0.0
+
+    name: ClassVar[str] = "ssmax"
+    facts: ClassVar[Facts] = Facts(length_aware=True)
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Softmax at scale s ln n + b."""
+        return RowMap("softmax", scale=column(self.s, n) * n.log() + column(self.b, n))
+
+
+def ssmax(
+    logits: Tensor, visible: Tensor | None = None, *, s: Tensor | float = 0.43, b: Tensor | float = 0.0
+) -> Tensor:
+    """softmax((s ln n + b) z): see `SSMax`."""
+    return SSMax(s, b).weights(logits, visible)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class LogN(MappedNormalizer):
+    """softmax(z max(1, ln n / ln n_train)): the length scale that the Qwen models deploy.
+
+    Used at inference alone, beyond the length that the model was trained on; up to n_train it is
+    softmax itself.
+    """
+
+    n_train: int = 2048
+
+    name: ClassVar[str] = "logn"
+    facts: ClassVar[Facts] = Facts(length_aware=True)
+
+    def __post_init__(self) -> None:
+        if not self.n_train >= 2:
+            raise InputError(f"n_train must be at least 2, as ln n_train divides; received {self.n_train}")
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Softmax at scale max(1, ln n / ln n_train)."""
+        return RowMap("softmax", scale=(n.log() / math.log(self.n_train)).clamp(min=1.0))
+
+
+def logn(logits: Tensor, visible: Tensor | None = None, *, n_train: int = 2048) -> Tensor:
+    """softmax(z max(1, ln n / ln n_train)): see `LogN`."""
+    return LogN(n_train).weights(logits, visible)

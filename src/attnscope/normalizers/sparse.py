@@ -1,0 +1,263 @@
+"""Normalizers with exact zeros: topk, sparsemax, entmax, and entmax with a scale that knows n.
+
+| name | weights | alpha | scale c |
+|---|---|---|---|
+| topk | softmax over the k largest | - | 1 |
+| sparsemax | max(z - tau, 0) | 2 | 1 |
+| entmax15 | max(z/2 - tau, 0)^2 | 1.5 | 1 |
+| entmax | max((alpha-1) z - tau, 0)^(1/(alpha-1)) | given | 1 |
+| asentmax | entmax_alpha(c z) | given | delta + beta (ln n)^gamma |
+| lipmax | entmax_alpha(c z) | given | smooth minimum of K and kappa ln n |
+
+tau is what makes a row sum to one. For 1 < alpha <= 2 entmax is 1-Lipschitz (theory.md 10), so
+that a scale c bounds the Jacobian norm of all but topk, which jumps where ranks k and k+1 tie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attnscope.errors import InputError
+from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, register
+from attnscope.normalizers._rows import column
+
+_SPARSE = Facts(sparse=True)
+_SPARSE_LENGTH_AWARE = Facts(sparse=True, length_aware=True)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class TopK(MappedNormalizer):
+    """Softmax over the k largest logits, exactly k of them: of equal ones the first in position.
+
+    Rows of fewer than k keys keep them all. The choice among equals depends on position, so that
+    the map is not permutation-equivariant at a tie of ranks k and k + 1, and jumps there by up to
+    sqrt(2) / k: no Lipschitz constant exists, `jacobian_norm` holds between the ties.
+    """
+
+    k: int = 64
+
+    name: ClassVar[str] = "topk"
+    facts: ClassVar[Facts] = Facts(sparse=True, permutation_equivariant=False)
+
+    def __post_init__(self) -> None:
+        if not self.k >= 1:
+            raise InputError(f"k must be at least 1, received {self.k}")
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Softmax over the k largest."""
+        return RowMap("topk", k=self.k)
+
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        """0 where a key can be left out, and the top of k keys against k - 1 equal ones."""
+        lower, upper = super().weight_bounds(min(length, self.k), low, high)
+        return (lower if length <= self.k else 0.0), upper
+
+
+def topk(logits: Tensor, visible: Tensor | None = None, *, k: int = 64) -> Tensor:
+    """Softmax over the k largest logits: see `TopK`."""
+    return TopK(k).weights(logits, visible)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Sparsemax(MappedNormalizer):
+    """The Euclidean projection of z on the simplex, max(z - tau, 0) (Martins and Astudillo 2016).
+
+    The largest weight is min over m of 1/m + z_(1) - mean of the m largest. At a given Jacobian
+    budget no permutation-equivariant normalizer has a larger one (Theorem S, theory.md 13).
+    """
+
+    name: ClassVar[str] = "sparsemax"
+    facts: ClassVar[Facts] = _SPARSE
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Sparsemax."""
+        return RowMap("sparsemax")
+
+
+def sparsemax(logits: Tensor, visible: Tensor | None = None) -> Tensor:
+    """max(z - tau, 0): see `Sparsemax`."""
+    return Sparsemax().weights(logits, visible)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Entmax15(MappedNormalizer):
+    """1.5-entmax, max(z/2 - tau, 0)^2 (Peters, Niculae and Martins 2019)."""
+
+    name: ClassVar[str] = "entmax15"
+    facts: ClassVar[Facts] = _SPARSE
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """1.5-entmax, by its own path."""
+        return RowMap("entmax15")
+
+
+def entmax15(logits: Tensor, visible: Tensor | None = None) -> Tensor:
+    """max(z/2 - tau, 0)^2: see `Entmax15`."""
+    return Entmax15().weights(logits, visible)
+
+
+# Closer to 1 than this, entmax is softmax: the two differ by less than the distance.
+_SOFTMAX_WITHIN = 1e-3
+
+
+def _check_alpha(alpha: Tensor | float) -> None:
+    """Refuse an alpha outside [1, 2], where its value can be looked at."""
+    if isinstance(alpha, Tensor):
+        if torch.compiler.is_compiling():
+            return
+        try:
+            outside = bool(((alpha < 1) | (alpha > 2)).any())
+        except RuntimeError:  # within vmap a tensor stands for many, and none can be looked at
+            return
+    else:
+        outside = not 1 <= alpha <= 2
+    if outside:
+        raise InputError(f"alpha must lie in [1, 2], received {alpha}: beyond 2 the Jacobian is unbounded")
+
+
+def _entmax_map(alpha: Tensor | float, n: Tensor, scale: Tensor | None) -> RowMap:
+    """The map of alpha-entmax at a scale, by the fast path of that alpha where there is one."""
+    if isinstance(alpha, Tensor):
+        orders = column(alpha, n)
+        # In value, not in gradient: a learned alpha that reaches 1 must be able to come back.
+        ones = torch.where(orders.detach() - 1 <= _SOFTMAX_WITHIN, 1 - orders.detach(), 0.0)
+        return RowMap("entmax", scale, alpha=orders + ones)
+    if alpha - 1 <= _SOFTMAX_WITHIN:
+        return RowMap("softmax", scale)
+    if alpha in (1.5, 2):
+        return RowMap("entmax15" if alpha == 1.5 else "sparsemax", scale)
+    return RowMap("entmax", scale, alpha=column(alpha, n))
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Entmax(MappedNormalizer):
+    """alpha-entmax, max((alpha-1) z - tau, 0)^(1/(alpha-1)), 1 <= alpha <= 2 (Peters et al. 2019).
+
+    `alpha` is a number, or a tensor over rows through which gradients flow (Correia et al. 2019).
+    Within 1e-3 of 1 it is softmax, with the gradient in alpha of the limit.
+    """
+
+    alpha: Tensor | float = 1.5
+
+    name: ClassVar[str] = "entmax"
+    facts: ClassVar[Facts] = _SPARSE
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha)
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Entmax at alpha."""
+        return _entmax_map(self.alpha, n, None)
+
+
+def entmax(logits: Tensor, visible: Tensor | None = None, *, alpha: Tensor | float = 1.5) -> Tensor:
+    """max((alpha-1) z - tau, 0)^(1/(alpha-1)): see `Entmax`."""
+    return Entmax(alpha).weights(logits, visible)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class ASEntmax(MappedNormalizer):
+    """Adaptive-scale entmax, entmax_alpha((delta + beta (ln n)^gamma) z).
+
+    Vasylenko et al. 2025 (arXiv 2506.16640).
+    `beta` and `gamma` are numbers or tensors over rows; `LearnedASEntmax` computes them from the
+    layer's input. A row of one key has weight 1 at any scale, so that its ln n = 0, which a
+    negative gamma could not raise to a power, is replaced by 1.
+    """
+
+    alpha: Tensor | float = 1.5
+    beta: Tensor | float = 1.0
+    gamma: Tensor | float = 1.0
+    delta: Tensor | float = 1.0
+
+    name: ClassVar[str] = "asentmax"
+    facts: ClassVar[Facts] = _SPARSE_LENGTH_AWARE
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha)
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Entmax at scale delta + beta (ln n)^gamma."""
+        log_n = torch.where(n > 1, n.log(), 1.0)
+        scale = column(self.delta, n) + column(self.beta, n) * log_n ** column(self.gamma, n)
+        return _entmax_map(self.alpha, n, scale)
+
+
+def asentmax(
+    logits: Tensor,
+    visible: Tensor | None = None,
+    *,
+    alpha: Tensor | float = 1.5,
+    beta: Tensor | float = 1.0,
+    gamma: Tensor | float = 1.0,
+    delta: Tensor | float = 1.0,
+) -> Tensor:
+    """entmax_alpha((delta + beta (ln n)^gamma) z): see `ASEntmax`."""
+    return ASEntmax(alpha, beta, gamma, delta).weights(logits, visible)
+
+
+# The order of the smooth minimum: the larger, the closer to the minimum near the bend.
+_BEND = 4
+
+
+def capped_scale(n: Tensor, kappa: Tensor | float, cap: Tensor | float) -> Tensor:
+    """theta_n = K x / (K^4 + x^4)^(1/4), x = kappa ln n: below both K and x, and increasing in kappa.
+
+    A hard minimum of K and x would leave kappa without a gradient as soon as the cap is reached.
+    """
+    x = column(kappa, n) * n.log()
+    limit = column(cap, n)
+    return limit * x / (limit**_BEND + x**_BEND) ** (1 / _BEND)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Lipmax(MappedNormalizer):
+    """Capped length-adaptive entmax, entmax_alpha(theta_n z), theta_n <= K (theory.md 13).
+
+    Symbols: `cap` is K, `kappa` is kappa. The Jacobian norm is at most K for every row and every
+    length; a top gap g keeps the weight min(1, (alpha-1) theta_n g)^(1/(alpha-1)) whatever the
+    length; alpha = 2 has the largest top weight that K allows (Theorem S).
+
+    K limits how finely logits are told apart, so it means something only when their size is
+    fixed: normalize queries and keys, as `LearnedLipmax.logits` does.
+    """
+
+    alpha: Tensor | float = 2.0
+    kappa: Tensor | float = 1.0
+    cap: Tensor | float = 4.0
+
+    name: ClassVar[str] = "lipmax"
+    facts: ClassVar[Facts] = _SPARSE_LENGTH_AWARE
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.alpha, Tensor) and not 1.5 <= self.alpha <= 2:
+            raise InputError(f"lipmax needs alpha in [1.5, 2], received {self.alpha}")
+        for name, value in (("kappa", self.kappa), ("cap", self.cap)):
+            if not isinstance(value, Tensor) and not value > 0:
+                raise InputError(f"lipmax needs {name} > 0, received {value}")
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Entmax at scale theta_n."""
+        return _entmax_map(self.alpha, n, capped_scale(n, self.kappa, self.cap))
+
+
+def lipmax(
+    logits: Tensor,
+    visible: Tensor | None = None,
+    *,
+    alpha: Tensor | float = 2.0,
+    kappa: Tensor | float = 1.0,
+    cap: Tensor | float = 4.0,
+) -> Tensor:
+    """entmax_alpha(theta_n z), theta_n <= K: see `Lipmax`."""
+    return Lipmax(alpha, kappa, cap).weights(logits, visible)

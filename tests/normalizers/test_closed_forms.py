@@ -1,0 +1,111 @@
+"""Closed forms of the theory that the normalizers must reproduce; numbers are from the audit's sections 8 to 13."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from attnscope import normalizers as nz
+
+DOUBLE = torch.float64
+
+
+@pytest.mark.parametrize("length", [2, 16, 1024])
+@pytest.mark.parametrize("spread", [0.3, 2.0])
+def test_softmax_bounds_are_logistic(length: int, spread: float) -> None:
+    want = [1 / (1 + (length - 1) * math.exp(sign * spread)) for sign in (1, -1)]
+    found = nz.get("softmax").weight_bounds(length, -spread / 2, spread / 2)
+    assert found == pytest.approx(want, rel=1e-12)
+
+
+def test_ssmax_bounds_are_powers_of_the_length() -> None:
+    found = nz.get("ssmax", s=0.7).weight_bounds(129, 0.0, 1.3)
+    assert found[1] == pytest.approx(1 / (1 + 128 * 129 ** (-0.7 * 1.3)), rel=1e-12)
+
+
+@pytest.mark.parametrize("spread", [0.2, 0.9, 1.5])
+def test_sparsemax_bound_tends_to_the_range_not_to_zero(spread: float) -> None:
+    found = nz.get("sparsemax").weight_bounds(1009, 0.0, spread)
+    assert found[1] == pytest.approx(min(1, spread + (1 - spread) / 1009), rel=1e-12)
+    assert found[0] == pytest.approx(max(0, (1 - spread * 1008) / 1009), abs=1e-12)
+
+
+def test_entmax15_bound_is_the_root_of_a_quadratic() -> None:
+    length, c = 523, 0.4
+    v = (-c + math.sqrt(c * c + length * (1 - c * c))) / length
+    assert nz.get("entmax15").weight_bounds(length, 0.0, 2 * c)[1] == pytest.approx((v + c) ** 2, rel=1e-10)
+
+
+def test_a_gap_keeps_its_weight_at_every_length() -> None:
+    """sparsemax(.5, 0, ..) tends to .5 and 1.5-entmax to .0625, where softmax vanishes."""
+    z = torch.zeros(100_003, dtype=DOUBLE)
+    z[0] = 0.5
+    assert float(nz.sparsemax(z)[0]) == pytest.approx(0.5, abs=1e-5)
+    assert float(nz.entmax15(z)[0]) == pytest.approx(0.0625, abs=2e-3)
+    assert float(nz.softmax(z)[0]) < 1e-4
+
+
+def test_softmax_norm_is_half_over_the_temperature_at_a_tie() -> None:
+    assert float(nz.get("softmax", temperature=0.1).jacobian_norm(torch.zeros(2))) == pytest.approx(5.0)
+
+
+def test_sparsemax_norm_is_one_or_zero() -> None:
+    z = torch.tensor([[0.1, 0.0, -5.0], [3.0, 0.0, -5.0]])
+    assert nz.get("sparsemax").jacobian_norm(z).tolist() == pytest.approx([1.0, 0.0])
+
+
+@pytest.mark.parametrize(("support", "norm"), [(1000, 0.868), (10_000, 0.934)])
+def test_the_entmax15_norm_tends_to_one_with_the_support(support: int, norm: float) -> None:
+    """The two-token supremum 2^(alpha-2) is not a bound: the supremum over k + 1 tokens exceeds it."""
+    grid = torch.linspace(0.5, 1.999, 1500, dtype=DOUBLE)
+    top = (grid / 2) ** 2  # the top weight; the rest is shared by `support` equal ones
+    u1, rest = top.sqrt(), ((1 - top) / support).clamp(min=0)
+    u = rest.sqrt()
+    total = u1 + support * u
+    # two distinct values: the 2 x 2 problem on (top, mean of the others)
+    largest = u1 * (1 - u1 / total) + u * (1 - support * u / total)
+    assert float(largest.max()) == pytest.approx(norm, abs=2e-3)
+    best = int(largest.argmax())
+    gap = 2 * (float(u1[best]) - float(u[best]))
+    z = torch.zeros(support + 1, dtype=DOUBLE)
+    z[0] = gap
+    assert float(nz.get("entmax15").jacobian_norm(z)) == pytest.approx(float(largest[best]), rel=1e-6)
+
+
+@pytest.mark.parametrize(("t", "norm"), [(0.1, 2.2), (0.01, 20.6), (0.001, 204)])
+def test_the_scaled_self_adjust_norm_grows_without_bound(t: float, norm: float) -> None:
+    z = torch.tensor([t, 0.0, -t], dtype=DOUBLE)
+    assert float(nz.get("sa_softmax").jacobian_norm(z)) == pytest.approx(norm, rel=0.02)
+
+
+def test_the_raw_self_adjust_norm_grows_with_the_logits() -> None:
+    z = torch.full((2,), 7.0, dtype=DOUBLE)
+    assert float(nz.get("sa_softmax_raw").jacobian_norm(z)) == pytest.approx((1 + 7) / 2)
+
+
+def test_all_equal_negative_logits_have_no_scaled_self_adjust_weight() -> None:
+    assert torch.equal(nz.sa_softmax(torch.full((5,), -2.0)), torch.zeros(5))
+    torch.testing.assert_close(nz.sa_softmax(torch.zeros(5)), torch.full((5,), 0.2))
+
+
+def test_adaptive_temperature_switches_itself_off_on_flat_long_rows() -> None:
+    for length, sharpened in ((64, True), (379, True), (389, False), (2048, False)):
+        z = torch.linspace(0, 1e-3, length, dtype=DOUBLE)
+        ratio = float((nz.adaptive_temperature(z)[-1] / nz.adaptive_temperature(z)[0]).log()) / 1e-3
+        assert (ratio > 1 + 1e-6) == sharpened
+
+
+def test_lipmax_never_exceeds_its_cap_and_kappa_keeps_its_gradient() -> None:
+    kappa = torch.tensor(50.0, dtype=DOUBLE, requires_grad=True)
+    z = torch.tensor([0.30, 0.11, -0.2], dtype=DOUBLE)
+    normalizer = nz.Lipmax(kappa=kappa, cap=1.5)
+    assert normalizer.lipschitz(10**6) <= 1.5
+    (slope,) = torch.autograd.grad(normalizer(z)[0], kappa)
+    assert float(slope) > 0
+
+
+def test_sigmoid_total_stays_below_the_exponential_of_the_largest_logit() -> None:
+    z = torch.full((1009,), 1.2, dtype=DOUBLE)
+    assert float(nz.sigmoid(z).sum()) == pytest.approx(1009 / (1 + 1009 * math.exp(-1.2)))
