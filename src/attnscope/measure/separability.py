@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from attnscope.theory.geometry import separability_certain, separability_printed, spread
+from attnscope.theory.geometry import scores, separability_certain, separability_printed, spread
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -74,7 +74,7 @@ def ball(c: Configuration) -> Ball:
     """
     weights = c.weights.unsqueeze(-2)
     size = weights * c.squared_norms.unsqueeze(-2).sqrt()
-    phi = size.square() - 2 * weights * c.context_products
+    phi = scores(c)
     tolerance = TIE * size * (size + 2 * c.context.norm(dim=-1, keepdim=True))
     outside = torch.where(c.others, phi, torch.inf)
     edge = outside.argmin(-1, keepdim=True)
