@@ -10,7 +10,7 @@ over the other selected j of alpha_j x_j, x_i itself drops out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from attnscope.theory.configuration import Configuration
 
 ROUNDING = 1e-12
+# Two values of phi nearer than this share of their scale are recomputed without the matrix product.
+TIE = 1e-12
 
 
 def spread(
@@ -155,21 +157,45 @@ def separability_separated(independent: Interval, chance: Float[Tensor, "*batch 
     return Interval(lower.clamp_min(0), upper.clamp_max(1))
 
 
-def scores(c: Configuration) -> Float[Tensor, "*batch rows sets keys"]:
-    """T2d: phi_i = |y_i|^2 - 2 y_i.s, the squared distance to the context less |s|^2, by which tokens are ranked."""
-    weights = c.weights.unsqueeze(-2)
-    return (weights * c.squared_norms.unsqueeze(-2).sqrt()).square() - 2 * weights * c.context_products
+class Ball(NamedTuple):
+    """The ball of eq. (10) for each row and set: its radius, who is strictly inside, and their share of the set."""
+
+    radius: Tensor
+    inside: Tensor
+    separability: Tensor
 
 
-def distinguishable(c: Configuration) -> Bool[Tensor, "*batch rows sets keys"]:
-    """T2d, the rule of section 3.2 with r = min over j not in I of |s - y_j|: i counts iff phi_i < min phi_j.
+def ball(c: Configuration) -> Ball:
+    """Eq. (10) with the radius of section 3.2, r = min over j not in I of |y_j - s|, and a strict ball.
 
-    Strictly: the printed closed ball of that radius holds the nearest token left out. For orthonormal vectors
-    phi_i = -alpha_i^2 < 0 <= phi_j, so every selected token of positive weight counts, whatever N and L: the paper's
-    80 % are no geometric limit.
+    The printed closed ball of that radius holds the nearest token left out. T2d: i counts iff phi_i < min phi_j. For
+    orthonormal vectors phi_i = -|y_i|^2 < 0 <= phi_j, so every selected token of positive weight counts, whatever N
+    and L: the paper's 80 % are no geometric limit.
+
+    |y - s|^2 = phi + |s|^2 with phi = |y|^2 - 2 y.s, so tokens are compared by phi: |s|^2 would drown the
+    differences between small weights. Near ties are settled without the matrix product, in the same order
+    of operations for every token, so that equal tokens tie exactly: by phi where the token is smaller
+    than its distance to s, by the distance itself where it nearly coincides with s.
     """
-    phi = scores(c)
-    return c.selected & (phi < torch.where(c.others, phi, torch.inf).amin(-1, keepdim=True))
+    weights = c.weights.unsqueeze(-2)
+    size = weights * c.squared_norms.unsqueeze(-2).sqrt()
+    phi = size.square() - 2 * weights * c.context_products
+    tolerance = TIE * size * (size + 2 * c.context.norm(dim=-1, keepdim=True))
+    outside = torch.where(c.others, phi, torch.inf)
+    edge = outside.argmin(-1, keepdim=True)
+    lowest = outside.gather(-1, edge)
+    close = (phi - lowest).abs() <= tolerance + tolerance.gather(-1, edge)
+    index = (close & c.visible.unsqueeze(-2)).nonzero(as_tuple=True)
+    scaled = c.scaled_at(weights, index)
+    context = c.context[index[:-1]]
+    phi[index] = (scaled * (scaled - 2 * context)).sum(-1)
+    distances = torch.full_like(phi, torch.inf)
+    distances[index] = (scaled - context).norm(dim=-1)
+    lowest = torch.where(c.others, phi, torch.inf).amin(-1, keepdim=True)
+    radius = torch.where(c.others, distances, torch.inf).amin(-1, keepdim=True)
+    nearer = torch.where(distances < size, distances < radius, phi < lowest)
+    inside = c.selected & nearer
+    return Ball(radius.squeeze(-1), inside, inside.sum(-1) / c.count)
 
 
 def failure_bound(c: Configuration) -> Float[Tensor, "*batch rows sets keys"]:
