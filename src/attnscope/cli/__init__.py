@@ -17,6 +17,7 @@ import sys
 from cyclopts import App, CycloptsError
 
 from attnscope import __version__
+from attnscope.cli.audit import audit
 from attnscope.cli.scan import scan
 from attnscope.errors import AttnscopeError
 
@@ -29,6 +30,7 @@ app = App(
     help_epilogue="Start with: attnscope scan   (the embedded model, no network needed)",
 )
 app.command(scan)
+app.command(audit)
 
 
 def main() -> None:

@@ -49,6 +49,9 @@ def neighbors(space: Space[Any], case: Case, generator: torch.Generator) -> Case
     near: Case = {}
     for name, value in case.items():
         copies = value.expand(NEIGHBORS, *value.shape[1:]).clone()
+        if not copies.numel():
+            near[name] = copies
+            continue
         if name in space.integers:
             step = torch.randint(-1, 2, copies.shape, generator=generator).to(copies.dtype)
             near[name] = (copies + step).clamp_min(0)

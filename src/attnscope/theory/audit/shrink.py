@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MOST_PASSES = 6
 # A counterexample for the reader should differ in a digit that shows, if any does.
 VISIBLE = 0.02
-SIMPLE = (0.0, 1.0, -1.0, 2.0, -2.0, 3.0, 4.0, 5.0, 10.0, 0.5, 0.1)
+SIMPLE = (0.0, 1.0, -1.0, 2.0, -2.0, 3.0, 4.0, 5.0, 10.0, 100.0, 0.5, 0.1)
 
 
 def shrink(space: Space[Any], excess: Callable[[Case], Tensor], case: Case) -> tuple[tuple[int, float], Case]:
@@ -112,11 +112,10 @@ def _options(number: float, integer: bool) -> list[float]:
 
 
 def _cost(values: Tensor) -> Tensor:
-    """How hard a number is to compute with by hand: 0, then 1, small whole numbers, one decimal, two, the rest."""
+    """How hard a number is to compute with by hand: 0 and 1, small whole numbers, one decimal, two, the rest."""
     cost = torch.full_like(values, 50.0)
     cost = torch.where(values == values.round(decimals=2), 8.0, cost)
     cost = torch.where(values == values.round(decimals=1), 6.0, cost)
     cost = torch.where(values == values.round(), 3.0 + values.abs().clamp_max(50) / 25, cost)
     cost = torch.where(values == -1, 2.0, cost)
-    cost = torch.where(values == 1, 1.0, cost)
-    return torch.where(values == 0, 0.5, cost)
+    return torch.where((values == 1) | (values == 0), 1.0, cost)

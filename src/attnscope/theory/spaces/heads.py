@@ -39,20 +39,28 @@ class Covered:
 
 
 def _draw_covered(generator: Generator) -> Iterator[Case]:
-    for heads, tokens in cycle(((1, 5), (2, 3), (2, 5), (3, 7), (5, 11))):
-        share = uniform(generator, BATCH, 1, 1)
-        noise = uniform(generator, BATCH, heads, tokens)
-        turns = (torch.arange(tokens) % heads == torch.arange(heads).unsqueeze(-1)).expand(BATCH, heads, tokens)
-        kinds = [noise < share, (noise[:, :1] < share).expand_as(noise), turns]
+    for heads, tokens in cycle(((1, 5), (2, 2), (2, 5), (3, 7), (5, 11))):
+        covered = whole(generator, 0, tokens + 1, BATCH, 1, 1)
+        shuffled = uniform(generator, BATCH, heads, tokens).argsort(-1) < covered
+        places = (torch.arange(tokens) + torch.arange(heads).unsqueeze(-1) * covered) % tokens
+        kinds = [shuffled, shuffled[:, :1].expand_as(shuffled), places < covered]
         yield {"covered": mixed(generator, [kind.to(torch.float64) for kind in kinds])}
 
 
+def _valid_covered(case: Case) -> Tensor:
+    """A table of zeros and ones in which every head covers as many tokens: one separability p for all."""
+    table = case["covered"]
+    counts = table.sum(-1)
+    flags = ((table == 0) | (table == 1)).flatten(1).all(1)
+    return flags & (counts == counts[:, :1]).all(-1)
+
+
 COVERED_TOKENS = Space(
-    name="a table of which head distinguishes which token",
+    name="a table of which head distinguishes which token, the same number in every head",
     axes={"covered": ("heads", "tokens")},
     draw=_draw_covered,
     subject=lambda case: Covered(case["covered"]),
-    valid=lambda case: ((case["covered"] == 0) | (case["covered"] == 1)).flatten(1).all(1),
+    valid=_valid_covered,
     show=lambda s: {"covered (a row a head)": plain(s.table[0]), "p": plain(s.separability[0])},
     integers=frozenset({"covered"}),
 )
