@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from attnscope.theory.audit import AuditReport, Claim, ClaimReport, Counterexample, Trial
 
 CORRECTED_VIOLATED = 1
+# Columns that one line a claim takes.
+WIDE = 190
 
 
 def audit(
@@ -117,32 +119,31 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
 
 
 def _print_table(console: Console, report: AuditReport) -> None:
+    """One line a claim; in a narrow terminal the places and counterexamples follow in a list of their own."""
     from rich.table import Table
 
+    if not console.is_terminal:
+        console.width = WIDE
+    wide = console.width >= WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("claim", no_wrap=True)
-    table.add_column("place")
-    table.add_column("verdict")
-    table.add_column("tried", justify="right")
-    table.add_column("printed\nviolated", justify="right")
-    table.add_column("\nslack", justify="right")
-    table.add_column("corrected\nviolated", justify="right")
-    table.add_column("\nslack", justify="right")
-    table.add_column("smallest counterexample")
+    if wide:
+        table.add_column("place", no_wrap=True)
+    table.add_column("verdict", no_wrap=wide)
+    for heading in ("tried", "printed\nviolated", "\nslack", "corrected\nviolated", "\nslack"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("smallest counterexample")
     for claim in report.claims:
-        best = _tightest(claim)
-        table.add_row(
-            claim.id,
-            claim.place,
-            claim.verdict,
-            str(claim.tried),
-            _rate(claim.printed),
-            _slack(claim.printed),
-            _worst_rate(claim),
-            _slack(best),
-            _short(_counterexample(claim)),
-        )
+        cells = [claim.verdict, str(claim.tried), _rate(claim.printed), _slack(claim.printed)]
+        cells += [_worst_rate(claim), _slack(_tightest(claim))]
+        example = _short(_counterexample(claim))
+        table.add_row(claim.id, *([claim.place, *cells, example] if wide else cells))
     console.print(table)
+    if not wide:
+        console.print("\nPlaces and smallest counterexamples", style="bold")
+        for claim in report.claims:
+            console.print(f"{claim.id} ({claim.place}) {_short(_counterexample(claim))}")
     console.print(
         f"\nviolated: share of the configurations drawn. slack: median of bound/value, 1 is attained. "
         f"seed {report.seed}, effort {report.effort}."
