@@ -138,7 +138,8 @@ def audit_claim(claim: Claim[Any], effort: Effort, seed: int) -> ClaimReport:
     if claim.printed is None and not claim.corrected:
         raise InputError(f"claim {claim.id!r} has no form to try: give it a printed or a corrected one")
     # The generator depends on the claim, so that its findings do not change with the company it is in.
-    generator = torch.Generator().manual_seed(seed * 2**32 + zlib.crc32(claim.id.encode()))
+    # Torch reads 32 bits of a seed, so the two are hashed together.
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {claim.id}".encode()))
     batches = _draw(claim.space, claim.space.trials * (FULL if effort == "full" else 1), generator)
     rounds = ROUNDS[effort]
     printed = try_form(claim.space, claim.printed, batches, generator, rounds) if claim.printed else None
