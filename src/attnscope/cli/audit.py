@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from attnscope.theory.audit import AuditReport, Claim, ClaimReport, Counterexample, Trial
 
 CORRECTED_VIOLATED = 1
-# Columns that one line a claim takes.
-WIDE = 190
+# Columns from which a terminal gets one line a claim; a file or a pipe gets lines as long as they come.
+WIDE, UNLIMITED = 190, 400
 
 
 def audit(
@@ -123,7 +123,7 @@ def _print_table(console: Console, report: AuditReport) -> None:
     from rich.table import Table
 
     if not console.is_terminal:
-        console.width = WIDE
+        console.width = UNLIMITED
     wide = console.width >= WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("claim", no_wrap=True)
