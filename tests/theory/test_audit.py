@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +157,13 @@ def test_a_claim_of_ones_own_gets_the_same_treatment() -> None:
     assert report.printed.counterexample is not None
     mended = Form("d~ <= sum |y_i| + (L-N)|s|", at_most(distance.distance, distance.fixed_set_upper_triangle))
     assert tried(Claim("mine", "my notebook", spaces.TOP_SETS, mended)).verdict == "holds"
+
+
+def test_the_example_of_the_docs_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
+    example = page.split("```python\n")[1].split("```")[0]
+    exec(compile(example, "docs/theory.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("fails Counterexample(")
 
 
 def test_a_bound_that_says_nothing_is_vacuous() -> None:
