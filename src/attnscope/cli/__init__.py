@@ -17,6 +17,7 @@ import sys
 from cyclopts import App, CycloptsError
 
 from attnscope import __version__
+from attnscope.cli.audit import audit
 from attnscope.cli.bench import bench
 from attnscope.cli.scan import scan
 from attnscope.errors import AttnscopeError
@@ -31,6 +32,7 @@ app = App(
 )
 app.command(scan)
 app.command(bench)
+app.command(audit)
 
 
 def main() -> None:

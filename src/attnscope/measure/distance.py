@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.theory import distance as theory
+from attnscope.theory import distance, expectation
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -19,14 +19,14 @@ def distance_columns(c: Configuration) -> dict[str, Tensor]:
     """Distance, its bounds and its expectation over random sets; shape (..., rows, sets)."""
     return {
         "top_mass": c.top_mass,
-        "distance": theory.distance(c),
-        "distance_bound_printed": theory.fixed_set_upper_printed(c, farthest(c)),
-        "distance_lower": theory.fixed_set_lower(c),
-        "distance_upper": theory.fixed_set_upper(c),
-        "expected_printed": theory.random_set_main_printed(c),
-        "expected_lower": theory.random_set_lower(c),
-        "expected_upper": theory.random_set_upper(c),
-        "epsilon_printed": theory.random_set_epsilon_printed(c),
+        "distance": distance.distance(c),
+        "distance_bound_printed": distance.fixed_set_upper_printed(c, farthest(c)),
+        "distance_lower": distance.fixed_set_lower(c),
+        "distance_upper": distance.fixed_set_upper(c),
+        "expected_printed": expectation.random_set_main_printed(c),
+        "expected_lower": expectation.random_set_lower(c),
+        "expected_upper": expectation.random_set_upper(c),
+        "epsilon_printed": expectation.random_set_epsilon_printed(c),
     }
 
 

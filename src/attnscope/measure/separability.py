@@ -6,11 +6,11 @@ be scaled and stays zero.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.theory.geometry import separability_certain, separability_printed, spread
+from attnscope.theory.geometry import ball, separability_certain, separability_printed, spread
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -18,18 +18,9 @@ if TYPE_CHECKING:
 
     from attnscope.theory.configuration import Configuration
 
-# Two values of phi nearer than this share of their scale are recomputed without the matrix product.
-TIE = 1e-12
 # Squared gaps of unit vectors below this have lost too many digits in the product to tell which pair is nearest.
 NEAR_DUPLICATE = 1e-9
 _GAP_BLOCK = 256
-
-
-class Ball(NamedTuple):
-    """The ball of eq. (10) for each row and set."""
-
-    radius: Tensor
-    separability: Tensor
 
 
 def unit(vectors: Float[Tensor, "*batch keys dims"]) -> Float[Tensor, "*batch keys dims"]:
@@ -62,34 +53,6 @@ def separability_columns(c: Configuration, delta: Float[Tensor, "*batch rows"]) 
         "separability_lower": certain.lower,
         "separability_upper": certain.upper,
     }
-
-
-def ball(c: Configuration) -> Ball:
-    """The radius r = min over the others of |y_j - s|, and the share of the set strictly inside.
-
-    |y - s|^2 = phi + |s|^2 with phi = |y|^2 - 2 y.s, so tokens are compared by phi: |s|^2 would drown the
-    differences between small weights. Near ties are settled without the matrix product, in the same order
-    of operations for every token, so that equal tokens tie exactly: by phi where the token is smaller
-    than its distance to s, by the distance itself where it nearly coincides with s.
-    """
-    weights = c.weights.unsqueeze(-2)
-    size = weights * c.squared_norms.unsqueeze(-2).sqrt()
-    phi = size.square() - 2 * weights * c.context_products
-    tolerance = TIE * size * (size + 2 * c.context.norm(dim=-1, keepdim=True))
-    outside = torch.where(c.others, phi, torch.inf)
-    edge = outside.argmin(-1, keepdim=True)
-    lowest = outside.gather(-1, edge)
-    close = (phi - lowest).abs() <= tolerance + tolerance.gather(-1, edge)
-    index = (close & c.visible.unsqueeze(-2)).nonzero(as_tuple=True)
-    scaled = c.scaled_at(weights, index)
-    context = c.context[index[:-1]]
-    phi[index] = (scaled * (scaled - 2 * context)).sum(-1)
-    distances = torch.full_like(phi, torch.inf)
-    distances[index] = (scaled - context).norm(dim=-1)
-    lowest = torch.where(c.others, phi, torch.inf).amin(-1, keepdim=True)
-    radius = torch.where(c.others, distances, torch.inf).amin(-1, keepdim=True)
-    nearer = torch.where(distances < size, distances < radius, phi < lowest)
-    return Ball(radius.squeeze(-1), (c.selected & nearer).sum(-1) / c.count)
 
 
 def smallest_gap(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 # Below this share of (|u| + |v|)^2, |u|^2 - 2 u.v + |v|^2 has lost ten digits or more
 # and the difference is formed directly.
 CANCELLATION = 1e-5
+
+
+class Interval(NamedTuple):
+    """A lower and an upper bound."""
+
+    lower: Tensor
+    upper: Tensor
 
 
 def ranks(weights: Float[Tensor, "*batch keys"], visible: Bool[Tensor, "*batch keys"]) -> Int[Tensor, "*batch keys"]:
@@ -45,6 +52,14 @@ def top_sets(
     rank = ranks(weights, visible)
     counts = torch.tensor(list(n), device=weights.device)
     return (rank.unsqueeze(-2) < counts[:, None]) & visible.unsqueeze(-2)
+
+
+def leave_one_out(values: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch keys"]:
+    """Sum over the others, as prefix plus suffix: total minus self loses small terms beside a large one."""
+    zero = torch.zeros_like(values[..., :1])
+    before = torch.cat([zero, values.cumsum(-1)[..., :-1]], -1)
+    after = torch.cat([values.flip(-1).cumsum(-1).flip(-1)[..., 1:], zero], -1)
+    return before + after
 
 
 @dataclass(frozen=True)

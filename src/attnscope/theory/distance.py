@@ -57,84 +57,79 @@ def fixed_set_lower(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     return (remaining * c.context - c.mean.unsqueeze(-2)).norm(dim=-1)
 
 
-def random_set_main_printed(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
-    """Theorem 1(2), main term as printed: (1 - N/L) sum_i |(alpha_i + p) x_i - xbar|.
+def fixed_set_upper_any(
+    c: Configuration, farthest: Float[Tensor, "*batch rows sets"]
+) -> Float[Tensor, "*batch rows sets"]:
+    """Theorem 1(1) corrected: d~ <= (A - abar) d1 + max_{j in I} |x_j| sum_{i not in I} |abar - alpha_i|.
 
-    A misprint: N/(L-1) multiplies x_i where it should multiply xbar - y_i. For x_i = 1 and uniform
-    weights with L = 4, N = 3 it gives 0.25, and the true expectation is 0.5.
+    For any set, and nonnegative weights with any total A. With xhat = s / abar, a convex combination of the selected
+    vectors, y_i - s = alpha_i (x_i - xhat) - (abar - alpha_i) xhat, and |x_i - xhat| <= d1, |xhat| <= max |x_j|. The
+    printed form replaces the last sum by abar (L-N) - (1-abar), its value if no token left out outweighs the set.
     """
-    factors = c.weights.unsqueeze(-2) + _share(c).unsqueeze(-1)
-    norms = c.difference_norms(factors, c.mean.unsqueeze(-2), c.mean_products.unsqueeze(-2))
-    return _left_out(c) * torch.where(c.visible.unsqueeze(-2), norms, 0).sum(-1)
+    largest = torch.where(c.selected, c.squared_norms.unsqueeze(-2), 0).amax(-1).sqrt()
+    weights = c.weights.unsqueeze(-2)
+    rest = torch.where(c.others, weights, 0).sum(-1)
+    excess = torch.where(c.others, (c.top_mass.unsqueeze(-1) - weights).abs(), 0).sum(-1)
+    return rest * farthest + largest * excess
 
 
-def random_set_lower(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
-    """E1, left side, the corrected main term: (1 - N/L) sum_i |mu_i| <= E.
+def fixed_set_upper_split(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
+    """B1: d~ <= sum_{i not in I} [ alpha_i |x_i - xhat| + |abar - alpha_i| |xhat| ], xhat = s / abar.
 
-    Given that i is left out, the set is a uniform N-subset of the other n tokens, so
-    mu_i = E[y_i - s] = (1 + p) y_i - p xbar, and Jensen's inequality gives |mu_i| <= E|y_i - s|.
+    The corrected Theorem 1(1) before its two maxima are taken. With abar = 0 the set has no weight, s = 0, and
+    the sum is that of |y_i|.
     """
-    return _left_out(c) * _mean_norms(c).sum(-1)
+    weights = c.weights.unsqueeze(-2)
+    mass = c.top_mass.unsqueeze(-1)
+    scale = 1 / torch.where(mass > 0, mass, torch.inf)
+    # alpha_i |x_i - xhat| = |alpha_i x_i - (alpha_i / abar) s|: formed directly, as L x d differences.
+    scaled = weights.unsqueeze(-1) * c.vectors[..., None, None, :, :]
+    convex = (weights * scale).unsqueeze(-1) * c.context.unsqueeze(-2)
+    first = (scaled - convex).norm(dim=-1)
+    second = (mass - weights).abs() * scale * c.context.norm(dim=-1, keepdim=True)
+    return torch.where(c.others, first + second, 0).sum(-1)
 
 
-def random_set_upper(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
-    """E1, right side: E <= (1 - N/L) sum_i min{ sqrt(|mu_i|^2 + V_i), |y_i| + p sum_{j != i} |y_j| }.
+def fixed_set_upper_triangle(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
+    """B2: d~ <= sum_{i not in I} |y_i| + (L-N) |s|, the triangle inequality."""
+    rest = torch.where(c.others, c.scaled_norms.unsqueeze(-2), 0).sum(-1)
+    return rest + (c.length - c.count) * c.context.norm(dim=-1)
 
-    V_i = N (n - N) / (n (n - 1)) [ sum_{j != i} |y_j|^2 - |xbar - y_i|^2 / n ] is the exact variance of s
-    given that i is left out (simple random sampling). The first branch is E|Y| <= sqrt(E|Y|^2), the second
-    the triangle inequality.
+
+def fixed_set_gap(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
+    """What B3 and B4 can leave open: B3^2 - B4^2 <= (L-N) sum_{i not in I} |y_i|^2.
+
+    The difference is (L-N) times the sum of squares of the y_i left out about their mean.
     """
-    n = (c.length - 1).unsqueeze(-1)
-    size = c.count.unsqueeze(-1)
-    # Taken about the mean of all y: V_i does not change, and nothing cancels when they are alike.
-    centre = c.mean / c.length
-    products = c.mean_products / c.length
-    squares = c.difference_norms(c.weights.unsqueeze(-2), centre.unsqueeze(-2), products.unsqueeze(-2)).square()
-    squares = torch.where(c.visible.unsqueeze(-2), squares, 0)
-    scatter = (leave_one_out(squares) - squares / n).clamp_min(0)
-    variance = torch.where(n > 1, size * (n - size) / (n * (n - 1).clamp_min(1)), 0) * scatter
-    by_moments = (_mean_norms(c).square() + variance).sqrt()
-    norms = c.scaled_norms.unsqueeze(-2)
-    by_triangle = norms + _share(c).unsqueeze(-1) * leave_one_out(norms)
-    least = torch.minimum(by_moments, by_triangle)
-    return _left_out(c) * torch.where(c.visible.unsqueeze(-2), least, 0).sum(-1)
+    squares = torch.where(c.others, c.scaled_norms.square().unsqueeze(-2), 0).sum(-1)
+    return (c.length - c.count) * squares
 
 
-def random_set_epsilon_printed(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
-    """Theorem 1(2), the printed bound on epsilon.
+def growth_lower(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
+    """d~ >= (L-N+1) |s| - |xbar|: the distance grows with L - N as long as the context does not vanish.
 
-    (1/2)(1 - N/L) sum_i p sum_{j != i} |y_j|^2 / |y_i - p sum_{j != i} y_j|. The denominator is |mu_i|, which
-    shows that the printed main term is a misprint of E1's left side; with that main term the bound is
-    true. Infinite where some mu_i is zero; a term 0/0 counts as zero.
+    B4 and the triangle inequality. It refutes "once N grows proportionally to L, the distance must collapse": for
+    x_i = e, uniform weights and N = L/2 the distance is L/4 - 1/2.
     """
-    others = leave_one_out(c.scaled_norms.square().unsqueeze(-2))
-    terms = torch.where(others > 0, others / _mean_norms(c), 0)
-    total = torch.where(c.visible.unsqueeze(-2), terms, 0).sum(-1)
-    return 0.5 * _left_out(c) * _share(c) * total
+    remaining = c.length - c.count + 1
+    return remaining * c.context.norm(dim=-1) - c.mean.norm(dim=-1, keepdim=True)
 
 
-def leave_one_out(values: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch keys"]:
-    """Sum over the others, as prefix plus suffix: total minus self loses small terms beside a large one."""
-    zero = torch.zeros_like(values[..., :1])
-    before = torch.cat([zero, values.cumsum(-1)[..., :-1]], -1)
-    after = torch.cat([values.flip(-1).cumsum(-1).flip(-1)[..., 1:], zero], -1)
-    return before + after
+def vanishing_upper(c: Configuration, largest_share: Float[Tensor, "*batch rows"]) -> Float[Tensor, "*batch rows sets"]:
+    """d~ <= (1 + N C2) max_i |x_i| when every weight is at most C2 / L, C2 = `largest_share`.
+
+    Under Lemma 1's own hypothesis the distance is bounded in L, so a distance that grows linearly in L is evidence
+    against vanishing weights. Proof: B2, with |s| <= N C2 max|x| / L and the weights summing to at most one.
+    """
+    norms = torch.where(c.visible, c.squared_norms, 0).amax(-1, keepdim=True).sqrt()
+    return (1 + c.count * largest_share.unsqueeze(-1)) * norms
 
 
-def _share(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
-    """p = N / (L - 1)."""
-    return c.count / (c.length - 1)
+def farthest(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
+    """d1 of Theorem 1(1) by its definition: the largest |x_i - x_j| with j selected and i not, for any sets.
 
-
-def _left_out(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
-    """1 - N/L, the probability that a token is left out."""
-    return (c.length - c.count) / c.length
-
-
-def _mean_norms(c: Configuration) -> Float[Tensor, "*batch rows sets keys"]:
-    """|mu_i| = |(1 + p) y_i - p xbar|, zero for keys that are not visible."""
-    share = _share(c).unsqueeze(-1)
-    target = share * c.mean.unsqueeze(-2)
-    products = share * c.mean_products.unsqueeze(-2)
-    norms = c.difference_norms((1 + share) * c.weights.unsqueeze(-2), target, products)
-    return torch.where(c.visible.unsqueeze(-2), norms, 0)
+    Builds all keys x keys distances; `attnscope.measure.distance` has the fast way for nested top sets.
+    """
+    pairs = (c.vectors.unsqueeze(-2) - c.vectors.unsqueeze(-3)).norm(dim=-1)
+    across = c.others.unsqueeze(-1) & c.selected.unsqueeze(-2)
+    return torch.where(across, pairs[..., None, None, :, :], 0).amax((-2, -1))

@@ -1,9 +1,9 @@
 """Theorem 2 and its correction: how many selected tokens stay apart from the rest.
 
-Vectors lie on a sphere of radius M = 1. With s the context of the top set, a selected token i is counted
-when |alpha_i x_i - s| < r, strictly: with r the distance of the nearest token left out, the printed closed
-ball would contain that token. Since alpha_i x_i - s = -W_i with W_i = sum over the other selected j of
-alpha_j x_j, x_i itself drops out.
+Vectors lie on a sphere of radius M = 1; for another M, divide the radius r and the separation delta by it. With s the
+context of the top set, a selected token i is counted when |alpha_i x_i - s| < r, strictly: with r the distance of the
+nearest token left out, the printed closed ball would contain that token. Since alpha_i x_i - s = -W_i with W_i = sum
+over the other selected j of alpha_j x_j, x_i itself drops out.
 
 `weights` below are those of one set, (..., sets, members), zero-padded behind the set's `count` members.
 """
@@ -14,21 +14,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from attnscope.theory.distance import leave_one_out
+from attnscope.theory.configuration import Interval, leave_one_out
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
+    from attnscope.theory.configuration import Configuration
 
 ROUNDING = 1e-12
-
-
-class Interval(NamedTuple):
-    """A lower and an upper bound."""
-
-    lower: Tensor
-    upper: Tensor
+# Two values of phi nearer than this share of their scale are recomputed without the matrix product.
+TIE = 1e-12
 
 
 def spread(
@@ -90,6 +86,140 @@ def separability_certain(
         ((spread < ball * (1 - ROUNDING)) & members).sum(-1) / count,
         ((least < ball * (1 + ROUNDING)) & members).sum(-1) / count,
     )
+
+
+def separability_concentrated(
+    weights: Float[Tensor, "*batch sets members"],
+    members: Bool[Tensor, "*batch sets members"],
+    radius: Float[Tensor, "*batch sets"],
+    dims: int,
+) -> Interval:
+    """T2b: E[N_s]/N for independent uniform vectors in R^dims, with weights and radius fixed beforehand.
+
+    E[N_s]/N is the mean over i of P(|W_i| <= r). With sums over j != i, sig^2 = sum alpha_j^2 = E|W|^2,
+    v = Var|W|^2 = (2/d)(sig^4 - sum alpha_j^4), kap = sum alpha_j^4 / sig^4, k = max(1, d-2) and
+    mlo = sig sqrt(max{(d-2)/(d-1), 1 - (2/d)(1 - kap)}) <= E|W| <= sig:
+
+        r < sig:  P <= min{ v / (v + (sig^2 - r^2)^2),  exp(-k (mlo - r)_+^2 / (2 sig^2)) }
+        r > sig:  P >= max{ 1 - v / (v + (r^2 - sig^2)^2),  1 - exp(-k (r - sig)^2 / (2 sig^2)) }
+
+    A threshold at r = sig of relative width d^(-1/2). Proof: the products x_j.x_k are uncorrelated with variance 1/d;
+    Cantelli for |W|^2. Poincare on the product of spheres, or (|W| - sig)^2 <= (|W|^2 - sig^2)^2 / sig^2, for mlo. The
+    sphere has logarithmic Sobolev constant d-2 at least, it tensorizes, and |W| is sig-Lipschitz (Herbst); for d <= 3
+    McDiarmid's differences 2 alpha_j give k = 1.
+    """
+    ball = radius.unsqueeze(-1)
+    second = leave_one_out(weights.square())
+    fourth = leave_one_out(weights.square().square())
+    size = second.sqrt()
+    alone = second == 0  # W_i = 0: inside every ball
+    safe = torch.where(alone, 1, second)
+    concentration = (fourth / safe.square()).clamp_max(1)
+    variance = 2 / dims * second.square() * (1 - concentration)
+    shrink = 1 - 2 / dims * (1 - concentration)
+    if dims > 1:
+        shrink = shrink.clamp_min((dims - 2) / (dims - 1))
+    mean = size * shrink.clamp_min(0).sqrt()
+    rate = max(1, dims - 2) / (2 * safe)
+    off = (second - ball.square()).square()
+    cantelli = torch.where(off > 0, variance / (variance + off), 1)
+    below = torch.minimum(cantelli, torch.exp(-rate * (mean - ball).clamp_min(0).square()))
+    above = torch.minimum(cantelli, torch.exp(-rate * (ball - size).square()))
+    lower = torch.where(alone, 1.0, torch.where(ball > size, 1 - above, 0.0))
+    upper = torch.where(~alone & (ball < size), below, 1.0)
+    count = members.sum(-1)
+    return Interval(torch.where(members, lower, 0).sum(-1) / count, torch.where(members, upper, 0).sum(-1) / count)
+
+
+def separation_chance(
+    length: Float[Tensor, "*batch"], dims: int, delta: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """q, at most the probability that L independent uniform vectors are pairwise at least delta apart.
+
+    Assumption 1 and a fixed delta in Assumption 2 exclude each other, so the latter must mean conditioning on that
+    event. One pair is nearer than delta with the probability of a cap of angle theta, cos theta = 1 - delta^2/2,
+    which is at most sin(theta)^(d-1) / 2 for delta <= sqrt 2; all pairs by the union bound.
+    """
+    sine = delta * (1 - delta.square() / 4).clamp_min(0).sqrt()
+    cap = torch.where(delta.square() <= 2, sine ** (dims - 1) / 2, 1.0)
+    return (1 - length * (length - 1) / 2 * cap).clamp_min(0)
+
+
+def separability_separated(independent: Interval, chance: Float[Tensor, "*batch sets"]) -> Interval:
+    """T2c, Theorem 2 under both assumptions: given an event of probability q, P/q and 1 - (1-P)/q bound T2b's P.
+
+    `independent` is T2b, `chance` is q or anything below it. Proof: P(A | G) = P(A and G) / q <= P(A) / q, and the
+    same for the complement.
+    """
+    safe = torch.where(chance > 0, chance, 1)
+    lower = torch.where(chance > 0, 1 - (1 - independent.lower) / safe, 0)
+    upper = torch.where(chance > 0, independent.upper / safe, 1)
+    return Interval(lower.clamp_min(0), upper.clamp_max(1))
+
+
+class Ball(NamedTuple):
+    """The ball of eq. (10) for each row and set: its radius, who is strictly inside, and their share of the set."""
+
+    radius: Tensor
+    inside: Tensor
+    separability: Tensor
+
+
+def ball(c: Configuration) -> Ball:
+    """Eq. (10) with the radius of section 3.2, r = min over j not in I of |y_j - s|, and a strict ball.
+
+    The printed closed ball of that radius holds the nearest token left out. T2d: i counts iff phi_i < min phi_j. For
+    orthonormal vectors phi_i = -|y_i|^2 < 0 <= phi_j, so every selected token of positive weight counts, whatever N
+    and L: the paper's 80 % are no geometric limit.
+
+    |y - s|^2 = phi + |s|^2 with phi = |y|^2 - 2 y.s, so tokens are compared by phi: |s|^2 would drown the
+    differences between small weights. Near ties are settled without the matrix product, in the same order
+    of operations for every token, so that equal tokens tie exactly: by phi where the token is smaller
+    than its distance to s, by the distance itself where it nearly coincides with s.
+    """
+    weights = c.weights.unsqueeze(-2)
+    size = weights * c.squared_norms.unsqueeze(-2).sqrt()
+    phi = size.square() - 2 * weights * c.context_products
+    tolerance = TIE * size * (size + 2 * c.context.norm(dim=-1, keepdim=True))
+    outside = torch.where(c.others, phi, torch.inf)
+    edge = outside.argmin(-1, keepdim=True)
+    lowest = outside.gather(-1, edge)
+    close = (phi - lowest).abs() <= tolerance + tolerance.gather(-1, edge)
+    index = (close & c.visible.unsqueeze(-2)).nonzero(as_tuple=True)
+    scaled = c.scaled_at(weights, index)
+    context = c.context[index[:-1]]
+    phi[index] = (scaled * (scaled - 2 * context)).sum(-1)
+    distances = torch.full_like(phi, torch.inf)
+    distances[index] = (scaled - context).norm(dim=-1)
+    lowest = torch.where(c.others, phi, torch.inf).amin(-1, keepdim=True)
+    radius = torch.where(c.others, distances, torch.inf).amin(-1, keepdim=True)
+    nearer = torch.where(distances < size, distances < radius, phi < lowest)
+    inside = c.selected & nearer
+    return Ball(radius.squeeze(-1), inside, inside.sum(-1) / c.count)
+
+
+def failure_bound(c: Configuration) -> Float[Tensor, "*batch rows sets keys"]:
+    """T2d for independent uniform vectors: the probability that a selected token i does not count, per key.
+
+    E of exp(-d alpha_i^2 / (32 |s - y_i|^2)) + (L-N) exp(-d alpha_i^2 / (4 |s|^2)); this is the integrand for the
+    configuration given, at most 1. The first term comes from the law of x_i given the other selected vectors, the
+    second from that of the vectors left out given s, so the bound holds for the mean over the vectors.
+
+    Proof: i fails only if -2 y_i.(s - y_i) >= alpha_i^2 / 2 or some 2 y_j.s >= alpha_i^2 / 2 + alpha_j^2; a cap has
+    P(u.x >= t) <= exp(-d t^2 / 2), and (a/2 + b)^2 >= 2ab.
+    """
+    dims = c.vectors.shape[-1]
+    size = c.weights.unsqueeze(-2).square()
+    rest = c.context_distances.square()
+    whole = c.context.square().sum(-1, keepdim=True)
+    own = torch.exp(-dims / 32 * _ratio(size, rest))
+    others = (c.length - c.count).unsqueeze(-1) * torch.exp(-dims / 4 * _ratio(size, whole))
+    return (own + others).clamp_max(1)
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """A quotient of nonnegative numbers with 0/0 = 0."""
+    return torch.where(numerator > 0, numerator / denominator, 0)
 
 
 def _two_largest(weights: Float[Tensor, "*batch members"]) -> tuple[Tensor, Tensor]:

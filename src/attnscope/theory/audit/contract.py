@@ -1,0 +1,142 @@
+"""What a claim is: a space of configurations, and inequalities said to hold on all of it.
+
+A `Case` holds the free parameters of a batch of configurations, each of shape (batch, axes...). Its space turns it
+into a subject, the object that formulas are evaluated on (a `Configuration` for statements about rows and sets).
+Parameters are chosen so that every value is meaningful: weights, for one, are given by numbers that the space
+normalizes. That is what lets the search delete tokens and round numbers freely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.theory.configuration import Interval
+
+S = TypeVar("S")
+Case = dict[str, "Tensor"]
+
+
+class Inequality(NamedTuple):
+    """`smaller <= larger`, claimed for every entry; shape (batch, anything).
+
+    `allowance` is an absolute error that the two sides may carry: rounding of cancelling sums, or sampling error.
+    """
+
+    smaller: Tensor
+    larger: Tensor
+    allowance: Tensor | float = 0.0
+
+
+@dataclass(frozen=True)
+class Form(Generic[S]):
+    """One way to write a claim.
+
+    `empty` says for which configurations of the batch the form tells nothing that was not known (a weight is at most
+    2). `equality` forms have no tightness: their slack is the tolerance.
+    """
+
+    statement: str
+    inequality: Callable[[S], Inequality]
+    empty: Callable[[S], Tensor] | None = None
+    equality: bool = False
+
+
+@dataclass(frozen=True)
+class Condition(Generic[S]):
+    """A hypothesis under which the printed form may hold; a boolean for each configuration of the batch."""
+
+    statement: str
+    holds: Callable[[S], Tensor]
+
+
+@dataclass(frozen=True)
+class Space(Generic[S]):
+    """Where configurations come from and how they may be varied.
+
+    | field | meaning |
+    |---|---|
+    | `axes` | for each parameter, the names of its axes behind the batch; deleting an index acts on all that share it |
+    | `least` | the smallest size of each axis |
+    | `draw` | an endless stream of batches, random and adversarial, from a generator |
+    | `valid` | which cases of a batch are configurations at all |
+    | `show` | the first configuration of a subject, by the names a reader knows |
+    | `trials` | how many configurations a quick audit draws |
+    | `integers` | parameters that take whole numbers only |
+    """
+
+    name: str
+    axes: Mapping[str, tuple[str, ...]]
+    draw: Callable[[torch.Generator], Iterator[Case]]
+    subject: Callable[[Case], S]
+    valid: Callable[[Case], Tensor]
+    show: Callable[[S], dict[str, Any]]
+    least: Mapping[str, int] = field(default_factory=dict)
+    trials: int = 3000
+    integers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Claim(Generic[S]):
+    """A statement with its place, the space it speaks of, and its forms.
+
+    `printed` is what is claimed; without it the claim is this project's own and `corrected` is what is tried.
+    """
+
+    id: str
+    place: str
+    space: Space[S]
+    printed: Form[S] | None = None
+    corrected: tuple[Form[S], ...] = ()
+    condition: Condition[S] | None = None
+    note: str = ""
+
+
+def at_most(
+    quantity: Callable[[S], Tensor], bound: Callable[[S], Tensor], allowance: Callable[[S], Tensor] | None = None
+) -> Callable[[S], Inequality]:
+    """quantity <= bound."""
+
+    def inequality(subject: S) -> Inequality:
+        return Inequality(quantity(subject), bound(subject), allowance(subject) if allowance else 0.0)
+
+    return inequality
+
+
+def at_least(
+    quantity: Callable[[S], Tensor], bound: Callable[[S], Tensor], allowance: Callable[[S], Tensor] | None = None
+) -> Callable[[S], Inequality]:
+    """quantity >= bound."""
+    return at_most(bound, quantity, allowance)
+
+
+def between(
+    quantity: Callable[[S], Tensor], bounds: Callable[[S], Interval], allowance: Callable[[S], Tensor] | None = None
+) -> Callable[[S], Inequality]:
+    """lower <= quantity <= upper."""
+
+    def inequality(subject: S) -> Inequality:
+        value = quantity(subject)
+        lower, upper = (torch.broadcast_to(side, value.shape) for side in bounds(subject))
+        extra = torch.broadcast_to(allowance(subject), value.shape) if allowance else torch.zeros_like(value)
+        return Inequality(
+            torch.stack([lower, value], -1), torch.stack([value, upper], -1), torch.stack([extra, extra], -1)
+        )
+
+    return inequality
+
+
+def about(quantity: Callable[[S], Tensor], value: Callable[[S], Tensor], tolerance: float) -> Callable[[S], Inequality]:
+    """|quantity - value| <= tolerance * |value|."""
+
+    def inequality(subject: S) -> Inequality:
+        expected = value(subject)
+        return Inequality((quantity(subject) - expected).abs(), tolerance * expected.abs())
+
+    return inequality

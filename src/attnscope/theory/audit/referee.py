@@ -1,0 +1,283 @@
+"""The audit: draw, attack, count, shrink, and judge.
+
+For each form of a claim, configurations are drawn from its space and the claimed inequality is evaluated. Those that
+come nearest to a violation are then attacked: varied at random for some rounds, the worst kept. A violation is
+shrunk to the smallest configuration that still shows it. The verdict follows from these findings alone.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from attnscope.errors import InputError
+from attnscope.theory.audit.search import attack, take
+from attnscope.theory.audit.shrink import shrink
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.theory.audit.contract import Case, Claim, Condition, Form, Inequality, Space
+
+Verdict = Literal["holds", "holds with condition", "fails", "vacuous"]
+Effort = Literal["quick", "full"]
+
+# A quick audit draws `Space.trials` configurations for each claim, a full one this many times as many.
+FULL = 10
+ROUNDS = {"quick": 6, "full": 40}
+# Relative difference below which two sides of an inequality count as equal.
+ROUNDING = 1e-9
+# Violations that are shrunk, the smallest first.
+STARTS = 3
+# A form that says nothing in this share of configurations is vacuous.
+VACUOUS = 0.99
+# A condition counts as tried if at least this many drawn configurations meet it.
+ENOUGH = 50
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """A configuration that violates a form, small enough to check by hand."""
+
+    values: dict[str, Any]
+    smaller: float
+    larger: float
+
+    @property
+    def excess(self) -> float:
+        """By how much the side claimed smaller is larger."""
+        return self.smaller - self.larger
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of one form: `drawn` at random, then `attacked`.
+
+    `slack` is the median of larger/smaller where both are positive, `least_slack` its minimum: 1 means attained.
+    `empty` is the share of drawn configurations for which the form tells nothing.
+    """
+
+    statement: str
+    drawn: int
+    attacked: int
+    violations: int
+    violated: bool
+    slack: float | None
+    least_slack: float | None
+    empty: float
+    counterexample: Counterexample | None
+
+    @property
+    def rate(self) -> float:
+        """The share of drawn configurations that violate the form."""
+        return self.violations / self.drawn
+
+
+@dataclass(frozen=True)
+class ClaimReport:
+    """The findings on one claim."""
+
+    id: str
+    place: str
+    space: str
+    verdict: Verdict
+    printed: Trial | None
+    corrected: tuple[Trial, ...]
+    condition: str | None
+    conditioned: Trial | None
+    note: str
+
+    @property
+    def tried(self) -> int:
+        """Configurations that the claim was tried on."""
+        trials = [trial for trial in (self.printed, self.conditioned, *self.corrected) if trial]
+        return max(trial.drawn for trial in trials) + sum(trial.attacked for trial in trials)
+
+    @property
+    def corrected_violated(self) -> bool:
+        """Whether any corrected form was violated."""
+        return any(trial.violated for trial in self.corrected)
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """The findings on all claims."""
+
+    effort: str
+    seed: int
+    claims: tuple[ClaimReport, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether no corrected form was violated."""
+        return not any(claim.corrected_violated for claim in self.claims)
+
+
+def audit(
+    claims: Sequence[Claim[Any]],
+    effort: Effort = "quick",
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> AuditReport:
+    """Try every claim; `progress` is told the id of each claim as it is taken up."""
+    if effort not in ROUNDS:
+        raise InputError(f"effort is quick or full, received {effort!r}")
+    reports = []
+    for claim in claims:
+        progress(claim.id)
+        reports.append(audit_claim(claim, effort, seed))
+    return AuditReport(effort, seed, tuple(reports))
+
+
+def audit_claim(claim: Claim[Any], effort: Effort, seed: int) -> ClaimReport:
+    """Try one claim."""
+    if claim.printed is None and not claim.corrected:
+        raise InputError(f"claim {claim.id!r} has no form to try: give it a printed or a corrected one")
+    # The generator depends on the claim, so that its findings do not change with the company it is in.
+    # Torch reads 32 bits of a seed, so the two are hashed together.
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {claim.id}".encode()))
+    batches = _draw(claim.space, claim.space.trials * (FULL if effort == "full" else 1), generator)
+    rounds = ROUNDS[effort]
+    printed = try_form(claim.space, claim.printed, batches, generator, rounds) if claim.printed else None
+    conditioned = None
+    if claim.printed and claim.condition and printed and printed.violated:
+        inside = restrict(claim.space, claim.condition)
+        kept = [take(batch, inside.valid(batch)) for batch in batches]
+        kept = [batch for batch in kept if len(_first(batch))]
+        if sum(len(_first(batch)) for batch in kept) >= ENOUGH:
+            conditioned = try_form(inside, claim.printed, kept, generator, rounds)
+    corrected = tuple(try_form(claim.space, form, batches, generator, rounds) for form in claim.corrected)
+    return ClaimReport(
+        id=claim.id,
+        place=claim.place,
+        space=claim.space.name,
+        verdict=judge(printed, conditioned, corrected),
+        printed=printed,
+        corrected=corrected,
+        condition=claim.condition.statement if claim.condition else None,
+        conditioned=conditioned,
+        note=claim.note,
+    )
+
+
+def judge(printed: Trial | None, conditioned: Trial | None, corrected: Sequence[Trial]) -> Verdict:
+    """The verdict that the findings support."""
+    if printed is None:
+        return "fails" if any(trial.violated for trial in corrected) else "holds"
+    if printed.violated:
+        return "holds with condition" if conditioned and not conditioned.violated else "fails"
+    return "vacuous" if printed.empty >= VACUOUS else "holds"
+
+
+def try_form(
+    space: Space[Any], form: Form[Any], batches: Sequence[Case], generator: torch.Generator, rounds: int
+) -> Trial:
+    """Evaluate a form on drawn batches, attack it, and shrink what violates it."""
+
+    def excess(case: Case) -> Tensor:
+        return relative_excess(form.inequality(space.subject(case)))
+
+    violations, slacks, empty, drawn = 0, [], 0, 0
+    worst: list[tuple[float, Case]] = []
+    for batch in batches:
+        subject = space.subject(batch)
+        inequality = form.inequality(subject)
+        over = relative_excess(inequality)
+        violations += int((over > 0).sum())
+        drawn += len(over)
+        empty += int(_by_case(form.empty(subject)).all(1).sum()) if form.empty else 0
+        slacks.append(_slacks(inequality))
+        place = int(over.argmax())
+        worst.append((float(over[place]), take(batch, [place])))
+    worst.sort(key=lambda pair: -pair[0])
+    attacked = 0
+    if violations == 0:
+        for start in worst[:3]:
+            found, count = attack(space, excess, start, generator, rounds)
+            attacked += count
+            worst = [found, *worst]
+    violating = [pair for pair in worst if pair[0] > 0]
+    ratios = torch.cat(slacks)
+    measured = not form.equality and len(ratios) > 0
+    return Trial(
+        statement=form.statement,
+        drawn=drawn,
+        attacked=attacked,
+        violations=violations,
+        violated=bool(violating),
+        slack=float(ratios.median()) if measured else None,
+        least_slack=float(ratios.min()) if measured else None,
+        empty=empty / drawn,
+        counterexample=_counterexample(space, form, excess, violating) if violating else None,
+    )
+
+
+def relative_excess(inequality: Inequality) -> Tensor:
+    """By how much each configuration violates the inequality, relative to its sides; (batch,), positive = violated.
+
+    A side that is not a number violates: a form must be able to say what it says.
+    """
+    smaller, larger = torch.broadcast_tensors(inequality.smaller, inequality.larger)
+    scale = torch.maximum(smaller.abs(), torch.where(larger.isfinite(), larger.abs(), 0))
+    over = smaller - larger - inequality.allowance - ROUNDING * scale
+    over = torch.where(over.isnan() & (smaller == larger), 0, over)  # both infinite
+    relative = over / torch.where(scale > 0, scale, 1)
+    return _by_case(torch.where(relative.isnan(), torch.inf, relative)).amax(1)
+
+
+def restrict(space: Space[Any], condition: Condition[Any]) -> Space[Any]:
+    """The part of a space where a condition holds."""
+
+    def valid(case: Case) -> Tensor:
+        inside = space.valid(case).clone()
+        if inside.any():
+            inside[inside.clone()] = _by_case(condition.holds(space.subject(take(case, inside)))).all(1)
+        return inside
+
+    return replace(space, valid=valid)
+
+
+def _draw(space: Space[Any], trials: int, generator: torch.Generator) -> list[Case]:
+    batches: list[Case] = []
+    count = 0
+    for drawn in space.draw(generator):
+        batch = take(drawn, space.valid(drawn))
+        if len(_first(batch)):
+            batches.append(batch)
+            count += len(_first(batch))
+        if count >= trials:
+            break
+    return batches
+
+
+def _slacks(inequality: Inequality) -> Tensor:
+    smaller, larger = torch.broadcast_tensors(inequality.smaller, inequality.larger)
+    told = (smaller > 0) & (larger >= smaller) & larger.isfinite()
+    return (larger[told] / smaller[told]).flatten()
+
+
+def _counterexample(
+    space: Space[Any], form: Form[Any], excess: Callable[[Case], Tensor], violating: list[tuple[float, Case]]
+) -> Counterexample:
+    """The smallest of the shrunk violations; several starts, since shrinking ends in a local minimum."""
+    by_size = sorted(violating, key=lambda pair: (sum(v.numel() for v in pair[1].values()), -pair[0]))
+    shrunk = [shrink(space, excess, case) for _, case in by_size[:STARTS]]
+    _, case = min(shrunk, key=lambda pair: pair[0])
+    subject = space.subject(case)
+    inequality = form.inequality(subject)
+    smaller, larger = torch.broadcast_tensors(inequality.smaller, inequality.larger)
+    place = (smaller - larger).nan_to_num(torch.inf).flatten().argmax()
+    return Counterexample(space.show(subject), float(smaller.flatten()[place]), float(larger.flatten()[place]))
+
+
+def _by_case(values: Tensor) -> Tensor:
+    """(batch, everything else)."""
+    return values.reshape(len(values), -1)
+
+
+def _first(case: Case) -> Tensor:
+    return next(iter(case.values()))

@@ -1,0 +1,121 @@
+"""From a violation to the smallest one: fewer tokens, fewer dimensions, simpler numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.theory.audit.contract import Case, Space
+
+MOST_PASSES = 6
+# A counterexample for the reader should differ in a digit that shows, if any does.
+VISIBLE = 0.02
+SIMPLE = (0.0, 1.0, -1.0, 2.0, -2.0, 3.0, 4.0, 5.0, 10.0, 100.0, 0.5, 0.1)
+
+
+def shrink(space: Space[Any], excess: Callable[[Case], Tensor], case: Case) -> tuple[tuple[int, float], Case]:
+    """The smallest configuration reached by greedy steps, with its size and the cost of its numbers.
+
+    A step deletes one index of an axis or replaces numbers by simpler ones, and is taken if the inequality is still
+    violated. The candidates of one step are evaluated as one batch; passes are repeated until none succeeds.
+    """
+    enough = min(VISIBLE, float(excess(case)[0]) / 2)
+
+    def first(candidates: Case) -> Case | None:
+        """The first candidate that is valid and still violates."""
+        keep = space.valid(candidates).nonzero().flatten()
+        if not len(keep):
+            return None
+        over = excess({name: value[keep] for name, value in candidates.items()}) > enough
+        if not over.any():
+            return None
+        place = keep[int(over.to(torch.uint8).argmax())]
+        return {name: value[place : place + 1] for name, value in candidates.items()}
+
+    reached = [case]  # the last is the smallest so far
+    for _ in range(MOST_PASSES):
+        steps = len(reached)
+        for candidates in _steps(space, reached):
+            smaller = first(candidates)
+            if smaller is not None:
+                reached.append(smaller)
+        if len(reached) == steps:
+            break
+    case = reached[-1]
+    size = sum(value.numel() for value in case.values())
+    return (size, float(sum(_cost(value).sum() for value in case.values()))), case
+
+
+def _steps(space: Space[Any], reached: list[Case]) -> Iterator[Case]:
+    """One pass of candidates, each batch made from the configuration that the pass has reached by then."""
+    for axis in dict.fromkeys(name for names in space.axes.values() for name in names):
+        least = space.least.get(axis, 1)
+        while (size := _size(space, reached[-1], axis)) >= 2 * max(least, 1):
+            yield _kept(space, reached[-1], axis, [torch.arange(size // 2)])
+            if _size(space, reached[-1], axis) == size:
+                break
+        while (size := _size(space, reached[-1], axis)) > least:
+            indices = torch.arange(size)
+            yield _kept(space, reached[-1], axis, [indices[indices != k] for k in reversed(range(size))])
+            if _size(space, reached[-1], axis) == size:
+                break
+    for name, value in reached[-1].items():
+        yield from _replaced(reached[-1], name, _simpler(value))
+        for place in range(reached[-1][name].numel()):
+            flat = reached[-1][name].flatten()
+            options = _options(float(flat[place]), name in space.integers)
+            changed = [torch.where(torch.arange(len(flat)) == place, option, flat) for option in options]
+            yield from _replaced(reached[-1], name, [new.reshape(reached[-1][name].shape) for new in changed])
+
+
+def _size(space: Space[Any], case: Case, axis: str) -> int:
+    return next(case[name].shape[1 + names.index(axis)] for name, names in space.axes.items() if axis in names)
+
+
+def _kept(space: Space[Any], case: Case, axis: str, choices: list[Tensor]) -> Case:
+    """The configurations that keep only the chosen indices of an axis."""
+    candidates: Case = {}
+    for name, value in case.items():
+        names = space.axes[name]
+        if axis in names:
+            candidates[name] = torch.cat([value.index_select(1 + names.index(axis), kept) for kept in choices])
+        else:
+            candidates[name] = value.expand(len(choices), *value.shape[1:])
+    return candidates
+
+
+def _replaced(case: Case, name: str, values: list[Tensor]) -> Iterator[Case]:
+    """The configurations with another value of one parameter, if it is simpler than the present one."""
+    present = _cost(case[name]).sum()
+    simpler = [value for value in values if _cost(value).sum() < present]
+    if simpler:
+        candidates = {other: value.expand(len(simpler), *value.shape[1:]) for other, value in case.items()}
+        yield {**candidates, name: torch.cat(simpler)}
+
+
+def _simpler(value: Tensor) -> list[Tensor]:
+    """All numbers of a parameter simplified at once."""
+    rounded = [value.round(decimals=digits) for digits in (0, 1, 2)]
+    alike = [value[:, :1].expand_as(value)] if value.dim() > 1 and value.shape[1] else []
+    return [torch.ones_like(value), torch.zeros_like(value), *alike, *rounded]
+
+
+def _options(number: float, integer: bool) -> list[float]:
+    if integer:
+        return [0.0, 1.0, 2.0, number - 1]
+    return [*SIMPLE, float(round(number)), round(number, 1), round(number, 2)]
+
+
+def _cost(values: Tensor) -> Tensor:
+    """How hard a number is to compute with by hand: 0 and 1, small whole numbers, one decimal, two, the rest."""
+    cost = torch.full_like(values, 50.0)
+    cost = torch.where(values == values.round(decimals=2), 8.0, cost)
+    cost = torch.where(values == values.round(decimals=1), 6.0, cost)
+    cost = torch.where(values == values.round(), 3.0 + values.abs().clamp_max(50) / 25, cost)
+    cost = torch.where(values == -1, 2.0, cost)
+    return torch.where((values == 1) | (values == 0), 1.0, cost)

@@ -1,0 +1,103 @@
+"""Theorem S: at a given Jacobian budget, how much weight any normalizer can put on its largest logit.
+
+Not in the paper: it answers the paper's third open problem, a rule that is "length-adaptive, sparse, and
+gradient-stable". Below, f maps L logits z to nonnegative weights with sum at most one, is permutation-equivariant,
+and is K-Lipschitz in the Euclidean norm (K bounds the norm of its Jacobian).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+def sparsemax_top_weight(logits: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch"]:
+    """The largest weight of sparsemax, in closed form: min_m { 1/m + z_(1) - mean of the m largest z }.
+
+    Sparsemax is [z - tau]_+ with sum 1. For the m largest logits the weights sum to at most 1, hence
+    m tau >= sum z_(j) - 1 and the top weight z_(1) - tau is at most the m-th expression; the size of the support
+    attains it.
+    """
+    below = logits.amax(-1, keepdim=True) - logits.sort(-1, descending=True).values
+    sizes = torch.arange(1, logits.shape[-1] + 1, dtype=logits.dtype, device=logits.device)
+    return ((1 + below.cumsum(-1)) / sizes).amin(-1)
+
+
+def top_weight_cap(logits: Float[Tensor, "*batch keys"], lipschitz: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """Theorem S: the top weight of f is at most min_m { 1/m + K (z_(1) - mean of the m largest z) }.
+
+    That is the top weight of sparsemax(K z): at every z and every budget K sparsemax is the most selective rule.
+
+    Proof: sum f_1 - f_j <= K (z_1 - z_j), which is `weight_difference_cap`, over the m largest logits and use that
+    their weights sum to at most one.
+    """
+    return sparsemax_top_weight(logits * lipschitz.unsqueeze(-1))
+
+
+def weight_difference_cap(
+    logit_gap: Float[Tensor, "*batch"], lipschitz: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """Theorem S, for two tokens: |f_i - f_j| <= K |z_i - z_j|.
+
+    Proof: let z' be z with i and j exchanged. Then |z - z'| = sqrt 2 |z_i - z_j|, and since f is equivariant
+    |f(z) - f(z')| = sqrt 2 |f_i - f_j|.
+    """
+    return lipschitz * logit_gap.abs()
+
+
+def lipschitz_for_range(
+    weight: Float[Tensor, "*batch"], length: Float[Tensor, "*batch"], logit_range: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """Impossibility 1: top weight w on L equispaced logits of range R needs K >= w^2 (L-1) / (2 R), if L >= 2/w.
+
+    So no equivariant normalizer has a Jacobian bounded in L and weights that do not vanish on every bounded row: a
+    hypothesis about gaps is necessary. Proof: the m largest lie on average R (m-1) / (2 (L-1)) below the first;
+    take m = ceil(2/w) in Theorem S, where 1/m <= w/2 and m - 1 < 2/w.
+    """
+    return weight.square() * (length - 1) / (2 * logit_range)
+
+
+def lipschitz_for_difference(
+    difference: Float[Tensor, "*batch"], logit_gap: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """Impossibility 2: telling two tokens apart by a weight difference Dp at a logit gap gamma needs K >= Dp / gamma.
+
+    A bounded Jacobian and the resolution of arbitrarily small gaps exclude each other; a cap K is a resolution
+    gamma_min = Dp / K. It is `weight_difference_cap` read backwards.
+    """
+    return difference / logit_gap
+
+
+def sparsemax_budget(
+    weight: Float[Tensor, "*batch"], length: Float[Tensor, "*batch"], gap: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """The K at which sparsemax(K z) gives weight w to one logit `gap` above L - 1 tied ones: (wL - 1) / ((L-1) gap).
+
+    Tends to w / gap: the price does not grow with length, and by Theorem S nobody pays less.
+    """
+    return (weight * length - 1) / ((length - 1) * gap)
+
+
+def entmax_budget(
+    weight: Float[Tensor, "*batch"], gap: Float[Tensor, "*batch"], alpha: float
+) -> Float[Tensor, "*batch"]:
+    """A K that suffices for alpha-entmax(K z), 1 < alpha <= 2, at every length: w^(alpha-1) / ((alpha-1) gap).
+
+    alpha-entmax is 1-Lipschitz there and its top weight is at least ((alpha-1) K gap)^(1/(alpha-1)).
+    """
+    return weight ** (alpha - 1) / ((alpha - 1) * gap)
+
+
+def softmax_budget(
+    weight: Float[Tensor, "*batch"], length: Float[Tensor, "*batch"], gap: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """The K = 1/(2T) at which softmax(z/T) gives weight w to that logit: (ln(L-1) + ln(w/(1-w))) / (2 gap).
+
+    Grows with ln L: that logarithm is the price of full support, not of length.
+    """
+    return (torch.log(length - 1) + torch.logit(weight)) / (2 * gap)

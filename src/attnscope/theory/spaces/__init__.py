@@ -1,0 +1,36 @@
+"""The configurations that claims are tried on, random and adversarial. Each space is a `Space` of the audit's contract.
+
+Sizes are small primes, with a few longer rows where a statement needs length to fail; hostile members are part of
+every draw: one-hot and uniform weights, duplicates, outliers, antipodes, orthonormal vectors, ties, saturation.
+"""
+
+from attnscope.theory.spaces.heads import COVERED_TOKENS, TOKEN_CHANCES
+from attnscope.theory.spaces.logits import (
+    EQUISPACED_LOGITS,
+    QUERIES,
+    SEPARABLE_LOGITS,
+    SOFTMAX_LOGITS,
+    STEPS,
+    TWO_LOGITS,
+)
+from attnscope.theory.spaces.rows import ANY_SETS, FEW_OF_MANY, GROWING_ROWS, RANDOM_SETS, TOP_SETS, UNIT_TOP_SETS
+from attnscope.theory.spaces.sphere import BALLS, INDEPENDENT_ROWS
+
+__all__ = [
+    "ANY_SETS",
+    "BALLS",
+    "COVERED_TOKENS",
+    "EQUISPACED_LOGITS",
+    "FEW_OF_MANY",
+    "GROWING_ROWS",
+    "INDEPENDENT_ROWS",
+    "QUERIES",
+    "RANDOM_SETS",
+    "SEPARABLE_LOGITS",
+    "SOFTMAX_LOGITS",
+    "STEPS",
+    "TOKEN_CHANCES",
+    "TOP_SETS",
+    "TWO_LOGITS",
+    "UNIT_TOP_SETS",
+]

@@ -1,0 +1,171 @@
+"""Independent uniform vectors on the unit sphere, given a least distance: Assumptions 1 and 2, by drawing.
+
+Assumption 2 with a fixed delta means conditioning on the event that no two vectors are nearer than delta: draws
+that violate it are rejected. The numbers drawn depend on the configuration alone, so an audit can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+import torch
+
+from attnscope.theory.audit.contract import Case, Space
+from attnscope.theory.configuration import Configuration
+from attnscope.theory.geometry import ball, failure_bound
+from attnscope.theory.spaces.families import BATCH, masses, normal, on_sphere, plain, uniform, whole
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+DRAWS = 300
+SIGMAS = 5.0
+# What a mean of DRAWS shares may hide when none of them differs: e^-15 is the chance to miss more.
+BLIND = 15 / DRAWS
+
+
+@dataclass(frozen=True)
+class Balls:
+    """Weights of a set, a radius, and the share of the set inside the ball, averaged over vectors."""
+
+    weights: Tensor  # (batch, members)
+    radius: Tensor  # (batch,)
+    dims: Tensor  # (batch,)
+
+    @property
+    def members(self) -> Tensor:
+        """All entries are members, (batch, 1, members)."""
+        return torch.ones_like(self.weights, dtype=torch.bool).unsqueeze(1)
+
+    @cached_property
+    def delta(self) -> Tensor:
+        """A separation that most draws have: the median of the smallest gap over a pilot, (batch, 1)."""
+        gaps = torch.zeros_like(self.radius)
+        for dims in self.dims.unique().tolist():
+            pilot = self._vectors(int(dims), 101, 64)
+            gaps[self.dims == dims] = _smallest_gap(pilot).median()
+        return gaps.unsqueeze(-1)
+
+    @cached_property
+    def share(self) -> tuple[Tensor, Tensor]:
+        """E[N_s]/N given the separation, and what its estimate may be off by; (batch, 1) each."""
+        mean, error = torch.zeros_like(self.radius), torch.zeros_like(self.radius)
+        for dims in self.dims.unique().tolist():
+            place = self.dims == dims
+            vectors = self._vectors(int(dims), 7, 2 * DRAWS)
+            gap = self.delta[place][0]
+            vectors = vectors[_smallest_gap(vectors) >= gap]
+            scaled = self.weights[place][:, None, :, None] * vectors  # (batch, draws, members, dims)
+            rest = scaled.sum(-2, keepdim=True) - scaled
+            shares = (rest.norm(dim=-1) <= self.radius[place][:, None, None] * (1 + 1e-12)).double().mean(-1)
+            mean[place] = shares.mean(-1)
+            error[place] = SIGMAS * shares.std(-1) / len(vectors) ** 0.5 + BLIND
+        return mean.unsqueeze(-1), error.unsqueeze(-1)
+
+    def _vectors(self, dims: int, seed: int, draws: int) -> Tensor:
+        return on_sphere(normal(torch.Generator().manual_seed(seed), draws, self.weights.shape[-1], dims))
+
+
+def _smallest_gap(vectors: Tensor) -> Tensor:
+    """The least distance between two vectors of each draw; the diameter where there is one vector."""
+    count = vectors.shape[-2]
+    if count == 1:
+        return torch.full((len(vectors),), 2.0, dtype=vectors.dtype)
+    pairs = (vectors.unsqueeze(-2) - vectors.unsqueeze(-3)).norm(dim=-1)
+    return (pairs + 4 * torch.eye(count, dtype=vectors.dtype)).amin((-2, -1))
+
+
+def _draw_balls(generator: Generator) -> Iterator[Case]:
+    for members, dims in cycle(((1, 1), (1, 3), (2, 2), (2, 3), (3, 3), (5, 3), (5, 17), (7, 31), (11, 5))):
+        raw = masses(generator, BATCH // 2, members)
+        size = torch.where(raw.sum(-1) > 0, raw.square().sum(-1).sqrt() / raw.sum(-1), 1)
+        yield {
+            "masses": raw,
+            "radius": size * 2 * uniform(generator, BATCH // 2),
+            "dims": torch.full((BATCH // 2,), float(dims), dtype=torch.float64),
+        }
+
+
+BALLS = Space(
+    name="weights of a set, a radius, and independent uniform unit vectors at least delta apart (drawn)",
+    axes={"masses": ("members",), "radius": (), "dims": ()},
+    draw=_draw_balls,
+    subject=lambda case: Balls(case["masses"] / case["masses"].sum(-1, keepdim=True), case["radius"], case["dims"]),
+    valid=lambda case: (
+        (case["masses"] >= 0).all(-1)
+        & (case["masses"].sum(-1) > 0)
+        & (case["radius"] > 0.01)
+        # On the two points of the line two vectors may coincide, against Assumption 2.
+        & (case["dims"] >= (1 if case["masses"].shape[-1] == 1 else 2))
+    ),
+    show=lambda s: {
+        "weights of the set": plain(s.weights[0]),
+        "r": plain(s.radius[0]),
+        "d": int(s.dims[0]),
+        "delta": plain(s.delta[0, 0]),
+    },
+    trials=900,
+    integers=frozenset({"dims"}),
+)
+
+
+@dataclass(frozen=True)
+class IndependentRow:
+    """Weights of a row, the size of its top set, and how often a selected token is not distinguished."""
+
+    weights: Tensor  # (batch, keys), descending
+    count: Tensor  # (batch,)
+    dims: Tensor  # (batch,)
+
+    @cached_property
+    def failure(self) -> tuple[Tensor, Tensor, Tensor]:
+        """For each key, how often it fails, the mean of T2d's bound, and the error; 0 outside the set."""
+        keys = self.weights.shape[-1]
+        rate, bound, error = (torch.zeros_like(self.weights) for _ in range(3))
+        for k, (weights, count, dims) in enumerate(zip(self.weights, self.count, self.dims, strict=True)):
+            vectors = on_sphere(normal(torch.Generator().manual_seed(11), DRAWS, keys, int(dims)))
+            row = weights.expand(DRAWS, 1, keys)
+            selected = (torch.arange(keys) < count).expand(DRAWS, 1, 1, keys)
+            c = Configuration(row, vectors, torch.ones_like(row, dtype=torch.bool), selected)
+            inside = selected[0, 0, 0]
+            fails = (~ball(c).inside & selected).double().flatten(1)
+            terms = torch.where(selected, failure_bound(c), 0).flatten(1)
+            rate[k], bound[k] = fails.mean(0), terms.mean(0)
+            error[k] = torch.where(inside, SIGMAS * (fails - terms).std(0) / DRAWS**0.5 + BLIND, 0)
+        return rate, bound, error
+
+
+def _draw_independent(generator: Generator) -> Iterator[Case]:
+    batch = 10
+    for keys, dims in cycle(((5, 3), (7, 31), (23, 13), (11, 101))):
+        yield {
+            "masses": masses(generator, batch, keys) + 1e-6,
+            "count": whole(generator, 1, min(keys, 6), batch),
+            "dims": torch.full((batch,), float(dims), dtype=torch.float64),
+        }
+
+
+INDEPENDENT_ROWS = Space(
+    name="weights of a row, its top N, and independent uniform unit vectors (drawn)",
+    axes={"masses": ("keys",), "count": (), "dims": ()},
+    least={"keys": 2},
+    draw=_draw_independent,
+    subject=lambda case: IndependentRow(
+        (case["masses"] / case["masses"].sum(-1, keepdim=True)).sort(-1, descending=True).values,
+        case["count"],
+        case["dims"],
+    ),
+    valid=lambda case: (
+        (case["masses"] > 0).all(-1)
+        & (case["count"] >= 1)
+        & (case["count"] < case["masses"].shape[-1])
+        & (case["dims"] >= 2)
+    ),
+    show=lambda s: {"weights": plain(s.weights[0]), "N": int(s.count[0]), "d": int(s.dims[0])},
+    trials=80,
+    integers=frozenset({"count", "dims"}),
+)

@@ -1,0 +1,105 @@
+"""Lemma 1 and Corollary 1: how small a weight must become as the row grows longer.
+
+A separable normalizer gives alpha_i = F(l_i) / sum_j F(l_j) with F > 0, eq. (3). Softmax has F(l) = exp(l / T).
+
+| here | paper |
+|---|---|
+| `smallest`, `largest` | min F and max F over [-a, a], m and Mx below |
+| `length` | L, at least 2 |
+| `delta` | Delta = max_j |q| |k_j| of Corollary 1 |
+| `temperature` | T |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from attnscope.theory.configuration import Interval, leave_one_out
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+def weight_bounds_printed(
+    smallest: Float[Tensor, "*batch"], largest: Float[Tensor, "*batch"], length: Float[Tensor, "*batch"]
+) -> Interval:
+    """Lemma 1 as printed: C1 / L <= alpha_i <= C2 / L, with the best constants free of L.
+
+    C1 = m / Mx and C2 = Mx / m. True if neither the range a nor the parameters of F move with L and F is positive:
+    F(l) = l^2 on (1, 0, ..., 0) puts weight 1 on the first token at every length. Proof: each of the L terms of
+    the sum lies between m and Mx.
+    """
+    return Interval(smallest / largest / length, largest / smallest / length)
+
+
+def weight_bounds(
+    smallest: Float[Tensor, "*batch"], largest: Float[Tensor, "*batch"], length: Float[Tensor, "*batch"]
+) -> Interval:
+    """Lemma 1, sharp: m / (m + (L-1) Mx) <= alpha_i <= Mx / (Mx + (L-1) m), both attained at every length.
+
+    Proof: alpha_i grows with F_i and falls with every other F_j, so the extremes are F_i = Mx with F_j = m, and the
+    reverse. Always below 1, which Mx / (m L) is not.
+    """
+    ratio = largest / smallest
+    others = length - 1
+    return Interval(1 / (1 + others * ratio), 1 / (1 + others / ratio))
+
+
+def softmax_weight_bounds_printed(
+    delta: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"], length: Float[Tensor, "*batch"]
+) -> Interval:
+    """Corollary 1 as printed: exp(-2 Delta / T) / L <= alpha_i <= exp(2 Delta / T) / L, Delta = |q| |k|.
+
+    The key in Delta is not named. With the longest key of the row the bound is true; with token i's own key it is
+    false: q = 1, k = (0, 10), T = 1 gives Delta_1 = 0, hence alpha_1 = 1/2, and alpha_1 is 4.5e-5. It says nothing
+    (it exceeds 1) once Delta / T >= ln(L) / 2.
+    """
+    reach = 2 * delta / temperature
+    return Interval(torch.exp(-reach) / length, torch.exp(reach) / length)
+
+
+def softmax_weight_bounds(
+    delta: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"], length: Float[Tensor, "*batch"]
+) -> Interval:
+    """Corollary 1, sharp: 1 / (1 + (L-1) e^{2 Delta/T}) <= alpha_i <= 1 / (1 + (L-1) e^{-2 Delta/T}).
+
+    Delta = |q| max_j |k_j|. This is the sharp Lemma 1 with Mx / m = e^{2 Delta / T}; attained when the query is
+    parallel to one key of that length and opposed to all others.
+    """
+    reach = 2 * delta / temperature
+    price = torch.log(length - 1)
+    return Interval(torch.sigmoid(-reach - price), torch.sigmoid(reach - price))
+
+
+def logit_sandwich(logits: Float[Tensor, "*batch keys"], temperature: Float[Tensor, "*batch"]) -> Interval:
+    """Bounds on each softmax weight by its logit alone, (..., keys); no norms needed, never above 1.
+
+    sigma((l_i - max_{j != i} l_j)/T - ln(L-1)) <= alpha_i <= sigma((l_i - mean_{j != i} l_j)/T - ln(L-1)).
+
+    Proof: alpha_i = 1 / (1 + sum_{j != i} e^{(l_j - l_i)/T}). Each term is at most the largest; by Jensen the sum
+    is at least (L-1) times the exponential of the mean.
+    """
+    scaled = logits / temperature.unsqueeze(-1)
+    others = logits.shape[-1] - 1
+    price = torch.log(torch.tensor(float(others), dtype=logits.dtype, device=logits.device))
+    first, place = scaled.max(-1, keepdim=True)
+    second = scaled.scatter(-1, place, -torch.inf).amax(-1, keepdim=True)
+    is_first = torch.arange(logits.shape[-1], device=logits.device) == place
+    rival = torch.where(is_first, second, first)
+    # Taken about the largest logit, so that a common offset costs no digits.
+    mean = first + leave_one_out(scaled - first) / others
+    return Interval(torch.sigmoid(scaled - rival - price), torch.sigmoid(scaled - mean - price))
+
+
+def required_gap(
+    weight: Float[Tensor, "*batch"], length: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """What vanishing really asks: l_i - mean_{j != i} l_j >= T [ln(L-1) + ln(w / (1-w))] for weight w on token i.
+
+    The converse of the right side of `logit_sandwich`: no law forces a weight to vanish, only a price of ln L in
+    logits. Met with equality when the other logits are equal.
+    """
+    return temperature * (torch.log(length - 1) + torch.logit(weight))

@@ -1,0 +1,103 @@
+"""`attnscope audit` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnscope.cli import run
+from attnscope.theory import claims, gradient
+
+OWN = """
+from attnscope.theory import distance, spaces
+from attnscope.theory.audit import Claim, Form, at_most
+
+
+def bound(c):
+    return (c.length - c.count) * c.context.norm(dim=-1)
+
+
+mine = Claim("mine", "my notebook", spaces.TOP_SETS, Form("d~ <= (L-N)|s|", at_most(distance.distance, bound)))
+"""
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three claims, tried briefly."""
+    names = ("lemma-1", "theorem-1-fixed", "corollary-3")
+    short = [replace(c, space=replace(c.space, trials=300)) for c in map(claims.find_claim, names)]
+    monkeypatch.setattr(claims, "CLAIMS", tuple(short))
+
+
+@pytest.mark.usefixtures("few")
+def test_one_line_a_claim(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = {line.split()[0]: line for line in lines if line.strip()}
+    assert "holds with condition" in found["theorem-1-fixed"]
+    assert "1 > -1" in found["theorem-1-fixed"]
+    assert "fails" in found["corollary-3"]
+
+
+def test_one_claim_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "--claim", "corollary-3"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("corollary-3: fails")
+    assert "smallest counterexample:" in out
+    assert "claimed 0.5 <= 0.25, off by 0.25" in out
+
+
+@pytest.mark.usefixtures("few")
+def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "--json", "--seed", "3"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["sound"] is True
+    assert report["seed"] == 3
+    assert [claim["id"] for claim in report["claims"]] == ["lemma-1", "theorem-1-fixed", "corollary-3"]
+    fixed = report["claims"][1]
+    assert fixed["verdict"] == "holds with condition"
+    assert fixed["printed"]["rate"] > 0
+    assert fixed["printed"]["counterexample"]["larger"] == -1
+
+
+@pytest.mark.usefixtures("few")
+def test_a_violated_correction_ends_with_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gradient, "softmax_bound", lambda t: torch.full_like(t, 1e-3))
+    assert run(["audit"]) == 1
+    assert "A corrected form was violated: corollary-3." in capsys.readouterr().out
+
+
+def test_an_unknown_claim_ends_with_code_2_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "--claim", "lemma-9"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "lemma-1, " in captured.err
+
+
+def test_claims_of_ones_own_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "my bounds.py"
+    file.write_text(OWN)
+    assert run(["audit", "--own", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["claims"][0]["verdict"] == "fails"
+
+
+def test_a_file_without_claims_or_no_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "empty.py"
+    empty.write_text("")
+    assert run(["audit", "--own", str(empty)]) == 2
+    assert run(["audit", "--own", str(tmp_path / "none.py")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert "defines no attnscope.theory.audit.Claim" in lines[0]
+    assert "none.py" in lines[1]
+
+
+def test_a_negative_seed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "--seed=-1"]) == 2
+    assert "received -1" in capsys.readouterr().err
