@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.theory.gradient import jacobian_bound, jacobian_norm, largest_and_rest
+from attnscope._secular import largest_and_rest
+from attnscope.normalizers import sink_softmax, softmax
+from attnscope.theory.gradient import jacobian_bound, jacobian_norm
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -46,14 +48,9 @@ class Rows:
 
 def softmax_weights(rows: Rows) -> Float[Tensor, "heads rows keys"]:
     """The model's own normalizer: softmax over the visible keys, and the sink where there is one."""
-    logits = rows.logits.masked_fill(~rows.visible, -torch.inf)
-    if rows.sinks is not None:
-        sinks = rows.sinks[:, None, None].expand(-1, logits.shape[1], 1)
-        weights = torch.softmax(torch.cat([logits, sinks], -1), -1)[..., :-1]
-    else:
-        weights = torch.softmax(logits, -1)
-    # A row with nothing visible is a row of zeros, not of NaN.
-    return weights.masked_fill(~rows.visible, 0)
+    if rows.sinks is None:
+        return softmax(rows.logits, rows.visible)
+    return sink_softmax(rows.logits, rows.visible, sink=rows.sinks[:, None])
 
 
 def row_entropy(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch"]:

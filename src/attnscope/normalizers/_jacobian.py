@@ -12,57 +12,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_STEPS = 40
+from attnscope import _secular
+
 _BISECTIONS = 60
-_RESOLVED = 1e-13  # a step this small, times the largest u, was the last: they converge quadratically
 
 
 def largest_eigenvalue(u: Tensor, total: Tensor) -> Tensor:
-    """The largest eigenvalue of diag(u) - u u^T / total in each row, u >= 0, total >= sum(u).
-
-    With u1 >= u2 >= ... it is lambda = u1 - t, 0 <= t <= u1 - u2 = gap, and t the root of
-
-        f(t) = total - u1^2 / t + sum_{i >= 2} u_i^2 / (u1 - u_i - t),
-
-    which increases from -inf. Each step keeps the first pole as it is and fits c + b / (gap - t),
-    which has the nearest of the other poles, to the sum's value and slope; the root of that model
-    solves a quadratic. A bracket falls back on bisection. Tied u1 = u2 give u1 itself.
-    """
-    u = u.double()
-    total = total.double().squeeze(-1)
-    if u.shape[-1] == 1:
-        u = torch.nn.functional.pad(u, (0, 1))
-    top, where = u.topk(2, dim=-1)
-    u1, gap = top[..., 0], top[..., 0] - top[..., 1]
-    distance = u1.unsqueeze(-1) - u
-    squares = u.square().scatter(-1, where[..., :1], 0.0)
-    low, high = torch.zeros_like(gap), gap.clone()
-    last = gap * (1 - torch.finfo(u.dtype).eps)  # off the pole: one-hot rows have their root there
-    t = gap / 2
-    done = ~(gap > 0)
-    for _ in range(_STEPS):
-        away = distance - t.unsqueeze(-1)
-        away = torch.where(squares == 0, 1.0, away)
-        ratio = squares / away
-        value = ratio.sum(-1)
-        slope = (ratio / away).sum(-1)
-        below = total - u1.square() / t + value < 0
-        low, high = torch.where(below, t, low), torch.where(below, high, t)
-        rest = gap - t
-        constant = total + value - slope * rest
-        pull = slope * rest.square()
-        ends = constant * gap + u1.square()
-        # the discriminant without the difference that cancels in nearly one-hot rows
-        root = ((constant * gap - u1.square()).square() + pull * (2 * ends + pull)).clamp(min=0.0).sqrt()
-        step = 2 * u1.square() * gap / (ends + pull + root)
-        step = torch.minimum(step, last)
-        inside = (step >= low) & (step <= high)
-        near = (step - t).abs() <= _RESOLVED * u1
-        t = torch.where(done, t, torch.where(inside | near, step, (low + high) / 2))
-        done = done | near
-        if bool(done.all()):
-            break
-    return torch.where(gap > 0, u1 - t, u1).clamp(min=0.0)
+    """The largest eigenvalue of diag(u) - u u^T / total in each row, u >= 0, total >= sum(u)."""
+    total = total.double()
+    share = u.double() / torch.where(total > 0, total, 1.0)
+    return total.squeeze(-1) * _secular.largest_eigenvalue(share)
 
 
 def eigenvalue_bound(u: Tensor, total: Tensor) -> Tensor:
