@@ -19,7 +19,7 @@ import torch
 from corpus import documents, split
 from scores import INDUCTION_HALF, copying_loss, induction_scores, matching_scores, previous_token_scores
 from train import CONTEXT, REPEATED_SHARE, STEPS, WINDOWS_A_STEP, encode, held_out_loss
-from transformers import AutoTokenizer, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 SCORE_WINDOWS = 8
 
@@ -76,7 +76,7 @@ def verdict(score: float) -> str:
 
 def evaluate(folder: Path) -> dict[str, Any]:
     model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     training_texts, held_out_texts = split(documents())
     training = encode(tokenizer, list(training_texts.values()))
     held_out = encode(tokenizer, list(held_out_texts.values()))

@@ -153,5 +153,5 @@ def _axis(values: pl.Series) -> alt.Axis:
 def _data(table: pl.DataFrame) -> alt.InlineData:
     """The table as CSV inside the chart, five significant figures: a fifth of the bytes of JSON records."""
     numbers = table.with_columns(pl.selectors.float().round_sig_figs(5))
-    types = alt.Parse(**dict.fromkeys(table.columns, "number"))
+    types = dict.fromkeys(table.columns, "number")
     return alt.InlineData(values=numbers.write_csv(), format=alt.CsvDataFormat(type="csv", parse=types))

@@ -27,13 +27,18 @@ _SCALE = (
     "#fee838",
 )
 
+_NOTE = Text(
+    "proved: the range the theory allows; printed: as the paper has it; random set: expected for N tokens at random",
+    style="dim",
+)
+
 
 def print_summary(console: Console, rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> None:
     """Print what a person wants to see first."""
     console.print(Group(_heading(run), Text()))
     if topn.is_empty():
         return
-    console.print(Group(_map(rows, topn), Text(), _by_n(topn), Text(), _by_length(rows)))
+    console.print(Group(_map(rows, topn), Text(), _by_n(topn), _NOTE, Text(), _by_length(rows)))
 
 
 def _heading(run: dict[str, Any]) -> Text:
@@ -85,38 +90,26 @@ def _cell(value: float | None, wide: bool) -> Text:
 
 
 def _by_n(topn: pl.DataFrame) -> Table:
-    table = Table(title=f"By N at length {overview.longest(topn):,}, median over heads", title_justify="left", box=None)
-    for name in (
-        "N",
-        "weight",
-        "distance",
-        "proved range",
-        "printed bound",
-        "random set",
-        "printed",
-        "separability",
-        "5-95% of heads",
-    ):
-        table.add_column(name, justify="right")
+    title = f"By N at length {overview.longest(topn):,}, median over heads"
+    table = _table(title, "N", "weight", "distance", "proved", "printed", "random set", "printed", "separable", "5-95%")
     for line in overview.median_by_n(topn).iter_rows(named=True):
         table.add_row(
             str(line["n"]),
             f"{line['top_mass']:.3f}",
             _number(line["distance"]),
-            f"{_number(line['distance_lower'])} - {_number(line['distance_upper'])}",
+            f"{_number(line['distance_lower'])}-{_number(line['distance_upper'])}",
             _number(line["distance_bound_printed"]),
-            f"{_number(line['expected_lower'])} - {_number(line['expected_upper'])}",
+            f"{_number(line['expected_lower'])}-{_number(line['expected_upper'])}",
             _number(line["expected_printed"]),
             f"{line['separability']:.0%}",
-            f"{line['separability_q05']:.0%} - {line['separability_q95']:.0%}",
+            f"{line['separability_q05']:.0%}-{line['separability_q95']:.0%}",
         )
     return table
 
 
 def _by_length(rows: pl.DataFrame) -> Table:
-    table = Table(title="By length, median over heads", title_justify="left", box=None)
-    for name in ("length", "entropy / ln L", "largest weight", "first key", "tokens in use", "Jacobian norm"):
-        table.add_column(name, justify="right")
+    names = ("length", "entropy/ln L", "largest weight", "first key", "tokens in use", "Jacobian norm")
+    table = _table("By length, median over heads", *names)
     for line in overview.median_by_length(rows).iter_rows(named=True):
         ratio = line["entropy_ratio"]
         table.add_row(
@@ -130,6 +123,14 @@ def _by_length(rows: pl.DataFrame) -> Table:
     return table
 
 
+def _table(title: str, *columns: str) -> Table:
+    """A table without lines, narrow enough for 80 columns."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
 def _number(value: float) -> str:
-    """Four figures, no exponent for everyday sizes."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    """Three figures, no exponent for everyday sizes."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
