@@ -4,9 +4,10 @@
     >>> result = attnscope.scan()                # the embedded sample model and text
     >>> result.topn.columns[:6]
     ['window', 'layer', 'head', 'position', 'length', 'n']
+    >>> weights = attnscope.normalizers.sparsemax(logits)
 
 Requirement: importing this module loads neither torch nor transformers. The public
-names below are resolved on first use.
+names below, and the rooms `normalizers` and `theory`, are resolved on first use.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
+    from attnscope import normalizers as normalizers
+    from attnscope import theory as theory
     from attnscope.scanning import ScanResult as ScanResult
     from attnscope.scanning import scan as scan
 
@@ -27,10 +30,24 @@ _LAZY = {
     "scan": "attnscope.scanning",
 }
 
-__all__ = ["AttnscopeError", "InputError", "ModelError", "OutputError", "ScanResult", "__version__", "scan"]
+_ROOMS = ("normalizers", "theory")
+
+__all__ = [
+    "AttnscopeError",
+    "InputError",
+    "ModelError",
+    "OutputError",
+    "ScanResult",
+    "__version__",
+    "normalizers",
+    "scan",
+    "theory",
+]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"attnscope.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'attnscope' has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name]), name)
