@@ -25,12 +25,12 @@ def overview_chart(rows: pl.DataFrame, topn: pl.DataFrame) -> alt.VConcatChart:
 
 
 def head_map(rows: pl.DataFrame, topn: pl.DataFrame, head: alt.Parameter) -> alt.Chart:
-    """Every head as a cell, coloured by a measure chosen from a list."""
+    """Every head as a cell, colored by a measure chosen from a list."""
     table = overview.heads(rows, topn)
     n, length = overview.usual_n(topn), overview.longest(topn)
     labels = list(overview.HEAD_MEASURES.values())
     menu = alt.binding_select(
-        options=list(overview.HEAD_MEASURES), labels=labels, name="Colour the map by ", element=f"#{CONTROLS}"
+        options=list(overview.HEAD_MEASURES), labels=labels, name="Color the map by ", element=f"#{CONTROLS}"
     )
     measure = alt.param(name="measure", value="separability", bind=menu)
     count = table["head"].n_unique()

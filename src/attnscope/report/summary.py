@@ -13,7 +13,7 @@ from attnscope.report import overview
 if TYPE_CHECKING:
     import polars as pl
 
-# From dark blue over grey to yellow (the cividis scale), readable with any colour vision.
+# From dark blue over grey to yellow (the cividis scale), readable with any color vision.
 _SCALE = (
     "#00224e",
     "#123570",
