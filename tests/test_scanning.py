@@ -134,6 +134,11 @@ def test_an_encoder_runs_once_for_each_length_with_its_special_tokens(text: str)
     assert result.rows["length"].unique().sort().to_list() == [11, 17]
 
 
+def test_an_encoder_takes_no_begin_token(text: str) -> None:
+    with pytest.raises(InputError, match="--bos"):
+        scan(build("bert"), text, tokenizer=byte_tokenizer(special=True), lengths=[11], top_n=[3], bos=True)
+
+
 def test_the_model_is_left_as_it_was(tokenizer: Any, text: str) -> None:
     model = build("gpt2").train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -225,6 +230,9 @@ def test_defaults_follow_the_model_and_the_paper() -> None:
         ({"length": 32, "top_n": [32]}, "below 32"),
         ({"top_n": [-1]}, "received -1"),
         ({"top_n": []}, "received none"),
+        ({"top_n": [1.5]}, "received 1.5"),
+        ({"length": "a"}, "received 'a'"),
+        ({"length": True}, "received True"),
         ({"windows": 0}, "received 0"),
         ({"length": 1}, "at least 2"),
         ({"vectors": "keys"}, "value, output, hidden"),

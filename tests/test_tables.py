@@ -40,7 +40,7 @@ def test_a_file_that_fails_half_way_is_not_there(tmp_path: Path) -> None:
 
     (tmp_path / "rows.parquet").write_text("older")
     with pytest.raises(OutputError, match="No space left"):
-        tables.write(tmp_path / "rows.parquet", fail)
+        tables.write_all(tmp_path, {"topn.parquet": lambda path: path.write_text("new"), "rows.parquet": fail})
     assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
     assert (tmp_path / "rows.parquet").read_text() == "older"
 
@@ -49,6 +49,21 @@ def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     save(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_in_the_way_leaves_the_older_run(tmp_path: Path) -> None:
+    save(tmp_path)
+    (tmp_path / "report.html").unlink()
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(OutputError, match="in the way"):
+        save(tmp_path)
+    assert tables.load_run(tmp_path)[2] == RUN
+
+
+def test_a_name_too_long_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="too long"), tables.output_folder(tmp_path / "new" / ("x" * 300)):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["run.json", "rows.parquet", "topn.parquet"])

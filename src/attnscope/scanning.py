@@ -127,10 +127,10 @@ def plan(
     bos: bool = False,
 ) -> Settings:
     """Fill in what was not asked for, and refuse what cannot be."""
-    _check_positive("--length", [] if length is None else [length])
-    _check_positive("--lengths", lengths)
-    _check_positive("--top-n", top_n)
-    _check_positive("--windows", [windows])
+    if length is not None:
+        _whole_numbers("--length", [length])
+    lengths, top_n = _whole_numbers("--lengths", lengths), _whole_numbers("--top-n", top_n)
+    _whole_numbers("--windows", [windows])
     if vectors not in VECTOR_KINDS:
         raise InputError(f"unknown vectors {vectors!r}; use one of {', '.join(VECTOR_KINDS)}")
     size = length or (max(lengths) if lengths else min(DEFAULT_LENGTH, positions or DEFAULT_LENGTH))
@@ -146,16 +146,21 @@ def plan(
         )
     counts = sorted(set(top_n)) if top_n else [n for n in DEFAULT_TOP_N if n < longest]
     if not counts:
-        raise InputError(f"a row of {longest} key has no top set to leave out; use --lengths of at least 2")
+        raise InputError(f"a row of {longest} key has no top set to leave out; use a length of at least 2")
     return Settings(size, tuple(chosen), tuple(counts), windows, vectors, bos)  # type: ignore[arg-type]
 
 
-def _check_positive(name: str, values: Iterable[int] | None) -> None:
-    wrong = [value for value in values or () if value < 1]
+def _whole_numbers(name: str, values: Iterable[int] | None) -> list[int] | None:
+    """The values as a list, every one a whole number from 1 up."""
+    if values is None:
+        return None
+    found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
+    wrong = [value for value in found if not isinstance(value, int) or isinstance(value, bool) or value < 1]
     if wrong:
-        raise InputError(f"{name} takes whole numbers from 1 up; received {wrong[0]}")
-    if values is not None and name != "--length" and not list(values):
+        raise InputError(f"{name} takes whole numbers from 1 up; received {wrong[0]!r}")
+    if not found:
         raise InputError(f"{name} takes at least one number; received none")
+    return found
 
 
 @dataclass
@@ -202,6 +207,10 @@ class _Scan:
         """The windows as the model sees them, special tokens included."""
         tokenizer, size = self.model.tokenizer, self.settings.length
         if not self.model.causal:
+            if self.settings.bos:
+                raise InputError(
+                    f"--bos: {self.model.name} is an encoder with special tokens of its own; leave --bos out"
+                )
             inner = size - len(self._special[0]) - len(self._special[1])
             return windows(tokens, inner, self.settings.windows, self.text.source)
         if not self.settings.bos:

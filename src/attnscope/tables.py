@@ -1,8 +1,8 @@
 """The tables of a run: their schemas, writing and reading.
 
 Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `run.json` and
-`report.html`; `run.json` is written last, so a folder with one is complete. Every file is written beside
-its place and moved there in one step: a reader never sees half of one.
+`report.html`. All are written beside their places before the first is moved to its own, `run.json` last: a
+reader never sees half a file, and a run that cannot be written leaves an older one as it was.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,50 +66,64 @@ TOPN = pl.Schema(
 @contextmanager
 def output_folder(path: Path) -> Iterator[Path]:
     """A folder that can be written, checked before any work; taken back if the work fails and it is new."""
-    created = [p for p in (path, *path.parents) if not p.exists()]
+    created: list[Path] = []
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path, prefix=".attnscope-"):
-            pass
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise OutputError(f"cannot write to the output folder {str(path)!r}: {reason}; choose another --out") from None
-    try:
+        try:
+            created += [p for p in (path, *path.parents) if not p.exists()]
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path, prefix=".attnscope-"):
+                pass
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            shown = str(path) if len(str(path)) < 200 else f"{str(path)[:200]}..."
+            raise OutputError(f"cannot write to the output folder {shown!r}: {reason}; choose another --out") from None
         yield path
     except BaseException:
         for folder in created:
-            try:
+            with suppress(OSError):  # not empty, or never made
                 folder.rmdir()
-            except OSError:
-                break
         raise
 
 
-def write(path: Path, write_to: Callable[[Path], object]) -> None:
-    """Write a file beside its place and move it there in one step."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    os.close(handle)
+def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
+    """Write files beside their places, then move them there: all are written before the first is moved."""
+    umask = os.umask(0)
+    os.umask(umask)
+    staged: dict[Path, Path] = {}
     try:
-        write_to(Path(name))
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(path)
+        for name, write_to in files.items():
+            place = folder / name
+            if place.is_dir():
+                raise OutputError(f"cannot write {str(place)!r}: a folder is in the way")
+            handle, beside = tempfile.mkstemp(dir=folder, prefix=f".{name}-")
+            os.close(handle)
+            staged[place] = Path(beside)
+            write_to(staged[place])
+            staged[place].chmod(0o666 & ~umask)
+        for place, beside_it in staged.items():
+            beside_it.replace(place)
     except OSError as error:
+        if isinstance(error, OutputError):
+            raise
         reason = error.strerror or type(error).__name__
-        raise OutputError(f"cannot write {str(path)!r}: {reason}") from error
+        raise OutputError(f"cannot write to {str(folder)!r}: {reason}") from error
     finally:
-        Path(name).unlink(missing_ok=True)
+        for beside_it in staged.values():
+            beside_it.unlink(missing_ok=True)
 
 
 def save_run(folder: Path, rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], report: str) -> None:
     """Write a finished run; an older one in the same folder is replaced."""
-    (folder / "run.json").unlink(missing_ok=True)
-    write(folder / "rows.parquet", rows.write_parquet)
-    write(folder / "topn.parquet", topn.write_parquet)
-    write(folder / "report.html", lambda path: path.write_text(report, encoding="utf-8"))
-    text = json.dumps(run, indent=1, allow_nan=False) + "\n"
-    write(folder / "run.json", lambda path: path.write_text(text, encoding="utf-8"))
+    record = json.dumps(run, indent=1, allow_nan=False) + "\n"
+    write_all(
+        folder,
+        {
+            "rows.parquet": rows.write_parquet,
+            "topn.parquet": topn.write_parquet,
+            "report.html": lambda path: path.write_text(report, encoding="utf-8"),
+            "run.json": lambda path: path.write_text(record, encoding="utf-8"),
+        },
+    )
 
 
 def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:

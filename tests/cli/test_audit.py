@@ -101,3 +101,20 @@ def test_a_file_without_claims_or_no_file_is_named(tmp_path: Path, capsys: pytes
 def test_a_negative_seed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["audit", "--seed=-1"]) == 2
     assert "received -1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"def broken(:", b"\x00\x01", b"raise ValueError('on purpose')", b"import sys; sys.exit(7)"],
+    ids=["syntax", "binary", "raises", "exits"],
+)
+def test_a_file_of_own_claims_that_cannot_be_run_is_one_line(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_bytes(content)
+    assert run(["audit", "--own", str(file)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("attnscope: ")

@@ -114,6 +114,9 @@ def test_a_broken_head_ends_with_exit_code_3(
         (["--dtype", "int8"], "int8"),
         (["--device", "tpu:9"], "tpu:9"),
         (["--windows", "0"], "received 0"),
+        (["--device", "meta"], "meta"),
+        (["--revision", "main"], "--revision main"),
+        (["--out", "x" * 300], "too long"),
         (["--unknown"], "--unknown"),
         (["--out", "a-file/out"], "a-file/out"),
         (["--bos", "--windows", "900"], "tokens, too few"),
@@ -143,7 +146,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert run(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    (line,) = captured.err.strip().splitlines()
+    (line,) = captured.err.splitlines()
     assert line.startswith("attnscope: ")
     assert message in line
     assert sorted(path.name for path in tmp_path.iterdir()) == before

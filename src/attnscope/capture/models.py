@@ -65,6 +65,8 @@ def load_model(
     """Load a model and its tokenizer, ready to scan."""
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
+    if revision is not None and (model is None or not isinstance(model, str) or Path(model).exists()):
+        raise InputError(f"--revision {revision} is for models of a hub; leave it out for {model or 'the sample'}")
     if isinstance(model, transformers.PreTrainedModel):
         return _given(model, tokenizer)
     if not isinstance(model, str | Path | None):
@@ -157,6 +159,8 @@ def _device(device: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device {device!r} cannot be used ({reason}); try --device cpu") from None
+    if place.type == "meta":
+        raise InputError("device 'meta' holds no numbers to measure; try --device cpu")
     return place
 
 

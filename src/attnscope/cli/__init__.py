@@ -28,6 +28,7 @@ app = App(
     name="attnscope",
     help="Measure how much an attention head can still tell apart.",
     version=__version__,
+    suppress_keyboard_interrupt=False,  # `run` answers it
     help_epilogue="Start with: attnscope scan   (the embedded model, no network needed)",
 )
 app.command(scan)

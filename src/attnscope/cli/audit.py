@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json as json_module
 import math
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -87,7 +88,13 @@ def _own_claims(path: Path) -> list[Claim[Any]]:
 
     if not path.is_file():
         raise InputError(f"--own takes a Python file, and there is none at {path}")
-    found = [value for value in runpy.run_path(str(path)).values() if isinstance(value, Claim)]
+    try:
+        with redirect_stdout(sys.stderr):  # standard output is for the answer
+            defined = runpy.run_path(str(path))
+    except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split()) or "no message"
+        raise InputError(f"{path} cannot be run: {type(error).__name__}: {reason}") from error
+    found = [value for value in defined.values() if isinstance(value, Claim)]
     if not found:
         raise InputError(f"{path} defines no attnscope.theory.audit.Claim; see docs/theory.md for an example")
     return found
@@ -106,7 +113,8 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total)
         started = 0
 

@@ -15,9 +15,9 @@ bench = App(name="bench", help="Measure speed and error against peers, as ratios
 def normalizers(
     *,
     rows: int = 147_456,
-    lengths: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = (128, 1024, 8192),
+    lengths: Annotated[tuple[int, ...], Parameter(consume_multiple=True, negative="")] = (128, 1024, 8192),
     repeats: int = 5,
-    only: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
+    only: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = (),
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Time every normalizer against torch.softmax, and against the entmax package where it is installed.
@@ -27,7 +27,7 @@ def normalizers(
     rows
         Rows at length 1,024; other lengths get as many as make the same number of logits.
     lengths
-        Row lengths to measure.
+        Row lengths to measure, as --lengths 128 1024.
     repeats
         Repeats of each measurement; medians are reported.
     only

@@ -86,6 +86,7 @@ def scan(
     from attnscope.scanning import scan as scan_model
     from attnscope.tables import output_folder
 
+    chosen_lengths, chosen_n = _numbers("--lengths", lengths), _numbers("--top-n", top_n)
     content = read_text(text)
     console = Console(stderr=True) if json else Console()
     with output_folder(out or _default_folder(model)) as folder, _progress() as progress:
@@ -93,8 +94,8 @@ def scan(
             model,
             content,
             length=length,
-            lengths=_numbers("--lengths", lengths),
-            top_n=_numbers("--top-n", top_n),
+            lengths=chosen_lengths,
+            top_n=chosen_n,
             vectors=vectors,
             windows=windows,
             bos=bos,
@@ -135,7 +136,8 @@ def _progress() -> Iterator[Progress]:
         TextColumn("layers"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("loading the model", total=None)
         yield lambda done, total: bar.update(task, description="scanning", completed=done, total=total)
 

@@ -6,7 +6,8 @@ dimension and any leading shape. Whatever the normalizer,
 - float16 and bfloat16 logits are computed in float32 and returned in their own type;
 - a key that is not visible, or whose logit is -inf, gets exactly 0 and never counts in the length;
 - a row with nothing visible gives zeros, and zero gradients;
-- NaN or +inf in a row gives NaN on the visible keys of that row alone.
+- NaN or +inf in a row gives NaN on the visible keys of that row alone (sigmoid, where keys do not
+  meet, on that key alone, and +inf gives 1).
 
 To add one: subclass `MappedNormalizer` if it is one of the maps of `_maps.py` on scaled logits,
 `Normalizer` otherwise; state its facts; decorate it with `register`. The table-driven tests then
@@ -96,7 +97,7 @@ class RowMap:
         )
 
 
-# The supremum of the Jacobian norm of each map at scale 1: theory.md 8 and 10.
+# The supremum of the Jacobian norm of each map at scale 1; docs/normalizers.md lists them as Lipschitz constants.
 _SUPREMUM: dict[Kind, float] = {
     "softmax": 0.5,
     "topk": math.inf,
@@ -134,6 +135,8 @@ class MappedNormalizer(Normalizer):
     def _jacobian(self, logits: Tensor, visible: Tensor | None) -> tuple[RowMap, Tensor, Tensor]:
         """The map, u, and U of each row."""
         z, visible = prepare(logits.detach(), visible)
+        if z.shape[-1] == 0:
+            raise InputError(f"a row without keys has no Jacobian; received logits of shape {tuple(logits.shape)}")
         m = self._fitted(z, visible)
         w = apply_map(m.kind, z, visible, m.scale, m.alpha, m.sink, m.k).detach().double()
         u = factors(m.kind, w, None if m.alpha is None else m.alpha.detach().double())

@@ -14,8 +14,8 @@ _HALF = (torch.float16, torch.bfloat16)
 def prepare(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Logits in the type they are computed in, and a mask that broadcasts against them.
 
-    float16 and bfloat16 are computed in float32. `visible` may have any shape that broadcasts
-    with the logits.
+    float16 and bfloat16 are computed in float32. `visible` may have any shape that broadcasts to
+    that of the logits.
     """
     if not isinstance(logits, Tensor) or not logits.dtype.is_floating_point:
         kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
@@ -36,7 +36,12 @@ def prepare(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | No
         raise InputError(
             f"visible of shape {tuple(visible.shape)} does not broadcast against logits of shape {tuple(logits.shape)}"
         ) from None
-    return z.expand(shape), visible.to(z.device).expand(shape)
+    if shape != logits.shape:
+        raise InputError(
+            f"visible of shape {tuple(visible.shape)} would enlarge logits of shape {tuple(logits.shape)}: "
+            "expand the logits first"
+        )
+    return z, visible.to(z.device).expand(shape)
 
 
 def lengths(z: Tensor, visible: Tensor | None) -> Tensor:
