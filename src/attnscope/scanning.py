@@ -150,7 +150,7 @@ def plan(
     return Settings(size, tuple(chosen), tuple(counts), windows, vectors, bos)  # type: ignore[arg-type]
 
 
-def _whole_numbers(name: str, values: Iterable[int] | None) -> list[int] | None:
+def _whole_numbers(name: str, values: Any) -> list[int] | None:
     """The values as a list, every one a whole number from 1 up."""
     if values is None:
         return None
