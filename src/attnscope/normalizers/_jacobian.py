@@ -2,9 +2,9 @@
 
 None of the Jacobians is ever built. The family's own is a diagonal less a rank-one matrix, and
 its largest eigenvalue the root of a secular equation between the two largest entries of the
-diagonal (theory.md 8). Normalizers outside the family have a diagonal plus a few rank-one terms:
-there the number of eigenvalues of J J^T above a level follows from the inertia of a matrix of
-twice that few rows, and bisection finds the level above which there is none.
+diagonal (docs/theory.md, "Gradients"). Normalizers outside the family have a diagonal plus a few
+rank-one terms: there the number of singular values above a level follows from the inertia of a
+matrix of twice that few rows, and bisection finds the level above which there is none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from torch import Tensor
 
 from attnscope import _secular
 
-_BISECTIONS = 60
+_BISECTIONS = 56
+_SPLIT = 0.47  # halves would meet the poles of rows of simple fractions, where counts are least reliable
+_OFF_POLE = 1e-13
+_DOMINANT = 0.75
 
 
 def largest_eigenvalue(u: Tensor, total: Tensor) -> Tensor:
@@ -40,15 +43,47 @@ def eigenvalue_bound(u: Tensor, total: Tensor) -> Tensor:
     return torch.minimum(u.amax(-1), circles.amax(-1))
 
 
+def others(p: Tensor, where: Tensor) -> Tensor:
+    """1 - p at the key `where`, (..., 1), with all its digits where p is nearly 1."""
+    return p.scatter(-1, where, 0.0).sum(-1, keepdim=True)
+
+
+def dominant(p: Tensor, where: Tensor) -> Tensor:
+    """1 at the key `where` (..., 1) if nearly all the weight is on it, 0 elsewhere: the row to hand to `with_cross`.
+
+    Below that weight nothing cancels, and a tied key must stay among its equals: the norm of such
+    rows is an entry of the diagonal, and to half the digits only once a tied entry is taken out.
+    """
+    return torch.zeros_like(p).scatter(-1, where, (p.gather(-1, where) > _DOMINANT).to(p.dtype))
+
+
+def with_cross(
+    diagonal: Tensor, left: Tensor, right: Tensor, at: Tensor, row: Tensor, column: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """diag(d) + A B^T with one row and the same column replaced by the given entries, as terms of the same kind.
+
+    On the key that takes nearly all the weight, d and the entry of A B^T cancel, which can cost
+    the rest of the matrix all its digits. `at` is 1 at that key and 0 elsewhere, or 0 throughout
+    to replace nothing. `row` has that key's own entry; in `column` it is not read.
+    """
+    off = 1 - at
+    row = row * at.sum(-1, keepdim=True)
+    left = torch.cat([left * off.unsqueeze(-1), torch.stack([at, column * off], dim=-1)], dim=-1)
+    right = torch.cat([right * off.unsqueeze(-1), torch.stack([row, at], dim=-1)], dim=-1)
+    return diagonal * off, left, right
+
+
 def low_rank_norm(diagonal: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """The largest singular value of J = diag(d) + A B^T in each row.
 
-    `diagonal` is (..., n), `left` and `right` hold the columns of A and B as (..., n, rank).
-    J J^T = diag(d^2) + W C W^T with W = [A, d B] and C = [[B^T B, I], [I, 0]]. By the additivity
-    of inertia in the bordered matrix [[diag(d^2) - s, W], [W^T, -C^-1]], the number of eigenvalues
-    above s is
+    `diagonal` is (..., n), `left` and `right` hold the columns of A and B as (..., n, rank). The
+    result is as exact as d and A B^T allow: relative to their sizes, so they should not cancel.
 
-        #{d_i^2 > s} + (positive eigenvalues of -C^-1 - W^T (diag(d^2) - s)^-1 W) - rank.
+    The singular values are the positive eigenvalues of [[0, J], [J^T, 0]] = K + U C U^T with
+    K = [[0, diag(d)], [diag(d), 0]], U = [[A, 0], [0, B]] and C = C^-1 = [[0, I], [I, 0]]. By the
+    additivity of inertia in the bordered matrix [[K - s, U], [U^T, -C]], the number of those above s is
+
+        #{|d_i| > s} + (positive eigenvalues of -C - U^T (K - s)^-1 U) - rank.
     """
     d, a, b = diagonal.double(), left.double(), right.double()
     broken = ~(d.isfinite().all(-1) & a.isfinite().all((-2, -1)) & b.isfinite().all((-2, -1)))
@@ -56,20 +91,28 @@ def low_rank_norm(diagonal: Tensor, left: Tensor, right: Tensor) -> Tensor:
     d = torch.where(hide, 0.0, d)
     a, b = torch.where(hide.unsqueeze(-1), 0.0, a), torch.where(hide.unsqueeze(-1), 0.0, b)
     rank = a.shape[-1]
-    w = torch.cat([a, d.unsqueeze(-1) * b], dim=-1)
-    eye = torch.eye(rank, dtype=d.dtype, device=d.device).expand(*d.shape[:-1], rank, rank)
-    # -C^-1 = [[0, -I], [-I, B^T B]]
-    corner = torch.cat([torch.cat([torch.zeros_like(eye), -eye], dim=-1), torch.cat([-eye, b.mT @ b], dim=-1)], dim=-2)
-    squares = d.square()
-    low = torch.zeros_like(d[..., 0])
-    high = d.abs().amax(-1) + (a.norm(dim=-2) * b.norm(dim=-2)).sum(-1)
+    # J over a bound of its norm, A and B of equal size: the small matrix then has no scale of its
+    # own, however small J is, and its eigenvalues keep their signs
+    a_size, b_size = a.norm(dim=-2, keepdim=True), b.norm(dim=-2, keepdim=True)
+    size = d.abs().amax(-1) + (a_size * b_size).sum((-2, -1))
+    scale = torch.where(size > 0, size, 1.0).unsqueeze(-1)
+    d = d / scale
+    common = (a_size / scale.unsqueeze(-1)).sqrt() * b_size.sqrt()
+    a, b = a * (common / torch.where(a_size > 0, a_size, 1.0)), b * (common / torch.where(b_size > 0, b_size, 1.0))
+    eye = torch.eye(rank, dtype=d.dtype, device=d.device)
+    low, high = torch.zeros_like(size), torch.ones_like(size)
     for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        level = middle.square().unsqueeze(-1)
-        away = squares - level
-        # a level that meets a pole is moved off it by less than the bisection resolves
-        away = torch.where(away == 0, -torch.finfo(d.dtype).tiny - 1e-30 * level, away)
-        small = corner - w.mT @ (w / away.unsqueeze(-1))
-        above = (away > 0).sum(-1) + (torch.linalg.eigvalsh(small) > 0).sum(-1) - rank
+        middle = low + _SPLIT * (high - low)
+        level = middle.unsqueeze(-1)
+        gap = level - d.abs()
+        # a level that meets a pole is moved off it by less than the result is exact to
+        gap = torch.where(gap.abs() < _OFF_POLE * level, _OFF_POLE * level, gap)
+        inverse = (1 / (gap * (level + d.abs()))).unsqueeze(-1)
+        own, mixed = level.unsqueeze(-1) * inverse, d.unsqueeze(-1) * inverse
+        corner = a.mT @ (mixed * b) - eye
+        small = torch.cat(
+            [torch.cat([a.mT @ (own * a), corner], dim=-1), torch.cat([corner.mT, b.mT @ (own * b)], dim=-1)], dim=-2
+        )
+        above = (gap < 0).sum(-1) + (torch.linalg.eigvalsh(small) > 0).sum(-1) - rank
         low, high = torch.where(above > 0, middle, low), torch.where(above > 0, high, middle)
-    return torch.where(broken, torch.nan, high)
+    return torch.where(broken, torch.nan, high * size)

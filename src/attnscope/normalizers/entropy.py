@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register
-from attnscope.normalizers._jacobian import eigenvalue_bound, low_rank_norm
+from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, low_rank_norm, others, with_cross
 from attnscope.normalizers._rows import live, prepare
 
 _COEFFICIENTS = (-0.037, 0.481, -2.3, 4.917, -1.791)  # highest power first
@@ -82,7 +82,13 @@ class AdaptiveTemperature(Normalizer):
         """The largest singular value of beta (diag p - p p^T) + ((diag p - p p^T) z) (grad beta)^T."""
         beta, p, spread, to_beta = self._terms(logits, visible)
         left = torch.stack([-beta * p, spread], dim=-1)
-        return low_rank_norm(beta * p, left, torch.stack([p, to_beta], dim=-1)).to(logits.dtype)
+        right = torch.stack([p, to_beta], dim=-1)
+        top = p.argmax(-1, keepdim=True)
+        p_top, spread_top, to_beta_top = p.gather(-1, top), spread.gather(-1, top), to_beta.gather(-1, top)
+        own = beta * p_top * others(p, top) + spread_top * to_beta_top
+        row = (-beta * p_top * p + spread_top * to_beta).scatter(-1, top, own)
+        column = -beta * p * p_top + spread * to_beta_top
+        return low_rank_norm(*with_cross(beta * p, left, right, dominant(p, top), row, column)).to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """beta h(p_max) + |(diag p - p p^T) z| |grad beta|."""

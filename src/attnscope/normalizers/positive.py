@@ -2,7 +2,7 @@
 
 Computed as softmax(log F(z)), which neither overflows nor divides by a vanishing sum. Its
 Jacobian is (diag(p) - p p^T) diag(g), g = (ln F)'(z): a diagonal plus one rank-one term, with norm
-at most max|g| h(p_max) (J1 of theory.md 8).
+at most max|g| h(p_max) (J1 of docs/theory.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional
 from attnscope.errors import InputError
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register
-from attnscope.normalizers._jacobian import eigenvalue_bound, low_rank_norm
+from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, low_rank_norm, others, with_cross
 from attnscope.normalizers._rows import live, prepare
 
 _LINEAR_BELOW = -30.0
@@ -97,7 +97,12 @@ class FNormalizer(Normalizer):
     def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """The largest singular value of diag(p g) - p (p g)^T."""
         p, g = self._slopes(logits, visible)
-        return low_rank_norm(p * g, -p.unsqueeze(-1), (p * g).unsqueeze(-1)).to(logits.dtype)
+        top = p.argmax(-1, keepdim=True)
+        p_top, g_top = p.gather(-1, top), g.gather(-1, top)
+        row = (-p_top * p * g).scatter(-1, top, p_top * g_top * others(p, top))
+        column = -p * p_top * g_top
+        terms = with_cross(p * g, -p.unsqueeze(-1), (p * g).unsqueeze(-1), dominant(p, top), row, column)
+        return low_rank_norm(*terms).to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """max|g| h(p_max), the maximum over the visible keys."""

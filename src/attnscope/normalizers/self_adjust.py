@@ -5,7 +5,7 @@
 
 with the minimum and maximum over the visible keys, and w = p where D = 0.
 
-Neither keeps the Jacobian bounded (theory.md 10). The raw form's norm grows with the logits; the
+Neither keeps the Jacobian bounded. The raw form's norm grows with the logits; the
 scaled form's is inf in the limit of small logits: z = (t, 0, -t) has 2.2, 20.6, 204 at
 t = 0.1, 0.01, 0.001.
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 from attnscope.errors import InputError
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register
-from attnscope.normalizers._jacobian import eigenvalue_bound, low_rank_norm
+from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, low_rank_norm, others, with_cross
 from attnscope.normalizers._rows import live, prepare
 
 
@@ -66,7 +66,12 @@ class SelfAdjustRaw(Normalizer):
         z, present = _filled(logits.detach(), visible)
         z = z.double()
         p = apply_map("softmax", z, present)
-        return low_rank_norm(p * (1 + z), -(z * p).unsqueeze(-1), p.unsqueeze(-1)).to(logits.dtype)
+        top = p.argmax(-1, keepdim=True)
+        p_top, z_top = p.gather(-1, top), z.gather(-1, top)
+        row = (-z_top * p_top * p).scatter(-1, top, p_top * (1 + z_top * others(p, top)))
+        at = dominant(p, top)
+        terms = with_cross(p * (1 + z), -(z * p).unsqueeze(-1), p.unsqueeze(-1), at, row, -z * p * p_top)
+        return low_rank_norm(*terms).to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """p_max + max|z| h(p_max)."""
@@ -126,9 +131,20 @@ class SelfAdjustScaled(Normalizer):
         top, where_top = torch.where(present, z, -torch.inf).max(-1, keepdim=True)
         at_bottom = torch.zeros_like(z).scatter(-1, where_bottom, 1.0) * (bottom < 0)
         at_top = torch.zeros_like(z).scatter(-1, where_top, 1.0) * (top > 0)
-        left = torch.stack([a * p, p * (1 - a) / spread, a * p / spread], dim=-1)
+        # 1/D and the entry at the same key of the two last terms leave exactly 0 at a negative
+        # minimum, where a = 0 whatever the logits, and at a positive maximum, where a = 1
+        moving = p * (1 - at_bottom) * (1 - at_top) / spread
+        to_low = (top.clamp(min=0.0) - z) / spread
+        diagonal = a * p + moving
+        left = torch.stack([a * p, moving * to_low, moving * a], dim=-1)
         right = -torch.stack([p, at_bottom, at_top], dim=-1)
-        norm = low_rank_norm(p * (a + 1 / spread), left, right)
+
+        p_top, a_top = p.gather(-1, where_top), a.gather(-1, where_top)
+        own = a_top * p_top * others(p, where_top) + moving.gather(-1, where_top)
+        row = -a_top * p_top * p - moving.gather(-1, where_top) * to_low.gather(-1, where_top) * at_bottom
+        column = -a * p * p_top - moving * a * at_top.gather(-1, where_top)
+        row = row.scatter(-1, where_top, own)
+        norm = low_rank_norm(*with_cross(diagonal, left, right, dominant(p, where_top), row, column))
         return torch.where(self._flat(z, present), torch.inf, norm).to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
