@@ -1,4 +1,4 @@
-"""Closed forms of the theory that the normalizers must reproduce; numbers are from the audit's sections 8 to 13."""
+"""Closed forms of the theory that the normalizers must reproduce."""
 
 from __future__ import annotations
 

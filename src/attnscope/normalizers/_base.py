@@ -96,7 +96,7 @@ class RowMap:
         )
 
 
-# The supremum of the Jacobian norm of each map at scale 1: theory.md 8 and 10.
+# The supremum of the Jacobian norm of each map at scale 1; docs/normalizers.md lists them as Lipschitz constants.
 _SUPREMUM: dict[Kind, float] = {
     "softmax": 0.5,
     "topk": math.inf,

@@ -74,7 +74,7 @@ class Sigmoid(MappedNormalizer):
 
     Ramapuram et al. 2024 (arXiv 2409.04431), where the bias may also be fixed for all lengths.
     No key takes weight from another and nothing holds the total to one: with logits in [-a, a] it
-    lies between n / (1 + n e^a) and n / (1 + n e^-a) (theory.md 10).
+    lies between n / (1 + n e^a) and n / (1 + n e^-a).
     """
 
     bias: Tensor | float | None = None

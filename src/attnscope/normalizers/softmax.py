@@ -7,7 +7,7 @@
 | logn | softmax(z max(1, ln n / ln n_train)) | max(1, ln n / ln n_train) |
 
 n is the number of visible keys. For all three the Jacobian norm is c lambda_max(diag(p) - p p^T),
-at most c h(p_max) <= c / 2 (theory.md 8).
+at most c h(p_max) <= c / 2 (docs/theory.md, "Gradients").
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SSMax(MappedNormalizer):
 
     `s` and `b` are numbers or tensors over rows; the paper learns s for each head and finds
     values about 0.43. A top gap g with s g > 1 keeps its weight at any length; the Jacobian norm
-    grows with it, up to |s ln n + b| / 2 (theory.md 10).
+    grows with it, up to |s ln n + b| / 2.
     """
 
     s: Tensor | float = 0.43

@@ -9,7 +9,7 @@
 | asentmax | entmax_alpha(c z) | given | delta + beta (ln n)^gamma |
 | lipmax | entmax_alpha(c z) | given | smooth minimum of K and kappa ln n |
 
-tau is what makes a row sum to one. For 1 < alpha <= 2 entmax is 1-Lipschitz (theory.md 10), so
+tau is what makes a row sum to one. For 1 < alpha <= 2 entmax is 1-Lipschitz, so
 that a scale c bounds the Jacobian norm of all but topk, which jumps where ranks k and k+1 tie.
 """
 
@@ -69,7 +69,7 @@ class Sparsemax(MappedNormalizer):
     """The Euclidean projection of z on the simplex, max(z - tau, 0) (Martins and Astudillo 2016).
 
     The largest weight is min over m of 1/m + z_(1) - mean of the m largest. At a given Jacobian
-    budget no permutation-equivariant normalizer has a larger one (Theorem S, theory.md 13).
+    budget no permutation-equivariant normalizer has a larger one (Theorem S, docs/theory.md).
     """
 
     name: ClassVar[str] = "sparsemax"
@@ -222,11 +222,11 @@ def capped_scale(n: Tensor, kappa: Tensor | float, cap: Tensor | float) -> Tenso
 @register
 @dataclass(frozen=True, eq=False)
 class Lipmax(MappedNormalizer):
-    """Capped length-adaptive entmax, entmax_alpha(theta_n z), theta_n <= K (theory.md 13).
+    """Capped length-adaptive entmax, entmax_alpha(theta_n z), theta_n <= K.
 
     Symbols: `cap` is K, `kappa` is kappa. The Jacobian norm is at most K for every row and every
     length; a top gap g keeps the weight min(1, (alpha-1) theta_n g)^(1/(alpha-1)) whatever the
-    length; alpha = 2 has the largest top weight that K allows (Theorem S).
+    length; alpha = 2 has the largest top weight that K allows (Theorem S, docs/theory.md).
 
     K limits how finely logits are told apart, so it means something only when their size is
     fixed: normalize queries and keys, as `LearnedLipmax.logits` does.
