@@ -10,7 +10,16 @@ from typing import Any
 
 from attnscope.errors import InputError
 from attnscope.theory.audit import Claim
-from attnscope.theory.claims import distance, expectation, geometry, gradient, heads, selectivity, vanishing
+from attnscope.theory.claims import (
+    distance,
+    expectation,
+    geometry,
+    gradient,
+    heads,
+    normalizers,
+    selectivity,
+    vanishing,
+)
 
 CLAIMS: tuple[Claim[Any], ...] = (
     *vanishing.CLAIMS,
@@ -20,6 +29,7 @@ CLAIMS: tuple[Claim[Any], ...] = (
     *gradient.CLAIMS,
     *heads.CLAIMS,
     *selectivity.CLAIMS,
+    *normalizers.CLAIMS,
 )
 
 
