@@ -51,8 +51,8 @@ def others(p: Tensor, where: Tensor) -> Tensor:
 def dominant(p: Tensor, where: Tensor) -> Tensor:
     """1 at the key `where` (..., 1) if nearly all the weight is on it, 0 elsewhere: the row to hand to `with_cross`.
 
-    Below that weight nothing cancels, and a tied key must stay among its equals: the norm of such
-    rows is an entry of the diagonal, and to half the digits only once a tied entry is taken out.
+    Below that weight little cancels, and tied keys must stay together: the norm of such a row can
+    be their common entry of the diagonal, which the counts find to half the digits without one of them.
     """
     return torch.zeros_like(p).scatter(-1, where, (p.gather(-1, where) > _DOMINANT).to(p.dtype))
 
