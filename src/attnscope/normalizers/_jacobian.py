@@ -37,9 +37,9 @@ def eigenvalue_bound(u: Tensor, total: Tensor) -> Tensor:
     total = total.double()
     sums = u.sum(-1, keepdim=True)
     where = u.argmax(-1, keepdim=True)
-    others = (sums - u).scatter(-1, where, u.scatter(-1, where, 0.0).sum(-1, keepdim=True))
+    besides = (sums - u).scatter(-1, where, others(u, where))
     safe = torch.where(total > 0, total, 1.0)
-    circles = u * (2 * others + (total - sums).clamp(min=0.0)) / safe
+    circles = u * (2 * besides + (total - sums).clamp(min=0.0)) / safe
     return torch.minimum(u.amax(-1), circles.amax(-1))
 
 
