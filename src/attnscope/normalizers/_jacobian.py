@@ -37,9 +37,9 @@ def eigenvalue_bound(u: Tensor, total: Tensor) -> Tensor:
     total = total.double()
     sums = u.sum(-1, keepdim=True)
     where = u.argmax(-1, keepdim=True)
-    others = (sums - u).scatter(-1, where, u.scatter(-1, where, 0.0).sum(-1, keepdim=True))
+    besides = (sums - u).scatter(-1, where, others(u, where))
     safe = torch.where(total > 0, total, 1.0)
-    circles = u * (2 * others + (total - sums).clamp(min=0.0)) / safe
+    circles = u * (2 * besides + (total - sums).clamp(min=0.0)) / safe
     return torch.minimum(u.amax(-1), circles.amax(-1))
 
 
@@ -51,8 +51,8 @@ def others(p: Tensor, where: Tensor) -> Tensor:
 def dominant(p: Tensor, where: Tensor) -> Tensor:
     """1 at the key `where` (..., 1) if nearly all the weight is on it, 0 elsewhere: the row to hand to `with_cross`.
 
-    Below that weight nothing cancels, and a tied key must stay among its equals: the norm of such
-    rows is an entry of the diagonal, and to half the digits only once a tied entry is taken out.
+    Below that weight little cancels, and tied keys must stay together: the norm of such a row can
+    be their common entry of the diagonal, which the counts find to half the digits without one of them.
     """
     return torch.zeros_like(p).scatter(-1, where, (p.gather(-1, where) > _DOMINANT).to(p.dtype))
 
