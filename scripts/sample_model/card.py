@@ -70,7 +70,7 @@ def uniform_previous() -> float:
 def verdict(score: float) -> str:
     """What the best induction score means, in words."""
     if score < 10 / (1.5 * INDUCTION_HALF):
-        return "No head does this on tokens in random order: it follows repetitions only where the text is familiar."
+        return "No induction head has formed."
     return "It has learned to copy whatever it is given."
 
 

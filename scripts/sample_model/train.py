@@ -5,8 +5,8 @@
 A 6-layer, 6-head GPT-2 with its own byte-level BPE. Decisions:
 
 - Full windows of 1,024 tokens in every step: on a CPU they cost no more than short ones.
-- One window in `REPEATED_SHARE` ends in a copy of its own first half. Documentation
-  repeats itself, but 0.7 M tokens of it are too few for induction heads to form reliably.
+- One window in `REPEATED_SHARE` ends in a copy of its own first half, meant to help induction heads to form.
+  It did not: the copy always stands at the same distance, and the card's induction scores are zero.
 - Muon for the matrices of the blocks, AdamW for embeddings, biases and gains.
   `torch.optim.Muon` orthogonalises in bfloat16, which takes longer on a CPU without such
   instructions than the step itself; the one here does it in float32.
