@@ -126,11 +126,12 @@ def optimizers(model: GPT2LMHeadModel) -> dict[torch.optim.Optimizer, float]:
 @torch.no_grad()
 def held_out_loss(model: GPT2LMHeadModel, tokens: torch.Tensor, windows: int) -> float:
     """Mean loss in nats per token over the first full windows."""
+    training = model.training
     model.eval()
     losses = [
         model(input_ids=w[None], labels=w[None]).loss.item() for w in tokens[: windows * CONTEXT].view(windows, CONTEXT)
     ]
-    model.train()
+    model.train(training)
     return sum(losses) / len(losses)
 
 
