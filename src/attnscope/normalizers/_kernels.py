@@ -131,6 +131,18 @@ def exponentials(row: Any, lead: Any) -> Any:
 
 
 @helper
+def block_sum(row: Any) -> Any:
+    total = 0.0
+    for first in range(0, row.size, BLOCK):
+        block = row[first : first + BLOCK]
+        part = row.dtype.type(0)
+        for j in range(block.size):
+            part += block[j]
+        total += part
+    return total
+
+
+@helper
 def multiply(row: Any, factor: Any) -> None:
     for j in range(row.size):
         row[j] *= factor

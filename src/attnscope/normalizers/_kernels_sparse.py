@@ -78,9 +78,9 @@ def _open_row(source: Any, seen: Any, scale: Any, row: Any, quarters: Any, lanes
 
 
 @helper
-def _shift(values: Any, top: Any, scale: Any, target: Any) -> None:
+def _shift(values: Any, top: Any, scale: Any) -> None:
     for j in range(values.size):
-        target[j] = (values[j] - top) * scale
+        values[j] = (values[j] - top) * scale
 
 
 @helper
@@ -146,7 +146,7 @@ def sparsemax(z: Any, visible: Any, index: Any, scale: Any, out: Any, start: int
         row, top, factor = _open_row(z[r], seen_row(visible, index, r), scale[r], out[r], quarters, lanes)
         if top == -np.inf:
             continue
-        _shift(lanes, top, factor, lanes)
+        _shift(lanes, top, factor)
         level = _sparsemax_threshold(lanes, -1.0) - _SLACK
         count = _gather(row, lanes, top, factor, out.dtype.type(level), hits, places, values)
         tau = _sparsemax_threshold(values[:count], level)
@@ -188,7 +188,7 @@ def entmax15(z: Any, visible: Any, index: Any, scale: Any, out: Any, start: int,
         if top == -np.inf:
             continue
         factor *= half
-        _shift(lanes, top, factor, lanes)
+        _shift(lanes, top, factor)
         level = _entmax15_threshold(lanes, -1.0, 1e-2) - _SLACK
         count = _gather(row, lanes, top, factor, out.dtype.type(level), hits, places, values)
         tau = _entmax15_threshold(values[:count], level, tolerance)
@@ -280,7 +280,7 @@ def entmax(z: Any, visible: Any, index: Any, scale: Any, alpha: Any, out: Any, s
             continue
         factor *= beta
         exponent = one / beta
-        _shift(lanes, top, factor, lanes)
+        _shift(lanes, top, factor)
         step = max(_entmax_step(lanes, 0.0, beta, exponent, 1e-2) - _SLACK, 0.0)
         count = _gather(row, lanes, top, factor, out.dtype.type(step - 1.0), hits, places, values)
         candidates = values[:count]
