@@ -115,42 +115,40 @@ class _Block:
         )  # fmt: skip
         seen = vectors[low:high]
         means = torch.from_numpy(self.weights[rows, low:high]) @ seen
-        products = contexts.view(-1, dims) @ seen.mT
+        products = (contexts.view(-1, dims) @ seen.mT).view(count, sets, -1).numpy()
         mean_products = means @ seen.mT
         unit_products = unit_contexts.view(-1, dims).float() @ layer.units32[group, low:high].mT
-        farthest = self._farthest(group, rows, low, high, members, sizes)
+        farthest = self._farthest(group, rows, low, high, members, sizes, products)
         _kernels_sets.measure(
             rows, self.weights, self.masks, self.mask_of, vectors.numpy(), units.numpy(),
             layer.norms2[group].numpy(), members, sizes, contexts.numpy(), unit_contexts.numpy(), means.numpy(),
-            low, products.view(count, sets, -1).numpy(), mean_products.numpy(),
+            low, products, mean_products.numpy(),
             unit_products.view(count, sets, -1).numpy(), farthest, self.deltas, self.out, 0, count,
         )  # fmt: skip
 
     def _farthest(
-        self, group: int, rows: NDArray[np.int64], low: int, high: int, members: Any, sizes: Any
+        self, group: int, rows: NDArray[np.int64], low: int, high: int, members: Any, sizes: Any, products: Any
     ) -> NDArray[np.float64]:
         """d1 for each row and set."""
         layer = self.layer
         vectors, squares = layer.vectors[group].numpy(), layer.centred_squares32[group].numpy()
-        found = np.empty(sizes.shape)
-        level = np.empty(self.masks.shape[-1], np.int64)
-        scratch = np.empty((2, high - low), np.float32)
-        listed = len(self.weights) // self.groups >= _MANY_ROWS
+        found = np.full(sizes.shape, np.nan)
+        if len(self.weights) // self.groups >= _MANY_ROWS:
+            pairs = layer.far_pairs(group, high)
+            _kernels_pairs.walk(
+                pairs.low, pairs.high, pairs.gaps, pairs.complete_above, rows, self.weights, self.masks, self.mask_of,
+                vectors, layer.norms2[group].numpy(), members, sizes, low, products, found,
+            )  # fmt: skip
         error = np.float32(2 * layer.centred_error[group])
-        for r, row in enumerate(rows):
-            mask = self.mask_of[row]
-            seen, first, last = self.masks[mask], int(self.starts[mask]), int(self.stops[mask])
-            if listed and last > first:
-                pairs = layer.far_pairs(group, last)
-                if _kernels_pairs.walk(
-                    pairs.low, pairs.high, pairs.gaps, pairs.complete_above, members[r], sizes[r], seen, level, found[r]
-                ):
-                    continue
+        scratch = np.empty((2, high - low), np.float32)
+        for r in np.isnan(found[:, 0]).nonzero()[0]:
+            mask = self.mask_of[rows[r]]
+            first, last = int(self.starts[mask]), int(self.stops[mask])
             own = members[r, : sizes[r, -1]]
             picked = layer.centred32[group, torch.from_numpy(own)]
-            products = (picked @ layer.centred32[group, first:last].mT).numpy()
+            direct = (picked @ layer.centred32[group, first:last].mT).numpy()
             _kernels_pairs.farthest_across(
-                products, squares, error, vectors, first, own, sizes[r], seen, scratch, found[r]
+                direct, squares, error, vectors, first, own, sizes[r], self.masks[mask], scratch, found[r]
             )
         return found
 

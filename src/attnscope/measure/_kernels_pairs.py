@@ -14,6 +14,7 @@ from numba import njit
 from attnscope.normalizers._kernels import RELAXED, compiled, helper
 
 _CHECKED = 64
+_FLOAT64 = 1e-12  # more than the rounding of a squared gap made of products
 
 
 @njit(fastmath={*RELAXED, "nnan"}, error_model="numpy")
@@ -105,35 +106,80 @@ def pair_gaps(vectors: Any, low: Any, high: Any, out: Any) -> None:
         out[i] = np.sqrt(_gap2(vectors[low[i]], vectors[high[i]]))
 
 
+@helper
+def _farthest_from(key: int, products: Any, norms2: Any, vectors: Any, first: int, level: Any) -> float:
+    """The largest distance of a visible key to one key, given the products of its vector with keys from `first` on."""
+    top = 0.0
+    own = norms2[key]
+    for j in range(products.size):
+        value = norms2[first + j] - 2 * products[j] + own
+        top = value if value > top and level[first + j] >= 0 else top
+    longest = 0.0
+    for j in range(products.size):
+        other = norms2[first + j]
+        if level[first + j] >= 0 and other - 2 * products[j] + own >= top - _FLOAT64 * (other + own):
+            longest = max(longest, _gap2(vectors[key], vectors[first + j]))
+    return np.sqrt(longest)
+
+
 @compiled
 def walk(
-    low: Any, high: Any, gaps: Any, complete_above: float, members: Any, counts: Any, seen: Any, level: Any, out: Any
-) -> bool:
-    """d1 of one row for all its sets from pairs in descending order; False if the list ends before an answer.
+    low: Any,
+    high: Any,
+    gaps: Any,
+    complete_above: float,
+    rows: Any,
+    weights: Any,
+    masks: Any,
+    mask_of: Any,
+    vectors: Any,
+    norms2: Any,
+    members: Any,
+    counts: Any,
+    first: int,
+    products: Any,
+    out: Any,
+) -> None:
+    """d1 of a block's rows and sets from pairs in descending order; NaN in all sets of a row whose list was too short.
 
-    A pair is across the cut of set s if one end is in the set and the other is visible and not.
-    `level` is scratch: the smallest set a key is in, `sets` for the other visible keys, -1 for unseen ones.
+    A pair is across the cut of set s if one end is in the set and the other is visible and not. A set of one has few
+    such pairs, so it takes its largest gap from the products with its context.
     """
-    sets = counts.size
-    for j in range(seen.size):
-        level[j] = sets if seen[j] else -1
-    for s in range(sets - 1, -1, -1):
-        for c in range(counts[s]):
-            level[members[c]] = s
-    missing = sets
-    for s in range(sets):
-        out[s] = np.nan
-    for i in range(low.size):
-        if missing == 0 or gaps[i] < complete_above:
-            break
-        a, b = level[low[i]], level[high[i]]
-        if a < 0 or b < 0 or a == b:
-            continue
-        for s in range(min(a, b), max(a, b)):
-            if out[s] != out[s]:
-                out[s] = gaps[i]
+    sets = counts.shape[1]
+    # The smallest set a key is in, `sets` for the other visible keys, -1 for unseen ones.
+    level = np.empty(weights.shape[1], np.int64)
+    for r in range(rows.size):
+        seen = masks[mask_of[rows[r]]]
+        for j in range(seen.size):
+            level[j] = sets if seen[j] else -1
+        for s in range(sets - 1, -1, -1):
+            for c in range(counts[r, s]):
+                level[members[r, c]] = s
+        found = out[r]
+        missing = sets
+        for s in range(sets):
+            found[s] = np.nan
+            key = members[r, 0]
+            weight = weights[rows[r], key]
+            if counts[r, s] == 1 and weight > 0:
+                row = products[r, s]
+                scaled = np.empty(row.size)
+                for j in range(row.size):
+                    scaled[j] = row[j] / weight
+                found[s] = _farthest_from(key, scaled, norms2, vectors, first, level)
                 missing -= 1
-    return missing == 0
+        for i in range(low.size):
+            if missing == 0 or gaps[i] < complete_above:
+                break
+            a, b = level[low[i]], level[high[i]]
+            if a < 0 or b < 0 or a == b:
+                continue
+            for s in range(min(a, b), max(a, b)):
+                if found[s] != found[s]:
+                    found[s] = gaps[i]
+                    missing -= 1
+        if missing:
+            found[0] = np.nan
 
 
 @compiled
