@@ -28,8 +28,7 @@ from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import Text, read_text, tokenize, windows
 from attnscope.capture.vectors import VectorKind, VectorSource
 from attnscope.errors import InputError, ModelError
-from attnscope.measure.rows import Rows, row_columns
-from attnscope.measure.topn import topn_columns
+from attnscope.measure import Layer, Rows, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.planning import DEFAULT_MEMORY, RowChoice, Settings, plan
 
@@ -335,6 +334,7 @@ class _Scan:
     ) -> None:
         """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
         vectors = source.vectors(call)
+        shared = Layer(vectors)
         heads, keys = call.query.shape[1], call.key.shape[2]
         window.heads[layer] = heads
         size = max(1, self.settings.memory_budget // (heads * keys * 8 * _COPIES))
@@ -343,7 +343,7 @@ class _Scan:
             block = positions[start : start + size]
             try:
                 rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks)
-                self._block(window, rows)
+                self._block(window, rows, shared)
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -355,7 +355,7 @@ class _Scan:
                 return
             start += len(block)
 
-    def _block(self, window: _Window, rows: Rows) -> None:
+    def _block(self, window: _Window, rows: Rows, shared: Layer) -> None:
         if self.model.causal:
             self._check_causal(rows)
         usable = self._usable_heads(rows, window)
@@ -368,11 +368,10 @@ class _Scan:
         kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
         for label, normalizer in self._normalizers(rows):
             weights = normalizer.weights(rows.logits, rows.visible)
-            per_row = row_columns(rows, weights)
+            per_row, per_set = columns(rows, weights, self.settings.top_n, shared)
             if label != tables.OWN:
                 per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
                 per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
-            per_set = topn_columns(rows, weights, self.settings.top_n)
             window.rows.append(_frame(keys | per_row, kept, label, tables.ROWS))
             window.topn.append(_frame(wide | per_set, kept_sets, label, tables.TOPN))
 
