@@ -8,7 +8,6 @@ two, chosen with those chances, is a uniform random set, and the ranks use it. N
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -67,19 +66,18 @@ def draw_sets(
     places = [place for place, count in enumerate(n) if count > 1]
     orders = _orders(keys, sizes, draws, seed) if len(sizes) else None
     norms = weights.square() * vectors.square().sum(-1).unsqueeze(1)
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for group, row in np.ndindex(groups, rows):
-            scaled = weights[group, row, :, None] * vectors[group]
-            for place in set(range(len(n))) - set(places):
-                _visit_every_token(scaled, float(distance[group, row, place]), found, (group, row, place))
-            if orders is None:
-                continue
-            largest = int(norms[group, row].argmax())
-            sampled = _sample(scaled.float(), norms[group, row].float(), largest, sizes, orders, pool)
-            for index, place in enumerate(places):
-                share = float(sizes[index]) / keys
-                top = float(distance[group, row, place])
-                _summarize(sampled[..., index], orders.chances, share, top, found, (group, row, place))
+    for group, row in np.ndindex(groups, rows):
+        scaled = weights[group, row, :, None] * vectors[group]
+        for place in set(range(len(n))) - set(places):
+            _visit_every_token(scaled, float(distance[group, row, place]), found, (group, row, place))
+        if orders is None:
+            continue
+        largest = int(norms[group, row].argmax())
+        sampled = _sample(scaled.float(), norms[group, row].float(), largest, sizes, orders)
+        for index, place in enumerate(places):
+            share = float(sizes[index]) / keys
+            top = float(distance[group, row, place])
+            _summarize(sampled[..., index], orders.chances, share, top, found, (group, row, place))
     return found
 
 
@@ -100,7 +98,6 @@ def _sample(
     largest: int,
     sizes: Int[np.ndarray, " sizes"],
     orders: _Orders,
-    pool: ThreadPoolExecutor,
 ) -> Float[np.ndarray, "2 draws sizes"]:
     """Distances of the sets of every order, the largest outside and inside."""
     draws = len(orders.ranks)
@@ -110,16 +107,7 @@ def _sample(
     products = (contexts @ y.T).unflatten(1, (draws, -1)).numpy()
     lengths = contexts.square().sum(-1).unflatten(1, (draws, -1)).numpy()
     sampled = np.empty((2, draws, len(sizes)))
-    half = -(-draws // torch.get_num_threads())
-    parts = [slice(start, start + half) for start in range(0, draws, half)]
-    list(
-        pool.map(
-            lambda part: _distances(
-                squares, products[:, part], lengths[:, part], orders.ranks[part], sizes, sampled[:, part]
-            ),
-            parts,
-        )
-    )
+    _distances(squares, products, lengths, orders.ranks, sizes, sampled)
     return sampled
 
 

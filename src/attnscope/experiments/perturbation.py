@@ -10,61 +10,124 @@ Two readings of T: "scaled" takes l = q.k / sqrt d, what the model's softmax get
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
-from attnscope.theory.gradient import jacobian_norm
+from attnscope.normalizers._kernels import compiled, helper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxtyping import Float
-    from torch import Tensor
 
 DIRECTIONS = ("random", "worst")
 
 
 def responses(
-    logits: Float[Tensor, "rows keys"],
-    temperatures: Sequence[float],
-    steps: Sequence[float],
-    generator: torch.Generator,
-) -> Float[Tensor, "rows temperatures steps directions"]:
-    """g(T, eps) of each row in the directions of `DIRECTIONS`, and every key visible."""
-    random = torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
-    random = random / random.norm(dim=-1, keepdim=True)
-    found = torch.empty(len(logits), len(temperatures), len(steps), len(DIRECTIONS), dtype=logits.dtype)
-    for t, temperature in enumerate(temperatures):
-        weights = torch.softmax(logits / temperature, -1)
-        worst = worst_direction(weights)
-        for e, step in enumerate(steps):
-            found[:, t, e, 0] = _response(logits, weights, random, temperature, step)
-            signs = [_response(logits, weights, sign * worst, temperature, step) for sign in (1, -1)]
-            found[:, t, e, 1] = torch.maximum(*signs)
+    logits: Float[np.ndarray, "rows keys"], temperatures: Sequence[float], steps: Sequence[float], seed: int
+) -> Float[np.ndarray, "rows temperatures steps directions"]:
+    """g(T, eps) of each row in the directions of `DIRECTIONS`; every key is visible."""
+    random = np.random.default_rng(seed).standard_normal(logits.shape)
+    random /= np.linalg.norm(random, axis=-1, keepdims=True)
+    found = np.empty((len(logits), len(temperatures), len(steps), len(DIRECTIONS)))
+    _responses(np.ascontiguousarray(logits), random, np.array(temperatures), np.array(steps), found)
     return found
 
 
-def worst_direction(weights: Float[Tensor, "rows keys"]) -> Float[Tensor, "rows keys"]:
+@compiled
+def _responses(logits: Any, random: Any, temperatures: Any, steps: Any, found: Any) -> None:
+    keys = logits.shape[1]
+    weights = np.empty(keys)
+    moved = np.empty(keys)
+    worst = np.empty(keys)
+    for row in range(logits.shape[0]):
+        for t in range(temperatures.size):
+            _softmax(logits[row], random[row], 0.0, temperatures[t], weights)
+            worst_direction(weights, worst)
+            for e in range(steps.size):
+                step = steps[e]
+                for side in range(3):
+                    direction = random[row] if side == 0 else worst
+                    signed = -step if side == 2 else step
+                    _softmax(logits[row], direction, signed, temperatures[t], moved)
+                    change = _change(weights, moved) / step
+                    if side == 2:
+                        change = max(change, found[row, t, e, 1])
+                    found[row, t, e, min(side, 1)] = change
+
+
+@helper
+def _softmax(logits: Any, direction: Any, step: Any, temperature: Any, weights: Any) -> None:
+    highest = -np.inf
+    for i in range(logits.size):
+        weights[i] = logits[i] + step * direction[i]
+        highest = max(highest, weights[i])
+    total = 0.0
+    for i in range(logits.size):
+        weights[i] = np.exp((weights[i] - highest) / temperature)
+        total += weights[i]
+    for i in range(logits.size):
+        weights[i] /= total
+
+
+@helper
+def _change(weights: Any, moved: Any) -> Any:
+    """|moved - weights|; a weight near one has no digits for its change, so that is minus the sum of the others."""
+    top = np.argmax(weights)
+    total = 0.0
+    squares = 0.0
+    for i in range(weights.size):
+        if i != top:
+            change = moved[i] - weights[i]
+            total += change
+            squares += change * change
+    return np.sqrt(squares + total * total)
+
+
+@helper
+def worst_direction(weights: Any, direction: Any) -> None:
     """The unit eigenvector of diag(alpha) - alpha alpha^T with the largest eigenvalue lam: alpha_i / (alpha_i - lam).
 
-    Two equal largest weights have lam equal to them, and the eigenvector is their difference.
+    lam is the root of sum_i alpha_i / (alpha_i - lam) = 0 between the two largest weights, by halving in the logarithm. Two
+    equal largest weights have lam equal to them, and the eigenvector is their difference.
     """
-    top = weights.topk(2, dim=-1)
-    lam = jacobian_norm(weights).unsqueeze(-1)
-    gaps = weights - lam
-    direction = torch.where(gaps != 0, weights / torch.where(gaps != 0, gaps, 1), 0)
-    pair = torch.zeros_like(weights).scatter(-1, top.indices[:, :1], 1.0).scatter(-1, top.indices[:, 1:], -1.0)
-    tied = (top.values[:, :1] - top.values[:, 1:]) <= 1e-12 * top.values[:, :1]
-    direction = torch.where(tied | ~direction.isfinite().all(-1, keepdim=True), pair, direction)
-    return direction / direction.norm(dim=-1, keepdim=True)
-
-
-def _response(logits: Tensor, weights: Tensor, direction: Tensor, temperature: float, step: float) -> Tensor:
-    moved = torch.softmax((logits + step * direction) / temperature, -1)
-    change = moved - weights
-    # A weight near one has no digits left for its change; the changes sum to zero.
-    place = weights.argmax(-1, keepdim=True)
-    change = change.scatter(-1, place, 0)
-    change = change.scatter(-1, place, -change.sum(-1, keepdim=True))
-    return change.norm(dim=-1) / step
+    first = np.argmax(weights)
+    second = 0 if first else 1
+    for i in range(weights.size):
+        if i != first and weights[i] > weights[second]:
+            second = i
+    rest = 0.0
+    for i in range(weights.size):
+        if i != first:
+            rest += weights[i]
+    direction[:] = 0.0
+    low = weights[second]
+    high = min(weights[first], 2 * weights[first] * rest)
+    if high <= low * (1 + 1e-13):
+        direction[first] = np.sqrt(0.5)
+        direction[second] = -np.sqrt(0.5)
+        return
+    low = max(low, weights[first] * rest)
+    lam = low
+    for _ in range(80):
+        lam = 0.5 * (low + high)
+        if lam <= low or lam >= high:
+            break
+        value = weights[first] / (weights[first] - lam)
+        for i in range(weights.size):
+            if i != first:
+                value -= weights[i] / (lam - weights[i])
+        if value > 0:
+            high = lam
+        else:
+            low = lam
+        if high - low <= 1e-14 * high:
+            break
+    squares = 0.0
+    for i in range(weights.size):
+        gap = weights[i] - lam
+        direction[i] = weights[i] / gap if gap != 0 else 0.0
+        squares += direction[i] * direction[i]
+    for i in range(weights.size):
+        direction[i] /= np.sqrt(squares)

@@ -9,11 +9,9 @@ corrected, is a square root of a quadratic form in (a_i, b_i, c): O(1) for each 
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from attnscope.normalizers._kernels import compiled
 
@@ -34,13 +32,9 @@ def profiles(
     order = np.argsort(-values, axis=-1, kind="stable")
     found = np.empty((*values.shape[:2], len(PROFILE), values.shape[2] - 1))
 
-    def one(place: tuple[int, int]) -> None:
-        group, row = place
+    for group, row in np.ndindex(*values.shape[:2]):
+        place = group, row
         _profile(values[place], gram[group], mean_products[place], order[place], found[place])
-
-    places = [(group, row) for group in range(values.shape[0]) for row in range(values.shape[1])]
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # the loop holds no interpreter lock
-        list(pool.map(one, places))
     return found
 
 
