@@ -15,8 +15,6 @@ import numpy as np
 from attnscope.experiments.kolmogorov import p_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from jaxtyping import Float
 
 LEVEL = 0.01
@@ -101,14 +99,11 @@ class Spread(NamedTuple):
     high: float
 
 
-def bootstrap(
-    values: Float[np.ndarray, " windows"], statistic: Callable[[np.ndarray], float] = np.median, seed: int = 0
-) -> Spread:
-    """Resample windows; one window gives an interval of no width."""
+def bootstrap(values: Float[np.ndarray, " windows"], seed: int = 0) -> Spread:
+    """The median with its interval from resampled windows; one window gives an interval of no width."""
     draw = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
-    resampled = np.array([statistic(values[index]) for index in draw])
-    low, high = np.quantile(resampled, [0.025, 0.975])
-    return Spread(float(statistic(values)), float(low), float(high))
+    low, high = np.quantile(np.median(values[draw], axis=1), [0.025, 0.975])
+    return Spread(float(np.median(values)), float(low), float(high))
 
 
 class PowerLaw(NamedTuple):
@@ -127,14 +122,13 @@ def power_law(
     log_x = np.log(x)
     centred = log_x - log_x.mean()
 
-    def fit(values: np.ndarray) -> tuple[float, float]:
-        middle = np.log(np.median(values, 0))
-        slope = float(centred @ middle / (centred @ centred))
-        return slope, math.exp(float(middle.mean() - slope * log_x.mean()))
+    def fit(middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        slope = np.log(middle) @ centred / (centred @ centred)
+        return slope, np.exp(np.log(middle).mean(-1) - slope * log_x.mean())
 
     draw = np.random.default_rng(seed).integers(0, len(y), (RESAMPLES, len(y)))
-    resampled = np.array([fit(y[index]) for index in draw])
-    value = fit(y)
-    low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
-    exponent, factor = (Spread(value[k], float(low[k]), float(high[k])) for k in range(2))
+    resampled = np.stack(fit(np.median(y[draw], axis=1)))
+    value = fit(np.median(y, axis=0))
+    low, high = np.quantile(resampled, [0.025, 0.975], axis=1)
+    exponent, factor = (Spread(float(value[k]), float(low[k]), float(high[k])) for k in range(2))
     return PowerLaw(exponent, factor)
