@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from attnscope.errors import InputError
+from attnscope.cli.numbers import whole_numbers
 
 if TYPE_CHECKING:
     from attnscope.scanning import Progress, ScanResult
@@ -151,10 +151,4 @@ def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
 
 
 def _numbers(option: str, value: str | None) -> list[int] | None:
-    """The whole numbers of a comma-separated list."""
-    if value is None:
-        return None
-    try:
-        return [int(part) for part in value.split(",")]
-    except ValueError:
-        raise InputError(f"{option} takes whole numbers separated by commas, as 1,5,20; received {value!r}") from None
+    return None if value is None else whole_numbers(option, value)
