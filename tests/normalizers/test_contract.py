@@ -181,7 +181,7 @@ def test_lists_are_refused_by_every_method(normalizer: nz.Normalizer) -> None:
     for method in (normalizer.weights, normalizer.jacobian_norm, normalizer.jacobian_bound):
         with pytest.raises(InputError, match="floating point tensor, received list"):
             method([0.1, 0.2])  # type: ignore[arg-type]
-        with pytest.raises(InputError, match="boolean tensor .* received list"):
+        with pytest.raises(InputError, match=r"boolean tensor .* received list"):
             method(torch.zeros(2), [True, False])  # type: ignore[arg-type]
 
 

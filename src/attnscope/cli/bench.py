@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from attnscope.cli.numbers import whole_numbers
+
 bench = App(name="bench", help="Measure speed and error against peers, as ratios in one run.")
 
 
@@ -15,9 +17,9 @@ bench = App(name="bench", help="Measure speed and error against peers, as ratios
 def normalizers(
     *,
     rows: int = 147_456,
-    lengths: Annotated[tuple[int, ...], Parameter(consume_multiple=True, negative="")] = (128, 1024, 8192),
+    lengths: str = "128,1024,8192",
     repeats: int = 5,
-    only: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = (),
+    only: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Time every normalizer against torch.softmax, and against the entmax package where it is installed.
@@ -27,17 +29,23 @@ def normalizers(
     rows
         Rows at length 1,024; other lengths get as many as make the same number of logits.
     lengths
-        Row lengths to measure, as --lengths 128 1024.
+        Row lengths to measure, as --lengths 128,1024.
     repeats
         Repeats of each measurement; medians are reported.
     only
-        The normalizers to measure; all unless given.
+        The normalizers to measure, as --only sparsemax,entmax15; all unless given.
     json
         Print one JSON object on standard output and nothing else.
     """
     from attnscope.bench.normalizers import measure
 
-    report = measure(rows, lengths, repeats, only or None, progress=lambda line: print(f"  {line}", file=sys.stderr))
+    report = measure(
+        rows,
+        whole_numbers("--lengths", lengths),
+        repeats,
+        None if only is None else only.split(","),
+        progress=lambda line: print(f"  {line}", file=sys.stderr),
+    )
     if json:
         print(json_module.dumps(report))
     else:
@@ -68,3 +76,4 @@ def _print_table(report: dict[str, Any]) -> None:
             f"{result['largest_error']:.0e}",
         )
     Console().print(table)
+    print(f"memory: {report['memory']}")

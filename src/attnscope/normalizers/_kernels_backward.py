@@ -84,7 +84,7 @@ def _subtract_mean(w: Any, v: Any, scale: Any, out: Any) -> None:
             product += other[j] if inside else zero
             broken += part[j] * zero
         products += product
-    mean = out.dtype.type(products / max(count, 1)) + broken
+    mean = out.dtype.type(products / (count if count > 0 else 1)) + broken
     for j in range(out.size):
         out[j] = scale * (v[j] - mean) if w[j] != zero else zero
 

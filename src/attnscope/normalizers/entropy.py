@@ -20,7 +20,7 @@ from torch import Tensor
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register
-from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, low_rank_norm, others, with_cross
+from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, others
 from attnscope.normalizers._rows import live, prepare
 
 _COEFFICIENTS = (-0.037, 0.481, -2.3, 4.917, -1.791)  # highest power first
@@ -90,7 +90,7 @@ class AdaptiveTemperature(Normalizer):
         own = beta * p_top * others(p, top) + spread_top * to_beta_top
         row = (-beta * p_top * p + spread_top * to_beta).scatter(-1, top, own)
         column = -beta * p * p_top + spread * to_beta_top
-        return low_rank_norm(*with_cross(beta * p, left, right, dominant(p, top), row, column)).to(logits.dtype)
+        return norm_with_cross(beta * p, left, right, dominant(p, top), row, column).to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """beta h(p_max) + |(diag p - p p^T) z| |grad beta|."""

@@ -20,7 +20,7 @@ from attnscope.errors import InputError
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register
-from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, low_rank_norm, others, with_cross
+from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, others
 from attnscope.normalizers._rows import live, prepare
 
 _LINEAR_BELOW = -30.0
@@ -111,8 +111,8 @@ class FNormalizer(Normalizer):
         p_top, g_top = p.gather(-1, top), g.gather(-1, top)
         row = (-p_top * p * g).scatter(-1, top, p_top * g_top * others(p, top))
         column = -p * p_top * g_top
-        terms = with_cross(p * g, -p.unsqueeze(-1), (p * g).unsqueeze(-1), dominant(p, top), row, column)
-        return low_rank_norm(*terms).to(logits.dtype)
+        at = dominant(p, top)
+        return norm_with_cross(p * g, -p.unsqueeze(-1), (p * g).unsqueeze(-1), at, row, column).to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """max|g| h(p_max), the maximum over the visible keys."""

@@ -23,7 +23,7 @@ from attnscope.errors import InputError
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register
-from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, low_rank_norm, others, with_cross
+from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, others
 from attnscope.normalizers._rows import live, prepare
 
 
@@ -71,8 +71,8 @@ class SelfAdjustRaw(Normalizer):
         p_top, z_top = p.gather(-1, top), z.gather(-1, top)
         row = (-z_top * p_top * p).scatter(-1, top, p_top * (1 + z_top * others(p, top)))
         at = dominant(p, top)
-        terms = with_cross(p * (1 + z), -(z * p).unsqueeze(-1), p.unsqueeze(-1), at, row, -z * p * p_top)
-        return low_rank_norm(*terms).to(logits.dtype)
+        norm = norm_with_cross(p * (1 + z), -(z * p).unsqueeze(-1), p.unsqueeze(-1), at, row, -z * p * p_top)
+        return norm.to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """p_max + max|z| h(p_max)."""
@@ -148,7 +148,7 @@ class SelfAdjustScaled(Normalizer):
         row = -a_top * p_top * p - moving.gather(-1, where_top) * to_low.gather(-1, where_top) * at_bottom
         column = -a * p * p_top - moving * a * at_top.gather(-1, where_top)
         row = row.scatter(-1, where_top, own)
-        norm = low_rank_norm(*with_cross(diagonal, left, right, dominant(p, where_top), row, column))
+        norm = norm_with_cross(diagonal, left, right, dominant(p, where_top), row, column)
         return torch.where(self._flat(z, present), torch.inf, norm).to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
