@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from attnscope.measure import _kernels_pairs, _kernels_rows, _kernels_sets, _kernels_top
-from attnscope.measure._workers import share_out
+from attnscope.measure._workers import product, share_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +115,7 @@ class _Block:
         )  # fmt: skip
         seen = vectors[low:high]
         means = torch.from_numpy(self.weights[rows, low:high]) @ seen
-        products = (contexts.view(-1, dims) @ seen.mT).view(count, sets, -1).numpy()
+        products = product(contexts.view(-1, dims), seen).view(count, sets, -1).numpy()
         mean_products = means @ seen.mT
         unit_products = unit_contexts.view(-1, dims).float() @ layer.units32[group, low:high].mT
         farthest = self._farthest(group, rows, low, high, members, sizes, products)
@@ -146,7 +146,7 @@ class _Block:
             first, last = int(self.starts[mask]), int(self.stops[mask])
             own = members[r, : sizes[r, -1]]
             picked = layer.centred32[group, torch.from_numpy(own)]
-            direct = (picked @ layer.centred32[group, first:last].mT).numpy()
+            direct = product(picked, layer.centred32[group, first:last]).numpy()
             _kernels_pairs.farthest_across(
                 direct, squares, error, vectors, first, own, sizes[r], self.masks[mask], scratch, found[r]
             )
