@@ -45,7 +45,9 @@ def row_columns(rows: Rows, weights: Tensor) -> dict[str, Tensor]:
     return columns | {name: columns[name].long() for name in ("length", "support")}
 
 
-def topn_columns(rows: Rows, weights: Tensor, n: Sequence[int], layer: Layer, delta_keys: int | None) -> dict[str, Tensor]:
+def topn_columns(
+    rows: Rows, weights: Tensor, n: Sequence[int], layer: Layer, delta_keys: int | None
+) -> dict[str, Tensor]:
     """As `measure.topn.topn_columns`; rows of more than `delta_keys` keys have no delta."""
     masks, mask_of = _masks(rows.visible)
     block = _Block(rows, _flat(weights), masks, mask_of, np.array(n), layer, delta_keys)

@@ -219,7 +219,16 @@ def walk(
 
 @compiled
 def farthest_across(
-    products: Any, squares: Any, error: Any, vectors: Any, first: int, members: Any, counts: Any, seen: Any, best: Any, out: Any
+    products: Any,
+    squares: Any,
+    error: Any,
+    vectors: Any,
+    first: int,
+    members: Any,
+    counts: Any,
+    seen: Any,
+    best: Any,
+    out: Any,
 ) -> None:
     """d1 of one row for all its sets, from the products (members, some keys) of its members with keys from `first` on.
 

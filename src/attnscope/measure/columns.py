@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.measure import _blocks, rows as by_row, topn
+from attnscope.measure import _blocks, topn
+from attnscope.measure import rows as by_row
 from attnscope.measure.layer import Layer
 from attnscope.normalizers import _loops
 
