@@ -21,7 +21,7 @@ _FLOAT64 = 1e-12  # more than the rounding of a squared gap made of products
 def prepare(
     vectors: Any, units: Any, norms2: Any, units32: Any, unit_squares: Any, centred: Any, centred_squares: Any
 ) -> None:
-    """Fill all but the first, for one group: unit vectors, squared norms, and what looking at pairs takes, in float32."""
+    """Fill all but the first, for one group: unit vectors, squared norms, and float32 for looking at pairs."""
     keys, dims = vectors.shape
     mean = np.zeros(dims)
     for j in range(keys):
@@ -98,7 +98,7 @@ def nearest_before(products: Any, vectors: Any, squares: Any, first: int, error:
 def collect_far(
     products: Any, squares: Any, first: int, cuts: Any, low: Any, high: Any, values: Any, limit: int
 ) -> int:
-    """List the pairs (key, earlier key) of a block whose squared gap is above the later key's cut; how many there are."""
+    """List the pairs of a block whose squared gap is above the later key's cut; how many there are."""
     count = 0
     two = np.float32(2)
     for i in range(products.shape[0]):

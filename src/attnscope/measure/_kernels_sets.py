@@ -278,14 +278,10 @@ def measure(
             unit_size[j] = weight if norm2 > 0 else 0.0
             level[j] = level32[j] = sets
             zeros += not (norm2 > 0 and weight > 0)
-        place = 0
         for s in range(sets - 1, -1, -1):
             for c in range(counts[r, s]):
                 key = members[r, c]
-                if solid:
-                    place = key - first
-                else:
-                    place = np.searchsorted(keys, key)
+                place = key - first if solid else np.searchsorted(keys, key)
                 level[place] = level32[place] = s
         mean = means[r]
         mean2 = _norm2(mean)

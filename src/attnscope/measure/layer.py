@@ -50,7 +50,7 @@ class Layer:
     | `vectors`, `norms2` | x and its squared length |
     | `units` | x on the unit sphere; zero stays zero |
     | `units32`, `unit_squares32` | the same for looking at pairs, with squared lengths 1 or 0 |
-    | `centred32`, `centred_squares32` | x about the mean, whose differences are those of x with fewer digits to cancel |
+    | `centred32`, `centred_squares32` | x about the mean: the same differences, fewer digits to cancel |
     """
 
     def __init__(self, vectors: Float[Tensor, "groups keys dims"]) -> None:
