@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,8 +23,9 @@ import torch
 
 from attnscope import __version__, tables
 from attnscope.capture.huggingface import observed
+from attnscope.capture.inputs import special_tokens, window_tokens
 from attnscope.capture.models import Model, load_model
-from attnscope.capture.text import Text, read_text, tokenize, windows
+from attnscope.capture.text import Text, read_text, tokenize
 from attnscope.capture.vectors import VectorKind, VectorSource
 from attnscope.errors import InputError, ModelError
 from attnscope.measure import Layer, Rows, columns
@@ -258,29 +258,10 @@ class _Scan:
         return part
 
     def _windows(self, tokens: list[int]) -> list[list[int]]:
-        """The windows as the model sees them, special tokens included."""
-        tokenizer, size = self.model.tokenizer, self.settings.length
-        if not self.model.causal:
-            if self.settings.bos:
-                raise InputError(
-                    f"--bos: {self.model.name} is an encoder with special tokens of its own; leave --bos out"
-                )
-            inner = size - len(self._special[0]) - len(self._special[1])
-            return windows(tokens, inner, self.settings.windows, self.text.source)
-        if not self.settings.bos:
-            return windows(tokens, size, self.settings.windows, self.text.source)
-        if tokenizer.bos_token_id is None:
-            raise InputError(f"--bos: the tokenizer of {self.model.name} has no begin token; leave --bos out")
-        plain = windows(tokens, size - 1, self.settings.windows, self.text.source)
-        return [[tokenizer.bos_token_id, *window] for window in plain]
-
-    @cached_property
-    def _special(self) -> tuple[list[int], list[int]]:
-        """The special tokens that the model's tokenizer puts before and behind a text."""
-        inner = tokenize(self.model.tokenizer, Text("a", "probe"))
-        full = list(self.model.tokenizer("a")["input_ids"])
-        start = next(i for i in range(len(full)) if full[i : i + len(inner)] == inner)
-        return full[:start], full[start + len(inner) :]
+        settings = self.settings
+        return window_tokens(
+            self.model, tokens, settings.length, settings.windows, settings.bos, self.text.source
+        )
 
     def _forwards(self, window: list[int]) -> list[tuple[list[int], tuple[int, ...]]]:
         """The inputs to run for a window, each with the positions of the rows wanted from it."""
@@ -288,7 +269,7 @@ class _Scan:
         if self.model.causal:
             last = tuple(length - 1 for length in settings.lengths)
             return [(window, last if settings.rows == "last" else settings.positions(len(window)))]
-        before, behind = self._special
+        before, behind = special_tokens(self.model.tokenizer)
         extra = len(before) + len(behind)
         if settings.lengths[0] <= extra:
             raise InputError(f"--lengths {settings.lengths[0]} leaves no room beside the {extra} special tokens")

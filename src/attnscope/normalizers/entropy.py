@@ -17,6 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register
 from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, low_rank_norm, others, with_cross
@@ -63,7 +64,8 @@ class AdaptiveTemperature(Normalizer):
 
     def _terms(self, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """beta, p = softmax(beta z), (diag p - p p^T) z, and the gradient of beta."""
-        z, visible = prepare(logits.detach(), visible)
+        z, visible = prepare(logits, visible)
+        z = z.detach()
         present = live(z, visible)
         z = torch.where(present, z.double(), 0.0)
         first = apply_map("softmax", z, present)
@@ -99,6 +101,7 @@ class AdaptiveTemperature(Normalizer):
 
     def lipschitz(self, length: int) -> float:
         """No bound over all rows is known."""
+        _checks.whole("length", length, least=1)
         return math.inf
 
 
