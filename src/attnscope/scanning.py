@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from attnscope.capture.attention import AttentionCall
 
+# delta looks at all pairs of keys: in longer rows it and the columns made of it are missing.
+DELTA_KEYS = 8192
 # Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
 _COPIES = 12
 
@@ -323,8 +325,8 @@ class _Scan:
         while start < len(positions):
             block = positions[start : start + size]
             try:
-                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks)
-                self._block(window, rows, shared)
+                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks, shared)
+                self._block(window, rows)
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -336,7 +338,7 @@ class _Scan:
                 return
             start += len(block)
 
-    def _block(self, window: _Window, rows: Rows, shared: Layer) -> None:
+    def _block(self, window: _Window, rows: Rows) -> None:
         if self.model.causal:
             self._check_causal(rows)
         usable = self._usable_heads(rows, window)
@@ -349,7 +351,7 @@ class _Scan:
         kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
         for label, normalizer in self._normalizers(rows):
             weights = normalizer.weights(rows.logits, rows.visible)
-            per_row, per_set = columns(rows, weights, self.settings.top_n, shared)
+            per_row, per_set = columns(rows, weights, self.settings.top_n, DELTA_KEYS)
             if label != tables.OWN:
                 per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
                 per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
@@ -421,6 +423,7 @@ class _Scan:
                 "tokens": tokens,
             },
             "settings": self.settings.as_json(),
+            "delta_keys": DELTA_KEYS,
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("torch", "transformers", "polars", "numpy")},

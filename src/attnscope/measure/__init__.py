@@ -1,7 +1,8 @@
 """Rows to numbers: the figures of the paper and their bounds, in float64, many rows at once.
 
-    layer = Layer(vectors)                                     # once for a layer
-    per_row, per_set = columns(rows, weights, top_n, layer)    # for each block of its rows
+    shared = Layer(vectors)                                              # once for a layer
+    rows = Rows(layer, positions, logits, visible, vectors, sinks, shared)    # a block of its rows
+    per_row, per_set = columns(rows, weights, top_n)
 
 On the CPU compiled loops do the work; elsewhere, and as their specification, the same in torch.
 """

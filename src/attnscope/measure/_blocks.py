@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from attnscope.measure import _kernels_pairs, _kernels_rows, _kernels_sets, _kernels_top
-from attnscope.measure._workers import share_out
+from attnscope.measure._workers import product, share_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,9 @@ def row_columns(rows: Rows, weights: Tensor) -> dict[str, Tensor]:
     return columns | {name: columns[name].long() for name in ("length", "support")}
 
 
-def topn_columns(rows: Rows, weights: Tensor, n: Sequence[int], layer: Layer, delta_keys: int | None) -> dict[str, Tensor]:
+def topn_columns(
+    rows: Rows, weights: Tensor, n: Sequence[int], layer: Layer, delta_keys: int | None
+) -> dict[str, Tensor]:
     """As `measure.topn.topn_columns`; rows of more than `delta_keys` keys have no delta."""
     masks, mask_of = _masks(rows.visible)
     block = _Block(rows, _flat(weights), masks, mask_of, np.array(n), layer, delta_keys)
@@ -115,7 +117,7 @@ class _Block:
         )  # fmt: skip
         seen = vectors[low:high]
         means = torch.from_numpy(self.weights[rows, low:high]) @ seen
-        products = (contexts.view(-1, dims) @ seen.mT).view(count, sets, -1).numpy()
+        products = product(contexts.view(-1, dims), seen).view(count, sets, -1).numpy()
         mean_products = means @ seen.mT
         unit_products = unit_contexts.view(-1, dims).float() @ layer.units32[group, low:high].mT
         farthest = self._farthest(group, rows, low, high, members, sizes, products)
@@ -146,7 +148,7 @@ class _Block:
             first, last = int(self.starts[mask]), int(self.stops[mask])
             own = members[r, : sizes[r, -1]]
             picked = layer.centred32[group, torch.from_numpy(own)]
-            direct = (picked @ layer.centred32[group, first:last].mT).numpy()
+            direct = product(picked, layer.centred32[group, first:last]).numpy()
             _kernels_pairs.farthest_across(
                 direct, squares, error, vectors, first, own, sizes[r], self.masks[mask], scratch, found[r]
             )

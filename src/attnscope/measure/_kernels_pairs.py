@@ -17,6 +17,41 @@ _CHECKED = 64
 _FLOAT64 = 1e-12  # more than the rounding of a squared gap made of products
 
 
+@compiled
+def prepare(
+    vectors: Any, units: Any, norms2: Any, units32: Any, unit_squares: Any, centred: Any, centred_squares: Any
+) -> None:
+    """Fill all but the first, for one group: unit vectors, squared norms, and float32 for looking at pairs."""
+    keys, dims = vectors.shape
+    mean = np.zeros(dims)
+    for j in range(keys):
+        for k in range(dims):
+            mean[k] += vectors[j, k]
+    for k in range(dims):
+        mean[k] /= keys
+    for j in range(keys):
+        x, u = vectors[j], units[j]
+        largest = 0.0
+        for k in range(dims):
+            largest = max(largest, abs(x[k]))
+        total = total2 = 0.0
+        for k in range(dims):
+            scaled = x[k] / largest if largest > 0 else 0.0  # squares neither overflow nor vanish
+            u[k] = scaled
+            total += scaled * scaled
+            total2 += x[k] * x[k]
+        norms2[j] = total2
+        unit_squares[j] = 1 if total > 0 else 0
+        inverse = 1 / np.sqrt(total) if total > 0 else 0.0
+        around = np.float32(0)
+        for k in range(dims):
+            u[k] *= inverse
+            units32[j, k] = u[k]
+            centred[j, k] = x[k] - mean[k]
+            around += centred[j, k] * centred[j, k]
+        centred_squares[j] = around
+
+
 @njit(fastmath={*RELAXED, "nnan"}, error_model="numpy")
 def _highest(products: Any, squares: Any) -> Any:
     """The largest 2 x.y - |y|^2: the y nearest to x."""
@@ -63,7 +98,7 @@ def nearest_before(products: Any, vectors: Any, squares: Any, first: int, error:
 def collect_far(
     products: Any, squares: Any, first: int, cuts: Any, low: Any, high: Any, values: Any, limit: int
 ) -> int:
-    """List the pairs (key, earlier key) of a block whose squared gap is above the later key's cut; how many there are."""
+    """List the pairs of a block whose squared gap is above the later key's cut; how many there are."""
     count = 0
     two = np.float32(2)
     for i in range(products.shape[0]):
@@ -184,7 +219,16 @@ def walk(
 
 @compiled
 def farthest_across(
-    products: Any, squares: Any, error: Any, vectors: Any, first: int, members: Any, counts: Any, seen: Any, best: Any, out: Any
+    products: Any,
+    squares: Any,
+    error: Any,
+    vectors: Any,
+    first: int,
+    members: Any,
+    counts: Any,
+    seen: Any,
+    best: Any,
+    out: Any,
 ) -> None:
     """d1 of one row for all its sets, from the products (members, some keys) of its members with keys from `first` on.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from attnscope.normalizers._kernels import RELAXED, compiled, helper
+from attnscope.normalizers._kernels import compiled, helper
 
 COLUMNS = (
     "length",

@@ -63,7 +63,16 @@ def _squares(w: Any, norms2: Any, add: float, scale: float, products: Any, by: f
 
 @helper
 def _repair(
-    w: Any, norms2: Any, add: float, scale: float, vectors: Any, keys: Any, target: Any, by: float, target2: float, out: Any
+    w: Any,
+    norms2: Any,
+    add: float,
+    scale: float,
+    vectors: Any,
+    keys: Any,
+    target: Any,
+    by: float,
+    target2: float,
+    out: Any,
 ) -> None:
     """Form the differences of `_squares` directly where their terms cancelled; the target is `by` times `target`."""
     for j in range(w.size):
@@ -269,14 +278,10 @@ def measure(
             unit_size[j] = weight if norm2 > 0 else 0.0
             level[j] = level32[j] = sets
             zeros += not (norm2 > 0 and weight > 0)
-        place = 0
         for s in range(sets - 1, -1, -1):
             for c in range(counts[r, s]):
                 key = members[r, c]
-                if solid:
-                    place = key - first
-                else:
-                    place = np.searchsorted(keys, key)
+                place = key - first if solid else np.searchsorted(keys, key)
                 level[place] = level32[place] = s
         mean = means[r]
         mean2 = _norm2(mean)
@@ -348,9 +353,7 @@ def measure(
             # The ball of eq. (10): members first, then the tokens that may be its edge.
             for c in range(count):
                 listed[c] = members[r, c]
-            near = _nearest(
-                unit_size, q_s, level32, np.float32(s), np.float32(unit_norm), error, listed[count:]
-            )
+            near = _nearest(unit_size, q_s, level32, np.float32(s), np.float32(unit_norm), error, listed[count:])
             kept = count
             for c in range(count, count + near):
                 key = keys[listed[c]]

@@ -14,7 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from torch import Tensor
 
+_scratch = threading.local()
 _pools: dict[int, ThreadPoolExecutor] = {}
 _lock = threading.Lock()
 
@@ -29,6 +31,16 @@ def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
         return
     for result in [_pool(threads).submit(_without_gradients, work, piece) for piece in pieces]:
         result.result()
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b^T in memory that the next product on this thread takes again: fresh pages cost as much as multiplying."""
+    size = len(a) * len(b)
+    kept = getattr(_scratch, str(a.dtype), None)
+    if kept is None or kept.numel() < size:
+        kept = torch.empty(size, dtype=a.dtype)
+        setattr(_scratch, str(a.dtype), kept)
+    return torch.mm(a, b.mT, out=kept[:size].view(len(a), len(b)))
 
 
 def _without_gradients(work: Callable[[Any], None], piece: Any) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.measure import _blocks, rows as by_row, topn
+from attnscope.measure import _blocks, topn
+from attnscope.measure import rows as by_row
 from attnscope.measure.layer import Layer
 from attnscope.normalizers import _loops
 
@@ -26,17 +27,15 @@ def columns(
     rows: Rows,
     weights: Float[Tensor, "heads rows keys"],
     top_n: Sequence[int],
-    layer: Layer | None = None,
     delta_keys: int | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The columns of `rows.parquet`, (heads, rows), and of `topn.parquet` for ascending N, (heads, rows, sets).
 
-    `layer` holds what blocks of rows of the same layer share. delta looks at all pairs of keys; in rows of more than
+    delta looks at all pairs of keys; in rows of more than
     `delta_keys` keys it and the columns made of it are NaN. Entries where N is not below the row's length mean nothing
     and are for the caller to leave out.
     """
-    if layer is None:
-        layer = Layer(rows.vectors)
+    layer = rows.shared or Layer(rows.vectors)
     if _loops.usable(weights, rows.logits, layer.vectors) and weights.dtype == torch.float64:
         return _blocks.row_columns(rows, weights), _blocks.topn_columns(rows, weights, top_n, layer, delta_keys)
     per_set = topn.topn_columns(rows, weights, top_n)

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from attnscope.measure import _kernels_pairs as kernels
-from attnscope.measure._workers import share_out
-from attnscope.measure.separability import unit
+from attnscope.measure._workers import product, share_out
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -44,48 +43,69 @@ class FarPairs:
 
 
 class Layer:
-    """The vectors of one layer, one group for heads that share them, and what follows from them alone."""
+    """The vectors of one layer, one group for heads that share them, and what follows from them alone.
+
+    | attribute | |
+    |---|---|
+    | `vectors`, `norms2` | x and its squared length |
+    | `units` | x on the unit sphere; zero stays zero |
+    | `units32`, `unit_squares32` | the same for looking at pairs, with squared lengths 1 or 0 |
+    | `centred32`, `centred_squares32` | x about the mean: the same differences, fewer digits to cancel |
+    """
 
     def __init__(self, vectors: Float[Tensor, "groups keys dims"]) -> None:
         self.vectors = vectors.detach().double().contiguous()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._prepared: tuple[Tensor, ...] | None = None
         self._far: dict[int, list[FarPairs]] = {}
 
-    @cached_property
-    def units(self) -> Float[Tensor, "groups keys dims"]:
-        """The vectors on the unit sphere; zero stays zero."""
-        return unit(self.vectors)
+    def _part(self, index: int) -> Tensor:
+        with self._lock:
+            if self._prepared is None:
+                shape = self.vectors.shape
+                double, single = {"dtype": torch.float64}, {"dtype": torch.float32}
+                parts = (
+                    torch.empty(shape, **double),
+                    torch.empty(shape[:2], **double),
+                    torch.empty(shape, **single),
+                    torch.empty(shape[:2], **single),
+                    torch.empty(shape, **single),
+                    torch.empty(shape[:2], **single),
+                )
+                arrays = [part.numpy() for part in (self.vectors, *parts)]
+                share_out(lambda group: kernels.prepare(*(part[group] for part in arrays)), range(shape[0]))
+                self._prepared = parts
+            return self._prepared[index]
 
-    @cached_property
-    def norms2(self) -> Float[Tensor, "groups keys"]:
-        """|x|^2."""
-        return self.vectors.square().sum(-1)
+    @property
+    def units(self) -> Float[Tensor, "groups keys dims"]:  # noqa: D102
+        return self._part(0)
 
-    @cached_property
-    def units32(self) -> Float[Tensor, "groups keys dims"]:
-        """Unit vectors for looking at pairs."""
-        return self.units.float()
+    @property
+    def norms2(self) -> Float[Tensor, "groups keys"]:  # noqa: D102
+        return self._part(1)
 
-    @cached_property
-    def unit_squares32(self) -> Float[Tensor, "groups keys"]:
-        """1, or 0 for a zero vector."""
-        return (self.norms2 > 0).float()
+    @property
+    def units32(self) -> Float[Tensor, "groups keys dims"]:  # noqa: D102
+        return self._part(2)
 
-    @cached_property
-    def centred32(self) -> Float[Tensor, "groups keys dims"]:
-        """Vectors about their mean, for looking at pairs: differences do not change, and fewer digits cancel."""
-        return (self.vectors - self.vectors.mean(-2, keepdim=True)).float()
+    @property
+    def unit_squares32(self) -> Float[Tensor, "groups keys"]:  # noqa: D102
+        return self._part(3)
 
-    @cached_property
-    def centred_squares32(self) -> Float[Tensor, "groups keys"]:
-        """Squared lengths of `centred32`."""
-        return self.centred32.square().sum(-1)
+    @property
+    def centred32(self) -> Float[Tensor, "groups keys dims"]:  # noqa: D102
+        return self._part(4)
+
+    @property
+    def centred_squares32(self) -> Float[Tensor, "groups keys"]:  # noqa: D102
+        return self._part(5)
 
     @cached_property
     def centred_error(self) -> list[float]:
         """For each group, how far a squared gap from float32 products can be off."""
         size = self.centred32.shape[-1] + 8
-        return [4 * size * FLOAT32 * float(largest) for largest in self.centred_squares32.amax(-1)]
+        return [4 * size * FLOAT32 * float(largest) for largest in self.centred_squares32.numpy().max(-1)]
 
     @cached_property
     def prefix_gaps(self) -> Float[Tensor, "groups keys"]:
@@ -99,7 +119,7 @@ class Layer:
         def search(piece: tuple[int, int]) -> None:
             group, first = piece
             last = min(keys, first + _BLOCK)
-            products = units32[group, first:last] @ units32[group, :last].mT
+            products = product(units32[group, first:last], units32[group, :last])
             kernels.nearest_before(
                 products.numpy(), units[group], squares[group], first, error, gaps[group, first:last]
             )
