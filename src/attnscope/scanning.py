@@ -20,7 +20,7 @@ import polars as pl
 import torch
 
 from attnscope import __version__, tables
-from attnscope.capture.huggingface import observed
+from attnscope.capture.forward import forward
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import Text, read_text, tokenize, windows
 from attnscope.capture.vectors import VECTOR_KINDS, VectorKind, VectorSource
@@ -31,7 +31,7 @@ from attnscope.measure.topn import topn_columns
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.capture.attention import AttentionCall
+    from attnscope.capture.attention import Call
 
 DEFAULT_LENGTH = 1024
 DEFAULT_LENGTHS = (32, 64, 128, 256, 512, 1024)
@@ -176,7 +176,7 @@ class _Scan:
     skipped: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     dropped_rows: int = 0
     measuring: float = 0.0
-    heads: dict[int, int] = field(default_factory=dict)
+    heads: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, loading: float) -> ScanResult:
         started = time.perf_counter()
@@ -251,7 +251,7 @@ class _Scan:
         layers = self.model.module.config.get_text_config().num_hidden_layers
         calls = 0
 
-        def collect(call: AttentionCall) -> None:
+        def collect(call: Call) -> None:
             nonlocal calls
             started = time.perf_counter()
             self._measure(window, call, positions, source, calls)
@@ -260,19 +260,10 @@ class _Scan:
             if self.progress is not None:
                 self.progress(index * layers + min(calls, layers), forwards * layers)
 
-        module = self.model.module.base_model
-        inputs = torch.tensor([ids], device=self.model.module.device)
-        options = {"use_cache": False} if self.model.causal else {}
-        with torch.no_grad(), observed(module, collect):
-            module(input_ids=inputs, **options)
-        if not calls:
-            raise ModelError(
-                f"{self.model.name} ({self.model.family}) does not use transformers' attention interface; "
-                "attnscope cannot observe this family"
-            )
+        forward(self.model, ids, collect)
 
     def _measure(
-        self, window: int, call: AttentionCall, positions: tuple[int, ...], source: VectorSource, order: int
+        self, window: int, call: Call, positions: tuple[int, ...], source: VectorSource, order: int
     ) -> None:
         layer = source.layer(call.module, order)
         rows = Rows(
@@ -283,7 +274,7 @@ class _Scan:
             source.vectors(call),
             call.sinks,
         )
-        self.heads[layer] = rows.heads
+        self.heads[layer] = source.entry(call, layer)
         if self.model.causal:
             self._check_causal(rows)
         usable = self._usable_heads(rows, window)
@@ -343,7 +334,7 @@ class _Scan:
                 "dtype": str(module.dtype).removeprefix("torch."),
                 "device": str(module.device),
                 "parameters": sum(p.numel() for p in module.parameters()),
-                "heads": [{"layer": layer, "heads": heads} for layer, heads in sorted(self.heads.items())],
+                "heads": [self.heads[layer] for layer in sorted(self.heads)],
             },
             "text": {
                 "source": self.text.source,

@@ -88,8 +88,9 @@ class WrittenOutAttention(TorchFunctionMode):
         if func in SOFTMAX and not in_kernel():
             self._softmax(args, kwargs, result)
         elif self._open and args and id(args[0]) in self._open and isinstance(result, torch.Tensor):
-            if func in SAME_WEIGHTS or (func in DROPOUT and _no_dropout(args, kwargs)):
-                self._open[id(result)] = (result, self._open[id(args[0])][1])
+            weights = args[0]
+            if func in SAME_WEIGHTS or (func in DROPOUT and _no_dropout(args, kwargs)) or torch.equal(result, weights):
+                self._open[id(result)] = (result, self._open[id(weights)][1])
         return result
 
     def recorded(self, module: nn.Module) -> None:
@@ -190,7 +191,7 @@ class WrittenOutAttention(TorchFunctionMode):
     def _show(self, softmax: _Softmax, weights: Tensor, value: Tensor) -> None:
         scores, weights, value = self._four(softmax.scores), self._four(weights), self._four(value)
         same = scores.shape == weights.shape and value.shape[:2] == scores.shape[:2]
-        over_keys = self._tokens is None or scores.shape[-1] in self._tokens
+        over_keys = self._tokens is None or set(scores.shape[2:]) <= self._tokens
         changed = any(_changes(tensor) for tensor in (weights, softmax.weights))
         if not same or not over_keys or changed or _changes(softmax.scores) != softmax.changes:
             self._lose(softmax)
@@ -203,9 +204,10 @@ class WrittenOutAttention(TorchFunctionMode):
 
     def _lose(self, softmax: _Softmax) -> None:
         """Remember a softmax over keys that was not followed; one over experts or classes is none of ours."""
-        shape = softmax.scores.shape
-        if len(shape) > 3 or shape[0] > self._batch:
-            self._lost[f"{type(softmax.module).__name__}"] = None
+        name, shape = type(softmax.module).__name__, softmax.scores.shape
+        over_keys = "ttention" in name or self._tokens is None or shape[-1] in self._tokens
+        if over_keys and (len(shape) > 3 or shape[0] > self._batch):
+            self._lost[name] = None
 
     def _four(self, tensor: Tensor) -> Tensor:
         """(batch, heads, tokens, size), from heads folded into the batch or spread over several dimensions."""

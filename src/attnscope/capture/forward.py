@@ -17,8 +17,9 @@ from attnscope.capture import huggingface, torch_modules
 from attnscope.capture.attention import AttentionCall
 from attnscope.capture.eager import WrittenOutAttention
 from attnscope.capture.layers import writes_attention_out
+from attnscope.capture.models import refuse_empty
 from attnscope.capture.recording import recording
-from attnscope.errors import InputError, ModelError
+from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,13 +129,6 @@ def watched(
         own.finish()
 
 
-def refuse_empty(module: nn.Module, name: str) -> None:
-    """Refuse a module whose weights are not there, unless they are loaded as it runs (offloading)."""
-    for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        if tensor.is_meta and not any(hasattr(part, "_hf_hook") for part in module.modules()):
-            raise ModelError(f"{name} has no weights: {key} is on the meta device; load the model before the scan")
-
-
 def _moved(model: Model, batch: Tensor) -> Tensor:
     """The decoder's input: the start token, then the encoder's tokens but the last."""
     config = model.module.config
@@ -162,23 +156,3 @@ def _batch(inputs: Inputs) -> int:
     values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (tuple, list)) else ()
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     return _batch(tensors[0]) if tensors else 1
-
-
-def as_module(model: Any) -> nn.Module:
-    """A module out of its wrappers: torch.compile's, PEFT's, parallel ones."""
-    while True:
-        if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
-            model = model._orig_mod
-        elif hasattr(model, "peft_config") and callable(getattr(model, "get_base_model", None)):
-            if getattr(model, "active_peft_config", None) and model.active_peft_config.is_prompt_learning:
-                raise ModelError(
-                    f"{type(model).__name__} learns a prompt ({model.active_peft_config.peft_type}), which a scan of the "
-                    "text would leave out; merge it or scan the base model"
-                )
-            model = model.get_base_model()
-        elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            model = model.module
-        elif isinstance(model, nn.Module):
-            return model
-        else:
-            raise InputError(f"cannot scan a {type(model).__name__}; give a torch module")

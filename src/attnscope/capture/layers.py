@@ -72,6 +72,12 @@ def text_part(model: nn.Module) -> nn.Module:
     return part
 
 
+def causal_flags(model: nn.Module) -> list[bool]:
+    """What the attention modules of a model's text part that use the interface say of themselves."""
+    flags = (getattr(module, "is_causal", None) for module in text_part(model).modules() if uses_interface(module))
+    return [flag for flag in flags if isinstance(flag, bool)]
+
+
 def block_number(name: str) -> int | None:
     """The last number in a dotted name, that of the block."""
     numbers = [part for part in name.split(".") if part.isdigit()]
