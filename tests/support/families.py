@@ -72,7 +72,99 @@ TINY: dict[str, Any] = {
     "decoder_start_token_id": 0,
 }
 
-SPECIAL: dict[str, dict[str, Any]] = {}
+# What a family needs besides; an ellipsis leaves a size of TINY out.
+_LATENT: dict[str, Any] = {"num_key_value_heads": HEADS, "head_dim": ...}
+_EVEN: dict[str, Any] = {"hidden_size": 64, "head_dim": ...}
+_LINEAR: dict[str, Any] = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+_TEXT: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KEY_VALUE_HEADS,
+    "hidden_size": 64,
+    "intermediate_size": 32,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
+_VISION: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "image_size": 28,
+    "patch_size": 14,
+}
+SPECIAL: dict[str, dict[str, Any]] = {
+    "axk1": _LATENT,
+    "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_d_head": 28, "mamba_n_groups": 1},
+    "codegen": {"rotary_dim": 8},
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
+    "deepseek_v32": _LATENT,
+    "emu3": {"text_config": {"model_type": "emu3_text_model", **_TEXT}},
+    "falcon": {"head_dim": ..., "num_kv_heads": KEY_VALUE_HEADS, "new_decoder_architecture": True},
+    "flaubert": {},
+    "gemma3": {
+        "text_config": {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 11, **_TEXT},
+        "vision_config": {"model_type": "siglip_vision_model", **_VISION},
+    },
+    "glm4_moe_lite": _LATENT,
+    "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 7},
+    "gptj": {"rotary_dim": 8},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"], "mamba_n_heads": 4, "mamba_d_head": 28, "mamba_n_groups": 1},
+    "internvl": {
+        "text_config": {"model_type": "qwen2", **_TEXT},
+        "vision_config": {"model_type": "internvl_vision", **_VISION, "image_size": [28, 28], "patch_size": [14, 14]},
+    },
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
+    "llava": {"text_config": {"model_type": "llama", **_TEXT}, "vision_config": {"model_type": "clip_vision_model", **_VISION}},
+    "llava_next": {
+        "text_config": {"model_type": "mistral", **_TEXT},
+        "vision_config": {"model_type": "clip_vision_model", **_VISION},
+    },
+    "mllama": {
+        "text_config": {"model_type": "mllama_text_model", **_TEXT, "num_hidden_layers": 3, "cross_attention_layers": [1]},
+        "vision_config": {"model_type": "mllama_vision_model", **_VISION, "num_global_layers": 1, "attention_heads": 2},
+    },
+    "minicpm3": _LATENT,
+    "paligemma": {
+        "text_config": {"model_type": "gemma", "head_dim": 16, **_TEXT},
+        "vision_config": {"model_type": "siglip_vision_model", **_VISION},
+    },
+    "persimmon": _EVEN,
+    "phi": _EVEN,
+    "qwen2_vl": {
+        "text_config": {
+            "model_type": "qwen2_vl_text",
+            **_TEXT,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
+        },
+        "vision_config": {"depth": 2, "embed_dim": 32, "num_heads": 2, "hidden_size": 64, "mlp_ratio": 1},
+    },
+    "qwen3_5_text": _LINEAR,
+    "qwen3_next": _LINEAR,
+    "smolvlm": {
+        "text_config": {"model_type": "llama", **_TEXT},
+        "vision_config": {"model_type": "smolvlm_vision", **_VISION},
+    },
+    "stablelm": {"hidden_size": 128, "head_dim": ...},
+    "t5gemma": {
+        "encoder": {"model_type": "t5_gemma_module", "head_dim": 16, **_TEXT},
+        "decoder": {"model_type": "t5_gemma_module", "head_dim": 16, "is_decoder": True, **_TEXT},
+    },
+    "xglm": {"attention_heads": HEADS},
+    "xlnet": {"max_position_embeddings": ...},
+    "youtu": _LATENT,
+    "zaya": {"num_experts_per_tok": 1},
+}
 
 
 def tiny_config(family: str) -> Any:
@@ -117,4 +209,5 @@ def tiny_model(family: str, attention: str | None = None) -> Any:
     return model
 
 
-SCALE: dict[str, float] = {}
+# Families whose logits would be too large for float32 to agree on weights with the scale of the others.
+SCALE: dict[str, float] = {"t5": 2, "mt5": 2, "umt5": 2, "switch_transformers": 2, "t5gemma": 5}

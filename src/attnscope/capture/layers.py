@@ -24,7 +24,7 @@ Kind = Literal["self", "cross"]
 
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 # What the code of an attention written out in a model file mentions.
-WRITTEN_OUT = {"softmax", "scaled_dot_product_attention", "eager_attention_forward"}
+WRITTEN_OUT = {"softmax", "Softmax", "scaled_dot_product_attention", "eager_attention_forward"}
 _CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|encoder_decoder_att|multihead_attn", re.IGNORECASE)
 
 
