@@ -215,9 +215,17 @@ def tiny_model(family: str, attention: str | None = None) -> Any:
 
 
 # Families whose logits would be too large for float32 to agree on weights with the scale of the others.
-SCALE: dict[str, float] = {"t5": 2, "mt5": 2, "umt5": 2, "switch_transformers": 2, "t5gemma": 30, "minicpm3": 5}
+SCALE: dict[str, float] = {"t5": 2, "mt5": 2, "umt5": 2, "switch_transformers": 2, "t5gemma": 30, "minicpm3": 5, "hy_v4": 30}
 # PaliGemma's text alone is bidirectional under sdpa and causal under eager attention: the oracle needs eager in both.
 ATTENTION: dict[str, str] = {"paligemma": "eager"}
+
+# Where the number of heads follows from something else than TINY: query heads, heads of keys and values.
+HEADS_OF: dict[str, tuple[int, int]] = {
+    "convbert": (2, 2),
+    "deepseek_v4": (4, 1),
+    "gpt_bigcode": (4, 1),
+    "inkling_text": (64, 16),
+}
 
 FAMILIES = """
 afmoe albert apertus arcee aria_text axk1 bamba bart beam bert bert-generation bigbird_pegasus biogpt bitnet
