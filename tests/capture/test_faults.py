@@ -276,9 +276,7 @@ def test_a_kernel_whose_mask_cannot_be_read_is_refused() -> None:
         model = build("llama-gqa")
         model.config._attn_implementation_internal = "mine"
         with pytest.raises(ModelError, match="'mine'"), torch.no_grad(), observed(model, lambda call: None):
-            model.model.layers[0].self_attn(
-                torch.zeros(1, 3, 84), (torch.ones(1, 3, 14), torch.zeros(1, 3, 14)), None
-            )
+            model.model.layers[0].self_attn(torch.zeros(1, 3, 84), (torch.ones(1, 3, 14), torch.zeros(1, 3, 14)), None)
     finally:
         del AttentionInterface._global_mapping["mine"]
 
@@ -301,7 +299,10 @@ def test_code_that_comes_with_a_model_is_not_run(model_folder: Path, tmp_path: P
     folder = tmp_path / "remote"
     shutil.copytree(model_folder, folder)
     config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "unheard_of", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}}
+    config |= {
+        "model_type": "unheard_of",
+        "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"},
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     with pytest.raises(ModelError, match="trust_remote_code"):

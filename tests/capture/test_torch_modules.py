@@ -57,7 +57,9 @@ def test_multihead_attention_gives_its_own_weights(batch_first: bool, masked: st
     assert len(calls) == 1
     for item in range(BATCH):
         rows = 7 if "key_padding_mask" in options and item == 1 else TOKENS  # padded queries are dropped
-        torch.testing.assert_close(softmax(calls[0], item)[:, :rows], own[item, :, :rows].double(), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            softmax(calls[0], item)[:, :rows], own[item, :, :rows].double(), rtol=1e-5, atol=1e-6
+        )
         assert (softmax(calls[0], item)[:, rows:] == 0).all()
 
 
@@ -130,9 +132,7 @@ class Written(nn.Module):
         self.project = nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = (
-            part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.project(x).chunk(3, -1)
-        )
+        query, key, value = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.project(x).chunk(3, -1))
         if self.way == "kernel":
             return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         if self.way == "record":

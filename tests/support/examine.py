@@ -73,7 +73,9 @@ def _examine(family: str) -> Finding:
     try:
         forward(loaded, inputs["input_ids"], lambda call: seen.append(_look(call, layers)))
     except ModelError as error:
-        reason = "refused: no softmax attention" if "no softmax" in str(error) else "refused: weights cannot be followed"
+        reason = (
+            "refused: no softmax attention" if "no softmax" in str(error) else "refused: weights cannot be followed"
+        )
         return Finding(family, name, [], reason)
     with torch.no_grad():
         alone = model(**inputs)[0]
@@ -128,7 +130,15 @@ def _look(call: Any, layers: Layers) -> _Seen:
             if there
         }
     entry = layers.entry(call, layers.number(call.module))
-    return _Seen(entry, weights, visible, sinks is not None, call.values().shape[0], features, not isinstance(call, AttentionCall))
+    return _Seen(
+        entry,
+        weights,
+        visible,
+        sinks is not None,
+        call.values().shape[0],
+        features,
+        not isinstance(call, AttentionCall),
+    )
 
 
 def _features(seen: list[_Seen], model: Any) -> list[str]:
@@ -160,7 +170,9 @@ def _worst(family: str, model: Any, seen: list[_Seen]) -> float:
         groups = {"encoder_attentions": [], "decoder_attentions": [], "cross_attentions": []}
         for one in seen:
             cross, decoder = one.entry["kind"] == "cross", "decoder" in one.entry["module"]
-            groups["cross_attentions" if cross else "decoder_attentions" if decoder else "encoder_attentions"].append(one)
+            groups["cross_attentions" if cross else "decoder_attentions" if decoder else "encoder_attentions"].append(
+                one
+            )
     else:
         groups = {"attentions": seen}
     worst = 0.0

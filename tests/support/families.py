@@ -122,19 +122,32 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "glm4_moe_lite": _LATENT,
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 7},
     "gptj": {"rotary_dim": 8},
-    "granitemoehybrid": {"layer_types": ["mamba", "attention"], "mamba_n_heads": 4, "mamba_d_head": 28, "mamba_n_groups": 1},
+    "granitemoehybrid": {
+        "layer_types": ["mamba", "attention"],
+        "mamba_n_heads": 4,
+        "mamba_d_head": 28,
+        "mamba_n_groups": 1,
+    },
     "internvl": {
         "text_config": {"model_type": "qwen2", **_TEXT},
         "vision_config": {"model_type": "internvl_vision", **_VISION, "image_size": [28, 28], "patch_size": [14, 14]},
     },
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
-    "llava": {"text_config": {"model_type": "llama", **_TEXT}, "vision_config": {"model_type": "clip_vision_model", **_VISION}},
+    "llava": {
+        "text_config": {"model_type": "llama", **_TEXT},
+        "vision_config": {"model_type": "clip_vision_model", **_VISION},
+    },
     "llava_next": {
         "text_config": {"model_type": "mistral", **_TEXT},
         "vision_config": {"model_type": "clip_vision_model", **_VISION},
     },
     "mllama": {
-        "text_config": {"model_type": "mllama_text_model", **_TEXT, "num_hidden_layers": 3, "cross_attention_layers": [1]},
+        "text_config": {
+            "model_type": "mllama_text_model",
+            **_TEXT,
+            "num_hidden_layers": 3,
+            "cross_attention_layers": [1],
+        },
         "vision_config": {"model_type": "mllama_vision_model", **_VISION, "num_global_layers": 1, "attention_heads": 2},
     },
     "minicpm3": _LATENT,
@@ -215,7 +228,15 @@ def tiny_model(family: str, attention: str | None = None) -> Any:
 
 
 # Families whose logits would be too large for float32 to agree on weights with the scale of the others.
-SCALE: dict[str, float] = {"t5": 2, "mt5": 2, "umt5": 2, "switch_transformers": 2, "t5gemma": 30, "minicpm3": 5, "hy_v4": 30}
+SCALE: dict[str, float] = {
+    "t5": 2,
+    "mt5": 2,
+    "umt5": 2,
+    "switch_transformers": 2,
+    "t5gemma": 30,
+    "minicpm3": 5,
+    "hy_v4": 30,
+}
 # PaliGemma's text alone is bidirectional under sdpa and causal under eager attention: the oracle needs eager in both.
 ATTENTION: dict[str, str] = {"paligemma": "eager"}
 
@@ -227,21 +248,4 @@ HEADS_OF: dict[str, tuple[int, int]] = {
     "inkling_text": (64, 16),
 }
 
-FAMILIES = """
-afmoe albert apertus arcee aria_text axk1 bamba bart beam bert bert-generation bigbird_pegasus biogpt bitnet
-blenderbot blenderbot-small bloom camembert codegen cohere cohere2 cohere2_moe convbert cpmant ctrl cwm
-data2vec-text deberta deberta-v2 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 diffllama distilbert doge dots1
-electra emu3 ernie ernie4_5 ernie4_5_moe esm eurobert exaone4 exaone_moe falcon falcon_h1 falcon_mamba flaubert
-flex_olmo flint fnet gemma gemma2 gemma3 gemma3_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite gpt-sw3
-gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe granitemoe_swa
-granitemoehybrid granitemoeshared gte helium hrm_text hunyuan_v1_dense hunyuan_v1_moe hy_v3 hy_v4 hyperclovax ibert
-inkling_text internvl jais2 jamba jetmoe jina_embeddings_v3 kolibri1 laguna layoutlm led lfm2 llama llama4_text
-llava llava_next longformer longt5 m2m_100 mamba marian mbart megatron-bert mellum mimo_v2_flash minicpm3 minimax_m2
-minimax_m3_vl_text ministral ministral3 mistral mixtral mllama mobilebert modernbert modernbert-decoder moshi mpnet
-mpt mra mt5 mvp nanochat nemotron nemotron_h nllb-moe nomic_bert nystromformer olmo olmo2 olmo3 olmo_hybrid olmoe
-openai-gpt opt paligemma pegasus pegasus_x persimmon phi phi3 phimoe plbart qwen2 qwen2_moe qwen2_vl qwen3
-qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen4_exp_text recurrent_gemma rembert roberta
-roberta-prelayernorm roformer rwkv seamless_m4t seamless_m4t_v2 seed_oss smollm3 smolvlm solar_open stablelm
-starcoder2 switch_transformers t5 t5gemma tapas trocr ultrabert umt5 vaultgemma whisper xglm xlm xlm-roberta
-xlm-roberta-xl xlnet yoso youtu
-""".split()
+FAMILIES = ["afmoe", "albert", "apertus", "arcee", "aria_text", "axk1", "bamba", "bart", "beam", "bert", "bert-generation", "bigbird_pegasus", "biogpt", "bitnet", "blenderbot", "blenderbot-small", "bloom", "camembert", "codegen", "cohere", "cohere2", "cohere2_moe", "convbert", "cpmant", "ctrl", "cwm", "data2vec-text", "deberta", "deberta-v2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "diffllama", "distilbert", "doge", "dots1", "electra", "emu3", "ernie", "ernie4_5", "ernie4_5_moe", "esm", "eurobert", "exaone4", "exaone_moe", "falcon", "falcon_h1", "falcon_mamba", "flaubert", "flex_olmo", "flint", "fnet", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4_unified_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt-sw3", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gpt_oss", "gptj", "granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "gte", "helium", "hrm_text", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hy_v4", "hyperclovax", "ibert", "inkling_text", "internvl", "jais2", "jamba", "jetmoe", "jina_embeddings_v3", "kolibri1", "laguna", "layoutlm", "led", "lfm2", "llama", "llama4_text", "llava", "llava_next", "longformer", "longt5", "m2m_100", "mamba", "marian", "mbart", "megatron-bert", "mellum", "mimo_v2_flash", "minicpm3", "minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "mixtral", "mllama", "mobilebert", "modernbert", "modernbert-decoder", "moshi", "mpnet", "mpt", "mra", "mt5", "mvp", "nanochat", "nemotron", "nemotron_h", "nllb-moe", "nomic_bert", "nystromformer", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "openai-gpt", "opt", "paligemma", "pegasus", "pegasus_x", "persimmon", "phi", "phi3", "phimoe", "plbart", "qwen2", "qwen2_moe", "qwen2_vl", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen4_exp_text", "recurrent_gemma", "rembert", "roberta", "roberta-prelayernorm", "roformer", "rwkv", "seamless_m4t", "seamless_m4t_v2", "seed_oss", "smollm3", "smolvlm", "solar_open", "stablelm", "starcoder2", "switch_transformers", "t5", "t5gemma", "tapas", "trocr", "ultrabert", "umt5", "vaultgemma", "whisper", "xglm", "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "yoso", "youtu"]

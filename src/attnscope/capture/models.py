@@ -177,7 +177,7 @@ def _explained(name: str, error: Exception) -> str:
             f"{name!r} comes with code of its own, which attnscope does not run unless told to; read that code, then pass "
             "trust_remote_code=True to load_model"
         )
-    if "safetensors" in first and "pickle" not in name:
+    if "safetensors" in first:
         return (
             f"cannot load {name!r}: {short}; attnscope reads safetensors and GGUF weights, and pickles, which can run "
             "code, only with allow_pickle=True"

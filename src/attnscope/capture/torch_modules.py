@@ -150,7 +150,7 @@ def _show(
     extra = projected[1].shape[2] - key.shape[1]
     mask = _mask(attn_mask, key_padding_mask, len(query), module.num_heads, extra)
     call = AttentionCall(module, *projected, mask, {"is_causal": False}, "torch", cross)
-    for watch in list(_watchers):
+    for watch in _watchers:
         watch(module, call)
 
 

@@ -147,6 +147,9 @@ def _matrix(projection: nn.Module, size: int) -> Tensor | None:
 
 def _altered(projection: nn.Module, weight: Any) -> bool:
     """Whether the weight is not what the module multiplies with: offloaded, packed, or under a hook."""
-    return not isinstance(weight, torch.Tensor) or weight.is_meta or not weight.is_floating_point() or (
-        "forward" in vars(projection)
+    return (
+        not isinstance(weight, torch.Tensor)
+        or weight.is_meta
+        or not weight.is_floating_point()
+        or ("forward" in vars(projection))
     )
