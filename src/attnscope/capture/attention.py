@@ -117,8 +117,8 @@ class AttentionCall:
         if self.mask is not None and not (isinstance(self.mask, torch.Tensor) and self.mask.ndim <= 4):
             shape = tuple(self.mask.shape) if isinstance(self.mask, torch.Tensor) else type(self.mask).__name__
             raise ModelError(
-                f"{type(self.module).__name__} got an attention mask of shape {shape}; attnscope reads masks of at most "
-                "four dimensions"
+                f"{type(self.module).__name__} got an attention mask of shape {shape}; attnscope reads masks of at "
+                "most four dimensions"
             )
 
     @property

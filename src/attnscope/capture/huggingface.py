@@ -110,8 +110,8 @@ def _wrapper(name: str) -> Callable[..., Any]:
             return kernel(module, query, key, value, attention_mask, **options)
         if name not in READABLE:
             raise ModelError(
-                f"{type(module).__name__} runs the attention kernel {name!r}, whose mask attnscope cannot read; load the "
-                "model with attn_implementation='sdpa' or 'eager'"
+                f"{type(module).__name__} runs the attention kernel {name!r}, whose mask attnscope cannot read; load "
+                "the model with attn_implementation='sdpa' or 'eager'"
             )
         with torch.no_grad():
             call = AttentionCall(module, query, key, value, attention_mask, options, cast("Kernel", name))

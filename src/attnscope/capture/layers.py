@@ -9,7 +9,6 @@ used again, as ALBERT's, takes the next free number each time).
 from __future__ import annotations
 
 import re
-from functools import cache
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,12 +24,18 @@ Kind = Literal["self", "cross"]
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 # What the code of an attention written out in a model file mentions.
 WRITTEN_OUT = {"softmax", "Softmax", "scaled_dot_product_attention", "eager_attention_forward"}
+_known: dict[type, frozenset[str]] = {}
 _CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|encoder_decoder_att|multihead_attn", re.IGNORECASE)
 
 
-@cache
 def _names(cls: type) -> frozenset[str]:
     """Every name that the methods of a class and of its bases mention."""
+    if cls not in _known:
+        _known[cls] = _mentioned(cls)
+    return _known[cls]
+
+
+def _mentioned(cls: type) -> frozenset[str]:
     codes = [
         function.__code__
         for base in cls.__mro__

@@ -109,8 +109,8 @@ def load_model(
 def _given(model: nn.Module, tokenizer: Any) -> Model:
     if not isinstance(model, transformers.PreTrainedModel):
         raise InputError(
-            f"cannot scan a {type(model).__name__} on a text; give a transformers model, a path or a hub id, or inputs= "
-            "for a module of your own"
+            f"cannot scan a {type(model).__name__} on a text; give a transformers model, a path or a hub id; for a "
+            "module of your own see capture.forward.run"
         )
     refuse_empty(model, type(model).__name__)
     if tokenizer is None:
@@ -174,8 +174,8 @@ def _explained(name: str, error: Exception) -> str:
         return f"{name!r} is a gated model; accept its terms on the hub and log in with hf auth login"
     if "trust_remote_code" in first:
         return (
-            f"{name!r} comes with code of its own, which attnscope does not run unless told to; read that code, then pass "
-            "trust_remote_code=True to load_model"
+            f"{name!r} comes with code of its own, which attnscope does not run unless told to; read that code, then "
+            "pass trust_remote_code=True to load_model"
         )
     if "safetensors" in first:
         return (
@@ -193,8 +193,8 @@ def as_module(model: Any) -> nn.Module:
         elif hasattr(model, "peft_config") and callable(getattr(model, "get_base_model", None)):
             if getattr(model, "active_peft_config", None) and model.active_peft_config.is_prompt_learning:
                 raise ModelError(
-                    f"{type(model).__name__} learns a prompt ({model.active_peft_config.peft_type}), which a scan of the "
-                    "text would leave out; merge it or scan the base model"
+                    f"{type(model).__name__} learns a prompt ({model.active_peft_config.peft_type}), which a scan of "
+                    "the text would leave out; merge it or scan the base model"
                 )
             model = model.get_base_model()
         elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):

@@ -32,7 +32,8 @@ class Recorder(Protocol):
 
     def __call__(
         self, module: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
-    ) -> None: ...
+    ) -> None:
+        """Take one call."""
 
 
 _active: ContextVar[Recorder | None] = ContextVar("attnscope_recorder", default=None)

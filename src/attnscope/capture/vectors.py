@@ -99,7 +99,8 @@ class VectorSource:
                 break
             name = name.rpartition(".")[0]
         raise ModelError(
-            f"no output projection found for {type(module).__name__} ({self._names.get(module, '')}); use value or hidden"
+            f"no output projection found for {type(module).__name__} ({self._names.get(module, '')}); "
+            "use value or hidden"
         )
 
     def _keep(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -121,8 +122,8 @@ class VectorSource:
         hidden = self._inputs[self._modules[name]]
         if self.entry(call, 0)["kind"] == "cross" or hidden.shape[1] != call.keys:
             raise ModelError(
-                f"{type(call.module).__name__} attends to {call.keys} keys that are not the {hidden.shape[1]} tokens of "
-                "its layer's input; use --vectors value"
+                f"{type(call.module).__name__} attends to {call.keys} keys that are not the {hidden.shape[1]} tokens "
+                "of its layer's input; use --vectors value"
             )
         return hidden[item : item + 1].double()
 
