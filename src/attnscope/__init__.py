@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
+    from attnscope import capture as capture
     from attnscope import normalizers as normalizers
     from attnscope import theory as theory
     from attnscope.scanning import ScanResult as ScanResult
@@ -30,7 +31,7 @@ _LAZY = {
     "scan": "attnscope.scanning",
 }
 
-_ROOMS = ("normalizers", "theory")
+_ROOMS = ("capture", "normalizers", "theory")
 
 __all__ = [
     "AttnscopeError",
@@ -39,6 +40,7 @@ __all__ = [
     "OutputError",
     "ScanResult",
     "__version__",
+    "capture",
     "normalizers",
     "scan",
     "theory",

@@ -22,7 +22,7 @@ import polars as pl
 import torch
 
 from attnscope import __version__, tables
-from attnscope.capture.huggingface import observed
+from attnscope.capture.forward import forward
 from attnscope.capture.inputs import special_tokens, window_tokens
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import Text, read_text, tokenize
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from attnscope.capture.attention import AttentionCall
+    from attnscope.capture.attention import Call
 
 # delta looks at all pairs of keys: in longer rows it and the columns made of it are missing.
 DELTA_KEYS = 8192
@@ -167,7 +167,7 @@ class _Window:
     rows: list[pl.DataFrame] = field(default_factory=list)
     topn: list[pl.DataFrame] = field(default_factory=list)
     skipped: dict[tuple[int, int], str] = field(default_factory=dict)
-    heads: dict[int, int] = field(default_factory=dict)
+    heads: dict[int, dict[str, Any]] = field(default_factory=dict)
     dropped_rows: int = 0
 
     def part(self) -> tables.Part:
@@ -177,7 +177,7 @@ class _Window:
                 {"layer": layer, "head": head, "window": self.number, "reason": reason}
                 for (layer, head), reason in sorted(self.skipped.items())
             ],
-            "heads": sorted(self.heads.items()),
+            "heads": [self.heads[layer] for layer in sorted(self.heads)],
             "dropped_rows": self.dropped_rows,
         }
         return tables.Part(self._table(tables.ROWS, self.rows), self._table(tables.TOPN, self.topn, "n"), notes)
@@ -289,7 +289,7 @@ class _Scan:
         layers = self.model.module.config.get_text_config().num_hidden_layers
         calls = 0
 
-        def collect(call: AttentionCall) -> None:
+        def collect(call: Call) -> None:
             nonlocal calls
             started = time.perf_counter()
             layer = source.layer(call.module, calls)
@@ -301,25 +301,16 @@ class _Scan:
                 done = (window.number * forwards + index) * layers + min(calls, layers)
                 self.progress(Step(done, total, window.number, self.settings.windows, layer))
 
-        module = self.model.module.base_model
-        inputs = torch.tensor([ids], device=self.model.module.device)
-        options = {"use_cache": False} if self.model.causal else {}
-        with torch.no_grad(), observed(module, collect):
-            module(input_ids=inputs, **options)
-        if not calls:
-            raise ModelError(
-                f"{self.model.name} ({self.model.family}) does not use transformers' attention interface; "
-                "attnscope cannot observe this family"
-            )
+        forward(self.model, ids, collect)
 
     def _measure(
-        self, window: _Window, layer: int, call: AttentionCall, positions: tuple[int, ...], source: VectorSource
+        self, window: _Window, layer: int, call: Call, positions: tuple[int, ...], source: VectorSource
     ) -> None:
         """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
         vectors = source.vectors(call)
         shared = Layer(vectors)
-        heads, keys = call.query.shape[1], call.key.shape[2]
-        window.heads[layer] = heads
+        heads, keys = call.heads, call.keys
+        window.heads[layer] = source.entry(call, layer)
         size = max(1, self.settings.memory_budget // (heads * keys * 8 * _COPIES))
         start = 0
         while start < len(positions):
@@ -400,7 +391,7 @@ class _Scan:
     def _record(self, tokens: int, timings: dict[str, float], notes: list[dict[str, Any]]) -> dict[str, Any]:
         module = self.model.module
         skipped = {(entry["layer"], entry["head"]): entry for note in reversed(notes) for entry in note["skipped"]}
-        heads = dict(pair for note in notes for pair in note["heads"])
+        heads = {entry["layer"]: entry for note in notes for entry in note["heads"]}
         return {
             "schema": tables.SCHEMA_VERSION,
             "attnscope": __version__,
@@ -414,7 +405,7 @@ class _Scan:
                 "dtype": str(module.dtype).removeprefix("torch."),
                 "device": str(module.device),
                 "parameters": sum(p.numel() for p in module.parameters()),
-                "heads": [{"layer": layer, "heads": count} for layer, count in sorted(heads.items())],
+                "heads": [heads[layer] for layer in sorted(heads)],
             },
             "text": {
                 "source": self.text.source,

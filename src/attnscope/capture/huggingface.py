@@ -14,39 +14,59 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers.modeling_utils import AttentionInterface
 
-from attnscope.capture.attention import AttentionCall
+from attnscope.capture.attention import AttentionCall, Call
+from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import nn
 
-Observer = Callable[[AttentionCall], None]
+    from attnscope.capture.attention import Kernel
+
+Observer = Callable[[Call], None]
+
+# The kernels whose masks say which keys are visible. Others keep that to themselves.
+READABLE = ("eager", "sdpa")
 
 _lock = threading.Lock()
-_observers: weakref.WeakKeyDictionary[nn.Module, Observer] = weakref.WeakKeyDictionary()
+_observers: weakref.WeakKeyDictionary[nn.Module, list[tuple[int, Observer]]] = weakref.WeakKeyDictionary()
 _originals: dict[str, Callable[..., Any] | None] = {}
 _observations = 0
+_inside = threading.local()
 
 
 @contextmanager
 def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
-    """Show every attention call of the model to the observer while the block runs."""
+    """Show every attention call that the model makes through the interface to the observer while the block runs.
+
+    The same model may be observed by several threads at once: each sees the calls of its own forward.
+    """
     modules = list(model.modules())
+    entry = (threading.get_ident(), observer)
     with _lock:
         _install()
         for module in modules:
-            _observers[module] = observer
+            _observers.setdefault(module, []).append(entry)
     try:
         yield
     finally:
         with _lock:
             for module in modules:
-                _observers.pop(module, None)
+                left = [other for other in _observers.get(module, []) if other is not entry]
+                if left:
+                    _observers[module] = left
+                else:
+                    _observers.pop(module, None)
             _uninstall()
+
+
+def in_kernel() -> bool:
+    """Whether an observed kernel is running in this thread: what it calls has been seen already."""
+    return getattr(_inside, "depth", 0) > 0
 
 
 def _install() -> None:
@@ -85,13 +105,36 @@ def _wrapper(name: str) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         kernel = original if original is not None else _eager_of(module)
-        observer = _observers.get(module)
-        if observer is not None:
-            with torch.no_grad():
-                observer(AttentionCall(module, query, key, value, attention_mask, options))
-        return kernel(module, query, key, value, attention_mask, **options)
+        observers = _listening(module)
+        if not observers:
+            return kernel(module, query, key, value, attention_mask, **options)
+        if name not in READABLE:
+            raise ModelError(
+                f"{type(module).__name__} runs the attention kernel {name!r}, whose mask attnscope cannot read; load "
+                "the model with attn_implementation='sdpa' or 'eager'"
+            )
+        with torch.no_grad():
+            call = AttentionCall(module, query, key, value, attention_mask, options, cast("Kernel", name))
+            for observer in observers:
+                observer(call)
+        del call
+        _inside.depth = getattr(_inside, "depth", 0) + 1
+        try:
+            return kernel(module, query, key, value, attention_mask, **options)
+        finally:
+            _inside.depth -= 1
 
     return attention
+
+
+def _listening(module: nn.Module) -> list[Observer]:
+    """The observers of a module: with several, those of this thread."""
+    entries = _observers.get(module)
+    # Gradient checkpointing runs a layer again inside the backward pass; that call was seen in the forward.
+    if not entries or torch._C._current_graph_task_id() != -1:
+        return []
+    threads = {thread for thread, _ in entries}
+    return [observer for thread, observer in entries if len(threads) == 1 or thread == threading.get_ident()]
 
 
 def _eager_of(module: nn.Module) -> Callable[..., Any]:
