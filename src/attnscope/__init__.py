@@ -7,7 +7,7 @@
     >>> weights = attnscope.normalizers.sparsemax(logits)
 
 Requirement: importing this module loads neither torch nor transformers. The public
-names below, and the rooms `normalizers` and `theory`, are resolved on first use.
+names below, and the rooms `experiments`, `normalizers` and `theory`, are resolved on first use.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
+    from attnscope import experiments as experiments
     from attnscope import normalizers as normalizers
     from attnscope import theory as theory
     from attnscope.scanning import ScanResult as ScanResult
@@ -30,7 +31,7 @@ _LAZY = {
     "scan": "attnscope.scanning",
 }
 
-_ROOMS = ("normalizers", "theory")
+_ROOMS = ("experiments", "normalizers", "theory")
 
 __all__ = [
     "AttnscopeError",
@@ -39,6 +40,7 @@ __all__ = [
     "OutputError",
     "ScanResult",
     "__version__",
+    "experiments",
     "normalizers",
     "scan",
     "theory",

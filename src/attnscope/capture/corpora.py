@@ -31,7 +31,8 @@ LARGEST = 64 << 20  # bytes of a body; more is no book
 
 _START = re.compile(r"^\*\*\* ?START OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b.*$", re.MULTILINE)
 _END = re.compile(
-    r"^(?:\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b|End of (?:the )?Project Gutenberg(?:'s|’s)? )", re.MULTILINE
+    r"^(?:\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b|End of (?:the )?Project Gutenberg(?:'s|’s)? )",
+    re.MULTILINE,
 )
 
 

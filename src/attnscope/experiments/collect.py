@@ -78,9 +78,7 @@ class Collector:
         tokens = tokenize(self.model.tokenizer, self.text)
         self.tokens = len(tokens)
         settings, module = self.settings, self.model.module
-        inputs = window_tokens(
-            self.model, tokens, settings.longest, settings.windows, settings.bos, self.text.source
-        )
+        inputs = window_tokens(self.model, tokens, settings.longest, settings.windows, settings.bos, self.text.source)
         sources = [VectorSource(module, kind) for kind in settings.vectors]
         training = module.training
         module.eval()
@@ -168,11 +166,17 @@ class Collector:
             for sink in SINKS:
                 keys = seen[1:] if sink == "dropped" else seen
                 if len(keys) < 3:
-                    raise InputError(f"a row of {len(seen)} keys is too short to reproduce anything; use longer windows")
+                    raise InputError(
+                        f"a row of {len(seen)} keys is too short to reproduce anything; use longer windows"
+                    )
                 place = _Place(window, layer, length, row, position, sink, usable)
                 row_logits = logits[:, None, index, keys]
                 all_seen = torch.ones_like(row_logits, dtype=torch.bool)
-                chosen = {kind: x[:, keys] for kind, x in kinds.items()}
+                # Causal rows see a run of keys: a slice is a view, an index a copy.
+                run = slice(int(keys[0]), int(keys[-1]) + 1)
+                chosen = {
+                    kind: x[:, run] if len(keys) == run.stop - run.start else x[:, keys] for kind, x in kinds.items()
+                }
                 rows = Rows(layer, (position,), row_logits, all_seen, next(iter(chosen.values())), sinks)
                 jobs.append((place, rows, chosen, scale))
         with _one_thread_each() as pool:
@@ -219,7 +223,9 @@ class Collector:
         drawn = draw_sets(grouped, rows.vectors, top, drawn_n, self.settings.draws, self._seed(place))
         columns = {name: flat[:, k][:, index] for k, name in enumerate(reduce.COLUMNS)}
         columns |= {f"drawn_{name}": value.reshape(rows.heads, -1) for name, value in drawn._asdict().items()}
-        scaled = (weights[:, 0] * rows.vectors.norm(dim=-1).repeat_interleave(rows.heads // len(rows.vectors), 0)).sum(-1)
+        scaled = (weights[:, 0] * rows.vectors.norm(dim=-1).repeat_interleave(rows.heads // len(rows.vectors), 0)).sum(
+            -1
+        )
         columns["scaled_sum"] = np.repeat(scaled.numpy()[:, None], len(drawn_n), 1)
         self.pieces["drawn"].append(place.frame(columns, keys, keyed, n=drawn_n))
         if longest and keys > SATURATION_N:

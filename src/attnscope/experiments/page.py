@@ -19,7 +19,11 @@ def claims_table(claims: list[dict[str, Any]]) -> str:
             reading = next((one for one in claim["readings"] if one["form"] == form), None)
             cells += [numbers(reading["measured"]) if reading else "the same", claim[form] or "-"]
         verdict = claim["verdict"] + (f" on {', '.join(claim['depends_on'])}" if claim["depends_on"] else "")
-        lines.append(f"| {claim['claim']} | {claim['place']} | {' | '.join(cells)} | {verdict} |".replace("|alpha_i x_i|", "‖alpha_i x_i‖").replace("|alpha x|", "‖alpha x‖"))
+        lines.append(
+            f"| {claim['claim']} | {claim['place']} | {' | '.join(cells)} | {verdict} |".replace(
+                "|alpha_i x_i|", "‖alpha_i x_i‖"
+            ).replace("|alpha x|", "‖alpha x‖")
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -31,4 +35,6 @@ def numbers(measured: list[dict[str, Any]]) -> str:
     if len(measured) == 1:
         low, high = first["interval"]
         return f"{first['name']}: {first['value']:.3g} ({low:.3g} to {high:.3g})"
-    return "; ".join(f"{one['name']}: {one['value']:.3g}" for one in measured[:3]) + ("; ..." if len(measured) > 3 else "")
+    return "; ".join(f"{one['name']}: {one['value']:.3g}" for one in measured[:3]) + (
+        "; ..." if len(measured) > 3 else ""
+    )

@@ -48,7 +48,7 @@ def draw_all(folder: Path, tables: dict[str, pl.DataFrame], run: dict[str, Any])
         for name, (chart, data) in draw(tables, vectors, sink).items():
             specification = json.dumps(chart.to_dict())
             svg = vl_convert.vegalite_to_svg(specification)
-            png = vl_convert.vegalite_to_png(specification, scale=SCALE)
+            png = vl_convert.svg_to_png(svg, scale=SCALE)
             files[f"{name}.svg"] = lambda path, svg=svg: path.write_text(svg, encoding="utf-8")
             files[f"{name}.png"] = lambda path, png=png: path.write_bytes(png)
             files[f"{name}.parquet"] = data.write_parquet

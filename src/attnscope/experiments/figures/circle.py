@@ -24,7 +24,9 @@ def figure(circle: pl.DataFrame) -> alt.HConcatChart:
     )
     one = circle.row(0, named=True)
     radius, center = one["radius"], (one["context_x"], one["context_y"])
-    reach = 1.15 * max(radius, *(math.hypot(x - center[0], y - center[1]) for x, y in tokens.select("scaled_x", "scaled_y").rows()))
+    reach = 1.15 * max(
+        radius, *(math.hypot(x - center[0], y - center[1]) for x, y in tokens.select("scaled_x", "scaled_y").rows())
+    )
     panels = [
         _panel(tokens, "x", "y", (0.0, 0.0), 1.12, [(0.0, 0.0, 1.0, None)], "tokens on the circle"),
         _panel(tokens, "scaled_x", "scaled_y", (0.0, 0.0), 1.12, [(0.0, 0.0, 1.0, None)], "scaled by their weights"),
@@ -45,7 +47,13 @@ def figure(circle: pl.DataFrame) -> alt.HConcatChart:
 
 
 def _panel(
-    tokens: pl.DataFrame, x: str, y: str, center: tuple[float, float], reach: float, rings: list[tuple[float, float, float, str | None]], title: str
+    tokens: pl.DataFrame,
+    x: str,
+    y: str,
+    center: tuple[float, float],
+    reach: float,
+    rings: list[tuple[float, float, float, str | None]],
+    title: str,
 ) -> alt.LayerChart:
     legend = alt.Legend(orient="bottom", title=None, symbolOpacity=1) if x == "x" else None
     across, up = (alt.Scale(domain=[middle - reach, middle + reach], nice=False, zero=False) for middle in center)
@@ -61,7 +69,9 @@ def _panel(
         mark = alt.Chart(outline).mark_line(
             stroke=fill or "#999999", fill=fill, fillOpacity=0.25 if fill else 0, strokeWidth=1, clip=True
         )
-        layers.append(mark.encode(x=alt.X("x:Q", scale=across, title=None), y=alt.Y("y:Q", scale=up, title=None), order="k:Q"))
+        layers.append(
+            mark.encode(x=alt.X("x:Q", scale=across, title=None), y=alt.Y("y:Q", scale=up, title=None), order="k:Q")
+        )
     base = alt.Chart(tokens).encode(
         x=alt.X(f"{x}:Q", scale=across, title=None, axis=alt.Axis(tickCount=3, grid=False, format="~g")),
         y=alt.Y(f"{y}:Q", scale=up, title=None, axis=alt.Axis(tickCount=3, grid=False, format="~g")),
@@ -69,7 +79,9 @@ def _panel(
     )
     layers.append(base.transform_filter(f"datum.kind == '{LEFT_OUT}'").mark_circle(size=26, opacity=0.6))
     star = "M0,-1L0.24,-0.31L0.95,-0.31L0.36,0.12L0.59,0.81L0,0.4L-0.59,0.81L-0.36,0.12L-0.95,-0.31L-0.24,-0.31Z"
-    layers.append(base.transform_filter(f"datum.kind == '{SELECTED}'").mark_point(shape=star, size=150, filled=True, opacity=0.95))
+    layers.append(
+        base.transform_filter(f"datum.kind == '{SELECTED}'").mark_point(shape=star, size=150, filled=True, opacity=0.95)
+    )
     if rings[0][3]:
         context = pl.DataFrame({"cx": [center[0]], "cy": [center[1]]})
         cross = alt.Chart(context).mark_point(shape="cross", size=60, color=BLACK, filled=True)

@@ -15,12 +15,23 @@ COLORS = dict(zip((f"eps = {step:g}" for step in STEPS), (BLUE, GREEN, ORANGE), 
 
 def data(e: Evidence, reading: str = "scaled") -> pl.DataFrame:
     """Largest g over heads: median, least and most over windows, with every bound."""
-    found = [maxima(e, direction, reading).with_columns(direction=pl.lit(direction)) for direction in ("random", "worst")]
+    found = [
+        maxima(e, direction, reading).with_columns(direction=pl.lit(direction)) for direction in ("random", "worst")
+    ]
     return (
         pl.concat(found)
         .group_by("direction", "temperature", "step")
-        .agg(value=pl.median("g"), low=pl.min("g"), high=pl.max("g"), printed=pl.first("printed"), exact=pl.first("exact"))
-        .with_columns(series=pl.format("eps = {}", pl.col("step").map_elements(lambda s: f"{s:g}", return_dtype=pl.String)), reading=pl.lit(reading))
+        .agg(
+            value=pl.median("g"),
+            low=pl.min("g"),
+            high=pl.max("g"),
+            printed=pl.first("printed"),
+            exact=pl.first("exact"),
+        )
+        .with_columns(
+            series=pl.format("eps = {}", pl.col("step").map_elements(lambda s: f"{s:g}", return_dtype=pl.String)),
+            reading=pl.lit(reading),
+        )
         .with_columns(envelope=1 / (2 * pl.col("temperature")))
         .sort("direction", "step", "temperature")
     )
@@ -46,7 +57,10 @@ def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
 
 def _color() -> alt.Color:
     return alt.Color(
-        "series:N", title=None, scale=alt.Scale(domain=list(COLORS), range=list(COLORS.values())), legend=alt.Legend(orient="bottom")
+        "series:N",
+        title=None,
+        scale=alt.Scale(domain=list(COLORS), range=list(COLORS.values())),
+        legend=alt.Legend(orient="bottom", symbolOpacity=1),
     )
 
 
@@ -54,11 +68,15 @@ def _curves(table: pl.DataFrame, y: dict[str, object]) -> alt.LayerChart:
     x = alt.X(**log_axis("temperature", "temperature T", [0.01, 0.03, 0.1, 0.3, 1, 3, 10]))
     base = alt.Chart(table).encode(x=x, color=_color())
     band = base.mark_area(opacity=0.18, clip=True).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q")
-    line = base.mark_line(strokeWidth=1.8, clip=True, point=alt.OverlayMarkDef(size=20)).encode(y=alt.Y(**y))
+    # The smallest step lies under the others where they coincide: wider, so that it shows.
+    width = alt.condition(f"datum.step == {STEPS[0]}", alt.value(4), alt.value(1.6))
+    line = base.mark_line(clip=True).encode(y=alt.Y(**y), strokeWidth=width, order="temperature:Q")
     return alt.layer(band, line)
 
 
 def _bound(table: pl.DataFrame, column: str, y: dict[str, object], dash: list[int], color: str | None) -> alt.Chart:
-    chart = alt.Chart(table).mark_line(strokeDash=dash, strokeWidth=1.3, clip=True, **({"color": color} if color else {}))
+    chart = alt.Chart(table).mark_line(
+        strokeDash=dash, strokeWidth=1.3, clip=True, **({"color": color} if color else {})
+    )
     encoded = chart.encode(x="temperature:Q", y=alt.Y(**(y | {"shorthand": f"{column}:Q"})))
     return encoded.encode(color=_color()) if color is None else encoded

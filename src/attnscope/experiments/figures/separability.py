@@ -9,14 +9,22 @@ from attnscope.experiments.claims.evidence import Evidence
 from attnscope.experiments.figures.style import BLACK, BLUE, CORRECTED, GREEN, PRINTED, RED, panel, side_by_side
 from attnscope.experiments.settings import SEPARABILITY_N
 
-BOUNDS = {"printed": ("separability_upper_printed", "separability_lower_printed"), "proved": ("separability_upper", "separability_lower")}
+BOUNDS = {
+    "printed": ("separability_upper_printed", "separability_lower_printed"),
+    "proved": ("separability_upper", "separability_lower"),
+}
 
 
 def data(e: Evidence) -> pl.DataFrame:
     """Quantiles over heads and windows at each N, and each bound: its median, and the largest upper bound."""
     table = e.longest("topn").filter(pl.col("n").is_in(SEPARABILITY_N))
     s = pl.col("separability")
-    by_window = table.group_by("n", "window", "row").agg(m=s.median()).group_by("n").agg(window_low=pl.min("m"), window_high=pl.max("m"))
+    by_window = (
+        table.group_by("n", "window", "row")
+        .agg(m=s.median())
+        .group_by("n")
+        .agg(window_low=pl.min("m"), window_high=pl.max("m"))
+    )
     return (
         table.group_by("n")
         .agg(
@@ -51,9 +59,17 @@ def _boxes(found: pl.DataFrame, form: str) -> alt.LayerChart:
     y = {"title": "separability", "scale": scale}
     base = alt.Chart(found).encode(x=x)
     palette = {f"upper bound, {form}": RED, f"lower bound, {form}": BLUE}
-    long = found.select("n", pl.col(f"upper_{form}").alias(f"upper bound, {form}"), pl.col(f"lower_{form}").alias(f"lower bound, {form}"))
+    long = found.select(
+        "n",
+        pl.col(f"upper_{form}").alias(f"upper bound, {form}"),
+        pl.col(f"lower_{form}").alias(f"lower bound, {form}"),
+    )
     long = long.unpivot(on=list(palette), index="n", variable_name="series", value_name="value")
-    claim = alt.Chart(pl.DataFrame({"low": [0.70], "high": [0.85]})).mark_rect(opacity=0.35, color="#bbbbbb").encode(y=alt.Y("low:Q", **y), y2="high:Q")
+    claim = (
+        alt.Chart(pl.DataFrame({"low": [0.70], "high": [0.85]}))
+        .mark_rect(opacity=0.35, color="#bbbbbb")
+        .encode(y=alt.Y("low:Q", **y), y2="high:Q")
+    )
     bounds = alt.Chart(long).mark_line(point=alt.OverlayMarkDef(size=22), strokeWidth=1.6).encode(
         x=x, y=alt.Y("value:Q", **y),
         color=alt.Color("series:N", title=None, scale=alt.Scale(domain=list(palette), range=list(palette.values())), legend=alt.Legend(orient="bottom", labelLimit=260)),

@@ -30,7 +30,11 @@ def over_windows(table: pl.DataFrame, by: list[str], columns: dict[str, pl.Expr]
 
 def log_axis(name: str, title: str, values: list[float] | None = None, **scale: Any) -> dict[str, Any]:
     """The arguments of a logarithmic channel."""
-    axis = alt.Axis(values=values, labelOverlap=True, format="~g") if values else alt.Axis(labelOverlap=True, format="~g", tickCount=5)
+    axis = (
+        alt.Axis(values=values, labelOverlap=True, format="~g")
+        if values
+        else alt.Axis(labelOverlap=True, format="~g", tickCount=5)
+    )
     return {
         "shorthand": f"{name}:Q",
         "title": title,
@@ -41,16 +45,23 @@ def log_axis(name: str, title: str, values: list[float] | None = None, **scale: 
 
 def colors(palette: dict[str, str], columns: int = 2) -> alt.Color:
     """Series by color, one legend below the panel."""
-    legend = alt.Legend(orient="bottom", columns=columns, labelLimit=260, symbolOpacity=1, symbolStrokeWidth=2.5, title=None)
+    legend = alt.Legend(
+        orient="bottom", columns=columns, labelLimit=260, symbolOpacity=1, symbolStrokeWidth=2.5, title=None
+    )
     return alt.Color("series:N", scale=alt.Scale(domain=list(palette), range=list(palette.values())), legend=legend)
 
 
 def spread_lines(
-    data: pl.DataFrame, palette: dict[str, str], x: dict[str, Any], y: dict[str, Any], dashed: tuple[str, ...] = (), columns: int = 2
+    data: pl.DataFrame,
+    palette: dict[str, str],
+    x: dict[str, Any],
+    y: dict[str, Any],
+    dashed: tuple[str, ...] = (),
+    legend: dict[str, str] | None = None,
 ) -> alt.LayerChart:
-    """Lines of the medians, bands from the least to the most over windows."""
+    """Lines of the medians, bands from the least to the most over windows; the legend may name more than is drawn here."""
     chosen = data.filter(pl.col("series").is_in(list(palette)) & (pl.col("value") > 0) & (pl.col("low") > 0))
-    base = alt.Chart(chosen).encode(x=alt.X(**x), color=colors(palette, columns))
+    base = alt.Chart(chosen).encode(x=alt.X(**x), color=colors(legend or palette))
     low = y | {"shorthand": "low:Q"}
     band = base.mark_area(opacity=0.18).encode(y=alt.Y(**low), y2="high:Q")
     dash = alt.condition(alt.FieldOneOfPredicate("series", list(dashed)), alt.value([5, 3]), alt.value([1, 0]))
@@ -60,7 +71,9 @@ def spread_lines(
 
 def panel(chart: Any, title: str) -> Any:
     """A panel of paper size with its heading."""
-    return chart.properties(width=WIDTH, height=HEIGHT, title=alt.Title(title, fontSize=12, anchor="start", fontWeight="bold"))
+    return chart.properties(
+        width=WIDTH, height=HEIGHT, title=alt.Title(title, fontSize=12, anchor="start", fontWeight="bold")
+    )
 
 
 def side_by_side(*panels: Any, title: str, subtitle: list[str]) -> alt.HConcatChart:
@@ -71,7 +84,9 @@ def side_by_side(*panels: Any, title: str, subtitle: list[str]) -> alt.HConcatCh
 
 def finished(chart: Any, title: str, subtitle: list[str]) -> Any:
     """Heading and type sizes that are readable in print."""
-    heading = alt.Title(title, subtitle=subtitle, fontSize=14, subtitleFontSize=11, anchor="start", offset=10, subtitleColor="#444444")
+    heading = alt.Title(
+        title, subtitle=subtitle, fontSize=14, subtitleFontSize=11, anchor="start", offset=10, subtitleColor="#444444"
+    )
     return (
         chart.properties(title=heading, background="white", padding=8)
         .configure_axis(labelFontSize=11, titleFontSize=11, gridColor="#ececec", titleFontWeight="normal")
