@@ -28,8 +28,7 @@ from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import Text, read_text, tokenize
 from attnscope.capture.vectors import VectorKind, VectorSource
 from attnscope.errors import InputError, ModelError
-from attnscope.measure.rows import Rows, row_columns
-from attnscope.measure.topn import topn_columns
+from attnscope.measure import Layer, Rows, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.planning import DEFAULT_MEMORY, RowChoice, Settings, plan
 
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 
     from attnscope.capture.attention import AttentionCall
 
+# delta looks at all pairs of keys: in longer rows it and the columns made of it are missing.
+DELTA_KEYS = 8192
 # Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
 _COPIES = 12
 
@@ -314,6 +315,7 @@ class _Scan:
     ) -> None:
         """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
         vectors = source.vectors(call)
+        shared = Layer(vectors)
         heads, keys = call.query.shape[1], call.key.shape[2]
         window.heads[layer] = heads
         size = max(1, self.settings.memory_budget // (heads * keys * 8 * _COPIES))
@@ -321,7 +323,7 @@ class _Scan:
         while start < len(positions):
             block = positions[start : start + size]
             try:
-                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks)
+                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks, shared)
                 self._block(window, rows)
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
@@ -347,11 +349,10 @@ class _Scan:
         kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
         for label, normalizer in self._normalizers(rows):
             weights = normalizer.weights(rows.logits, rows.visible)
-            per_row = row_columns(rows, weights)
+            per_row, per_set = columns(rows, weights, self.settings.top_n, DELTA_KEYS)
             if label != tables.OWN:
                 per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
                 per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
-            per_set = topn_columns(rows, weights, self.settings.top_n)
             window.rows.append(_frame(keys | per_row, kept, label, tables.ROWS))
             window.topn.append(_frame(wide | per_set, kept_sets, label, tables.TOPN))
 
@@ -420,6 +421,7 @@ class _Scan:
                 "tokens": tokens,
             },
             "settings": self.settings.as_json(),
+            "delta_keys": DELTA_KEYS,
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("torch", "transformers", "polars", "numpy")},
