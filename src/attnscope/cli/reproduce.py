@@ -40,8 +40,8 @@ def reproduce(
 ) -> int:
     """Run the paper's experiments on a model, draw its figures, and answer its claims.
 
-    Writes figures (SVG, PNG and their data), tables, claims.json and claims.md, with and without the first key, and prints one line
-    a claim. A second run with the same settings draws from the tables in seconds.
+    Writes figures (SVG, PNG and their data), tables, claims.json and claims.md, with and without the first key, and
+    prints one line a claim. A second run with the same settings draws from the tables in seconds.
 
     Examples:
 
@@ -56,8 +56,8 @@ def reproduce(
     model
         A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
     text
-        A UTF-8 text file (the header of a Project Gutenberg book is left out), corpus:war-and-peace (fetched once and kept), or -
-        for standard input. Default: the embedded sample text.
+        A UTF-8 text file (the header of a Project Gutenberg book is left out), corpus:war-and-peace (fetched once and
+        kept), or - for standard input. Default: the embedded sample text.
     length
         The longest length, and tokens in a window. Default: 1024, or the model's limit if that is less.
     windows

@@ -1,7 +1,7 @@
 """One forward a window, everything from it: the tables that figures and claims are made of.
 
-Every layer's rows are measured while the model runs and dropped before the next layer. With several kinds of vectors, and
-with and without the first key, the same forward serves all.
+Every layer's rows are measured while the model runs and dropped before the next layer. With several kinds of vectors,
+and with and without the first key, the same forward serves all.
 
 Without the first key ("sink dropped") a row is what softmax makes of its other logits: a row of L - 1 keys.
 """

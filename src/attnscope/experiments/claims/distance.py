@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from attnscope.experiments.claims.evidence import UNIT, Claim, Evidence, Measurement
+from attnscope.experiments.claims.evidence import UNIT, Claim, Evidence, Measure, Measurement
 from attnscope.experiments.critical import LEVEL, bootstrap, critical_n
 from attnscope.experiments.settings import FIXED_N
 
@@ -38,7 +38,7 @@ def _distance_exponent(e: Evidence) -> list[Measurement]:
     return e.exponent("exponent of the median distance in L", table, pl.median("distance"), LINEAR)
 
 
-def _expectation_exponent(column: str, name: str):  # type: ignore[no-untyped-def]
+def _expectation_exponent(column: str, name: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         table = e.table("drawn").filter(n=FIXED_N)
         return e.exponent(f"exponent of the median expectation in L, {name}", table, pl.median(column), LINEAR)
@@ -46,7 +46,7 @@ def _expectation_exponent(column: str, name: str):  # type: ignore[no-untyped-de
     return measured
 
 
-def _ratio(column: str, other: str, n: int, name: str):  # type: ignore[no-untyped-def]
+def _ratio(column: str, other: str, n: int, name: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         table = e.longest("drawn").filter(n=n)
         return e.measure(name, table, (pl.col(column) / pl.col(other)).median(), EQUAL)
@@ -54,7 +54,7 @@ def _ratio(column: str, other: str, n: int, name: str):  # type: ignore[no-untyp
     return measured
 
 
-def _safe(column: str):  # type: ignore[no-untyped-def]
+def _safe(column: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         held = (pl.col("distance") <= pl.col(column) * (1 + 1e-9)).mean()
         return e.measure("share of rows below the bound", e.table("topn"), held, (1.0, 1.0))
@@ -68,7 +68,7 @@ def _plateau(e: Evidence) -> list[Measurement]:
     return e.measure(f"median distance at N = {LATE_N} over that at {KNEE_N}", e.longest("topn"), ratio, EQUAL)
 
 
-def _tightens(column: str):  # type: ignore[no-untyped-def]
+def _tightens(column: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         slack = pl.col(column) / pl.col("distance")
         late, early = (slack.filter(pl.col("n") == n).median() for n in (LATE_N, FIXED_N))
@@ -78,7 +78,7 @@ def _tightens(column: str):  # type: ignore[no-untyped-def]
     return measured
 
 
-def _critical_share(forms: tuple[str, ...]):  # type: ignore[no-untyped-def]
+def _critical_share(forms: tuple[str, ...]) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         found = []
         for form in forms:
@@ -91,7 +91,7 @@ def _critical_share(forms: tuple[str, ...]):  # type: ignore[no-untyped-def]
     return measured
 
 
-def _critical_exponent(forms: tuple[str, ...]):  # type: ignore[no-untyped-def]
+def _critical_exponent(forms: tuple[str, ...]) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         return [
             one
@@ -133,7 +133,7 @@ def _collapse_per_token(e: Evidence) -> list[Measurement]:
     return e.exponent(f"exponent of the distance of a token in L at N = L/{SHARE}", table, each, (-np.inf, -0.1))
 
 
-def _vanishing(accepted: tuple[float, float]):  # type: ignore[no-untyped-def]
+def _vanishing(accepted: tuple[float, float]) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         return e.exponent(
             "exponent of the median largest weight in L", e.table("rows"), pl.median("max_weight"), accepted
@@ -215,7 +215,7 @@ CLAIMS = [
         "critical-share",
         "Section 3.1 (iii), Fig. 2c; section 4",
         "the critical N is about 0.06 L",
-        "first N with KS p >= 0.01 over heads, divided by L at the longest L, between 0.05 and 0.07 (no such N counts as L)",
+        "first N with KS p >= 0.01 over heads, over L at the longest L, between 0.05 and 0.07 (no such N counts as L)",
         _critical_share(("printed",)),
         _critical_share(("lower", "upper")),
         "against both ends of the proved range of E",
@@ -233,8 +233,8 @@ CLAIMS = [
         "uniform-selection",
         "Abstract; section 3.1 (iii)",
         "beyond the critical N attention behaves as if weights were uniform",
-        "printed: KS accepts at N = 100 in at least half of the windows; corrected: at least half of the heads have a top 100 that "
-        "ranks among random sets (p > 0.01), and its weight is within a factor 2 of N/L",
+        "printed: KS accepts at N = 100 in at least half of the windows; corrected: at least half of the heads have a "
+        "top 100 that ranks among random sets (p > 0.01), and its weight is within a factor 2 of N/L",
         _uniform_printed,
         _uniform_corrected,
         "each head against random sets of its own, and its weight",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from attnscope.experiments.claims.evidence import UNIT, Claim, Evidence, Measurement
+from attnscope.experiments.claims.evidence import UNIT, Claim, Evidence, Measure, Measurement
 from attnscope.experiments.settings import SATURATION_N, SEPARABILITY_N
 
 CEILING = 0.85
@@ -39,7 +39,7 @@ def _ceiling(e: Evidence) -> list[Measurement]:
     return _at_each_n(e, "separability that 5 % of the heads exceed", high, (0.0, CEILING), SATURATION_N)
 
 
-def _tracks(column: str):  # type: ignore[no-untyped-def]
+def _tracks(column: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         gap = pl.col(column).max() - pl.col("separability").max()
         return _at_each_n(e, "largest bound less largest separability", gap, (-0.05, 0.05), 2)
@@ -47,7 +47,7 @@ def _tracks(column: str):  # type: ignore[no-untyped-def]
     return measured
 
 
-def _upper_holds(column: str):  # type: ignore[no-untyped-def]
+def _upper_holds(column: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         held = (pl.col("separability") <= pl.col(column) + 1e-9).mean()
         return e.measure("share of rows below the upper bound", e.longest("topn"), held, (1.0, 1.0))
@@ -55,7 +55,7 @@ def _upper_holds(column: str):  # type: ignore[no-untyped-def]
     return measured
 
 
-def _lower_holds(column: str):  # type: ignore[no-untyped-def]
+def _lower_holds(column: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         held = (pl.col("separability") >= pl.col(column) - 1e-9).mean()
         return e.measure("share of rows above the lower bound", e.longest("topn"), held, (1.0, 1.0))
@@ -63,7 +63,7 @@ def _lower_holds(column: str):  # type: ignore[no-untyped-def]
     return measured
 
 
-def _three_heads(column: str, name: str):  # type: ignore[no-untyped-def]
+def _three_heads(column: str, name: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         table = e.table("coverage").filter(heads=3)
         return e.measure(f"{name}, three heads of a layer", table, pl.mean(column), (0.985, 1.0))
@@ -101,7 +101,7 @@ def _rank_correlation() -> pl.Expr:
     return pl.corr("entropy_ratio", "separability", method="spearman")
 
 
-def _sharpness(cold: float, warm: float, column: str, accepted: tuple[float, float], name: str):  # type: ignore[no-untyped-def]
+def _sharpness(cold: float, warm: float, column: str, accepted: tuple[float, float], name: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         mean = {t: pl.col(column).filter((pl.col("temperature") - t).abs() < 1e-9).mean() for t in (cold, warm)}
         return e.measure(
@@ -169,7 +169,7 @@ CLAIMS = [
         "three-heads-99-percent",
         "Section 4",
         "three heads cover 99 % of the top tokens",
-        "printed: 1 - (1 - p)^3 with each layer's own p at least 0.985; corrected: the share that three heads of a layer cover",
+        "printed: 1 - (1 - p)^3 with each layer's p at least 0.985; corrected: the share that three of its heads cover",
         _three_heads("independent", "1 - (1 - p)^3"),
         _three_heads("coverage", "measured coverage"),
         "tokens distinguishable in at least one of three heads, counted",
@@ -178,8 +178,8 @@ CLAIMS = [
         "entropy-early-sign",
         "Section 4, guideline 2; section 5",
         "rising entropy is an early sign that a head has saturated",
-        "printed: rank correlation of entropy / ln L and separability at N = 16 over heads at most -0.3; corrected: the same of "
-        "their changes from a quarter of the longest length to the longest",
+        "printed: rank correlation over heads of entropy / ln L and separability at N = 16 at most -0.3; corrected: "
+        "the same of their changes from a quarter of the longest length to the longest",
         _entropy,
         _entropy_change,
         "changes of each head with L",

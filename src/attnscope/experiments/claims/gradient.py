@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
 import torch
 
-from attnscope.experiments.claims.evidence import UNIT, Claim, Evidence, Measurement
+from attnscope.experiments.claims.evidence import UNIT, Claim, Evidence, Measure, Measurement
 from attnscope.experiments.critical import bootstrap
 from attnscope.experiments.settings import STEPS
 from attnscope.theory.gradient import finite_difference_bound, softmax_bound_printed
@@ -27,7 +28,7 @@ def maxima(e: Evidence, direction: str, reading: str = "scaled") -> pl.DataFrame
     )
 
 
-def _slopes(direction: str):  # type: ignore[no-untyped-def]
+def _slopes(direction: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         found = []
         for step in STEPS:
@@ -43,7 +44,9 @@ def _slopes(direction: str):  # type: ignore[no-untyped-def]
     return measured
 
 
-def _ratio_of_steps(small: float, large: float, temperature: float, direction: str, accepted: tuple[float, float]):  # type: ignore[no-untyped-def]
+def _ratio_of_steps(
+    small: float, large: float, temperature: float, direction: str, accepted: tuple[float, float]
+) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         g = {s: pl.col("g").filter(pl.col("step") == s).first() for s in (small, large)}
         name = f"g at eps = {small:g} over g at eps = {large:g}, T = {temperature:g}"
@@ -56,9 +59,9 @@ def _at(table: pl.DataFrame, temperature: float) -> pl.DataFrame:
     return table.filter((pl.col("temperature").log() - math.log(temperature)).abs() < 1e-6)
 
 
-def _smaller_larger(direction: str):  # type: ignore[no-untyped-def]
+def _smaller_larger(direction: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
-        pairs = zip(STEPS[:-1], STEPS[1:], strict=True)
+        pairs = pairwise(STEPS)
         return [
             one for small, large in pairs for one in _ratio_of_steps(small, large, 0.01, direction, (1.001, np.inf))(e)
         ]
@@ -66,7 +69,7 @@ def _smaller_larger(direction: str):  # type: ignore[no-untyped-def]
     return measured
 
 
-def _collapse(direction: str):  # type: ignore[no-untyped-def]
+def _collapse(direction: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         spread = pl.max("g") / pl.min("g")
         return [
@@ -83,7 +86,7 @@ def _collapse(direction: str):  # type: ignore[no-untyped-def]
     return measured
 
 
-def _two_orders(direction: str):  # type: ignore[no-untyped-def]
+def _two_orders(direction: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         found = []
         for step in STEPS:
@@ -97,7 +100,7 @@ def _two_orders(direction: str):  # type: ignore[no-untyped-def]
     return measured
 
 
-def _below(direction: str, bound: str):  # type: ignore[no-untyped-def]
+def _below(direction: str, bound: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         held = (pl.col("g") <= pl.col(bound) * (1 + 1e-9)).mean()
         return e.measure("share of points (T, eps) below the bound", maxima(e, direction), held, (1.0, 1.0))
@@ -105,7 +108,7 @@ def _below(direction: str, bound: str):  # type: ignore[no-untyped-def]
     return measured
 
 
-def _near_limit(direction: str, bound: str):  # type: ignore[no-untyped-def]
+def _near_limit(direction: str, bound: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         return [
             one

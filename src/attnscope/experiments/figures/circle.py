@@ -38,10 +38,10 @@ def figure(circle: pl.DataFrame) -> alt.HConcatChart:
         chart,
         "Figure 1. What it takes to tell tokens apart",
         [
-            f"Layer {one['layer']}, head {one['head']}, last row of {len(circle)} tokens, N = {count}: real weights, {one['vectors']} "
-            "vectors in the plane",
-            f"where they spread most. {inside} of {count} lie in the ball here; {one['separability']:.2f} of the top set do in "
-            "all dimensions.",
+            f"Layer {one['layer']}, head {one['head']}, last row of {len(circle)} tokens, N = {count}: real weights, "
+            f"{one['vectors']} vectors in the plane",
+            f"where they spread most. {inside} of {count} lie in the ball here; in all dimensions "
+            f"{one['separability']:.2f} of the top set do.",
         ],
     )
 

@@ -9,7 +9,20 @@ from attnscope.experiments.claims.distance import criticals
 from attnscope.experiments.claims.evidence import UNIT, Evidence
 from attnscope.experiments.critical import bootstrap
 from attnscope.experiments.figures.style import (
-    BLACK, BLUE, CORRECTED, GREEN, ORANGE, PRINTED, RED, SKY, log_axis, over_windows, panel, side_by_side, spread_lines,
+    BLACK,
+    BLUE,
+    CORRECTED,
+    GREEN,
+    ORANGE,
+    PRINTED,
+    RED,
+    SKY,
+    colors,
+    log_axis,
+    over_windows,
+    panel,
+    side_by_side,
+    spread_lines,
 )  # fmt: skip
 from attnscope.experiments.settings import FIXED_N
 
@@ -98,7 +111,7 @@ FORMS = {"printed": ("expectation as printed", BLUE), "lower": ("E1 lower", ORAN
 
 
 def critical_data(e: Evidence) -> pl.DataFrame:
-    """The critical N by length: median over windows with its bootstrap interval, first and persistent, for each form."""
+    """The critical N by length, first and persistent, for each form: median over windows, bootstrap interval."""
     lines = []
     for form in FORMS:
         for kind in ("first", "persistent"):
@@ -126,12 +139,12 @@ def critical(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     found, subsets = critical_data(e), subset_data(e)
     labels = {form: label for form, (label, _) in FORMS.items()}
     shown = found.with_columns(series=pl.col("form").replace_strict(labels))
-    palette = {label: color for label, color in FORMS.values()}
+    palette = dict(FORMS.values())
     lengths = shown["prefix"].unique().sort().to_list()
     y = log_axis("value", "critical N", [1, 3, 10, 30, 100, 300, 1000], domain=[0.8, 1.3 * max(lengths)])
     base = alt.Chart(shown).encode(
         x=alt.X(**log_axis("prefix", "L, tokens", lengths)),
-        color=alt.Color("series:N", title=None, scale=alt.Scale(domain=list(palette), range=list(palette.values())), legend=alt.Legend(orient="bottom", columns=1, labelLimit=260)),
+        color=colors(palette, columns=1),
         strokeDash=alt.condition("datum.kind == 'first'", alt.value([1, 0]), alt.value([4, 3])),
     )  # fmt: skip
     lines = base.mark_line(point=alt.OverlayMarkDef(size=26), strokeWidth=1.6).encode(y=alt.Y(**y))
@@ -147,7 +160,7 @@ def critical(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     counts = heads["heads"].unique().sort().to_list()
     few = alt.Chart(heads).encode(
         x=alt.X(**log_axis("heads", "heads in the test", counts)),
-        color=alt.Color("series:N", title=None, scale=alt.Scale(domain=list(palette), range=list(palette.values())), legend=alt.Legend(orient="bottom", columns=1, labelLimit=260)),
+        color=colors(palette, columns=1),
     )  # fmt: skip
     right = alt.layer(
         few.mark_rule(strokeWidth=1.4).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q"),

@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from attnscope.experiments.claims.evidence import Evidence
-from attnscope.experiments.figures.style import BLACK, BLUE, CORRECTED, GREEN, PRINTED, RED, panel, side_by_side
+from attnscope.experiments.figures.style import BLACK, BLUE, CORRECTED, GREEN, PRINTED, RED, colors, panel, side_by_side
 from attnscope.experiments.settings import SEPARABILITY_N
 
 BOUNDS = {
@@ -28,8 +28,8 @@ def data(e: Evidence) -> pl.DataFrame:
     return (
         table.group_by("n")
         .agg(
-            q05=s.quantile(0.05), q25=s.quantile(0.25), q50=s.median(), q75=s.quantile(0.75), q95=s.quantile(0.95), most=s.max(),
-            **{f"upper_{form}": pl.median(upper) for form, (upper, _) in BOUNDS.items()},
+            q05=s.quantile(0.05), q25=s.quantile(0.25), q50=s.median(), q75=s.quantile(0.75), q95=s.quantile(0.95),
+            most=s.max(), **{f"upper_{form}": pl.median(upper) for form, (upper, _) in BOUNDS.items()},
             **{f"lower_{form}": pl.median(lower).clip(lower_bound=0) for form, (_, lower) in BOUNDS.items()},
         )
         .join(by_window, on="n")
@@ -47,7 +47,7 @@ def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
         title="Figure 3. Separability against N",
         subtitle=[
             f"L = {longest:,}; boxes: quartiles over heads and windows, whiskers 5 % and 95 %, dots: the largest;",
-            "black bar: medians of single windows; lines: median bounds (a negative lower bound is drawn at 0); gray: 0.70 to 0.85",
+            "black bar: medians of single windows; lines: median bounds (below 0 drawn at 0); gray: 0.70 to 0.85",
         ],
     )
     return chart, found
@@ -72,7 +72,7 @@ def _boxes(found: pl.DataFrame, form: str) -> alt.LayerChart:
     )
     bounds = alt.Chart(long).mark_line(point=alt.OverlayMarkDef(size=22), strokeWidth=1.6).encode(
         x=x, y=alt.Y("value:Q", **y),
-        color=alt.Color("series:N", title=None, scale=alt.Scale(domain=list(palette), range=list(palette.values())), legend=alt.Legend(orient="bottom", labelLimit=260)),
+        color=colors(palette),
     )  # fmt: skip
     return alt.layer(
         claim,
