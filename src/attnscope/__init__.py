@@ -7,7 +7,7 @@
     >>> weights = attnscope.normalizers.sparsemax(logits)
 
 Requirement: importing this module loads neither torch nor transformers. The public
-names below, and the rooms `normalizers` and `theory`, are resolved on first use.
+names below, and the rooms `experiments`, `normalizers` and `theory`, are resolved on first use.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
     from attnscope import capture as capture
+    from attnscope import experiments as experiments
     from attnscope import normalizers as normalizers
     from attnscope import theory as theory
     from attnscope.scanning import ScanResult as ScanResult
@@ -31,7 +32,7 @@ _LAZY = {
     "scan": "attnscope.scanning",
 }
 
-_ROOMS = ("capture", "normalizers", "theory")
+_ROOMS = ("capture", "experiments", "normalizers", "theory")
 
 __all__ = [
     "AttnscopeError",
@@ -41,6 +42,7 @@ __all__ = [
     "ScanResult",
     "__version__",
     "capture",
+    "experiments",
     "normalizers",
     "scan",
     "theory",

@@ -259,9 +259,7 @@ class _Scan:
 
     def _windows(self, tokens: list[int]) -> list[list[int]]:
         settings = self.settings
-        return window_tokens(
-            self.model, tokens, settings.length, settings.windows, settings.bos, self.text.source
-        )
+        return window_tokens(self.model, tokens, settings.length, settings.windows, settings.bos, self.text.source)
 
     def _forwards(self, window: list[int]) -> list[tuple[list[int], tuple[int, ...]]]:
         """The inputs to run for a window, each with the positions of the rows wanted from it."""

@@ -117,7 +117,7 @@ def test_offline_and_not_kept_names_the_next_step(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(corpora.URL_VARIABLE, "http://127.0.0.1:1/nothing")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with pytest.raises(InputError, match="no connection.*--text FILE"):
+    with pytest.raises(InputError, match=r"no connection.*--text FILE"):
         read_text("corpus:war-and-peace")
 
 

@@ -3,9 +3,10 @@
 Requirements of the design:
 
 - the standard library fetches, nothing is fetched unless a user names a corpus;
-- a body is checked before it is kept (whole, UTF-8, the licence's marks, title, first and last line of the novel, size):
-  Project Gutenberg revises its files, so a digest of the download would refuse a corrected comma;
-- what is kept is the novel without the licence, from its first line, with a digest beside it: a damaged copy is fetched anew;
+- a body is checked before it is kept (whole, UTF-8, the licence's marks, title, first and last line of the novel,
+  size): Project Gutenberg revises its files, so a digest of the download would refuse a corrected comma;
+- what is kept is the novel without the licence, from its first line, with a digest beside it: a damaged copy is
+  fetched anew;
 - a copy that a user has (`--text FILE`) is cut in the same way.
 """
 
@@ -31,7 +32,8 @@ LARGEST = 64 << 20  # bytes of a body; more is no book
 
 _START = re.compile(r"^\*\*\* ?START OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b.*$", re.MULTILINE)
 _END = re.compile(
-    r"^(?:\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b|End of (?:the )?Project Gutenberg(?:'s|’s)? )", re.MULTILINE
+    r"^(?:\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b|End of (?:the )?Project Gutenberg(?:['\u2019]s)? )",
+    re.MULTILINE,
 )
 
 

@@ -28,7 +28,8 @@ class Circle(NamedTuple):
 
 
 def circle(weights: Float[Tensor, " keys"], vectors: Float[Tensor, "keys dims"], n: int) -> Circle:
-    """Project the vectors onto the plane of their two largest singular values, scale them to the circle, keep the weights.
+    """Project the vectors onto the plane of their two largest singular values, scale them to the circle, keep the
+    weights.
 
     The plane's separability is its own: a projection does not keep it.
     """

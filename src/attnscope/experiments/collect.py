@@ -1,7 +1,7 @@
 """One forward a window, everything from it: the tables that figures and claims are made of.
 
-Every layer's rows are measured while the model runs and dropped before the next layer. With several kinds of vectors, and
-with and without the first key, the same forward serves all.
+Every layer's rows are measured while the model runs and dropped before the next layer. With several kinds of vectors,
+and with and without the first key, the same forward serves all.
 
 Without the first key ("sink dropped") a row is what softmax makes of its other logits: a row of L - 1 keys.
 """
@@ -39,9 +39,8 @@ from attnscope.experiments.settings import (
     Settings,
     Sink,
 )
-from attnscope.measure.rows import Rows, row_columns, softmax_weights
+from attnscope.measure import Rows, columns, softmax_weights
 from attnscope.measure.separability import unit
-from attnscope.measure.topn import topn_columns
 from attnscope.theory.configuration import Configuration, top_sets
 from attnscope.theory.geometry import ball
 
@@ -78,9 +77,7 @@ class Collector:
         tokens = tokenize(self.model.tokenizer, self.text)
         self.tokens = len(tokens)
         settings, module = self.settings, self.model.module
-        inputs = window_tokens(
-            self.model, tokens, settings.longest, settings.windows, settings.bos, self.text.source
-        )
+        inputs = window_tokens(self.model, tokens, settings.longest, settings.windows, settings.bos, self.text.source)
         sources = [VectorSource(module, kind) for kind in settings.vectors]
         training = module.training
         module.eval()
@@ -168,11 +165,17 @@ class Collector:
             for sink in SINKS:
                 keys = seen[1:] if sink == "dropped" else seen
                 if len(keys) < 3:
-                    raise InputError(f"a row of {len(seen)} keys is too short to reproduce anything; use longer windows")
+                    raise InputError(
+                        f"a row of {len(seen)} keys is too short to reproduce anything; use longer windows"
+                    )
                 place = _Place(window, layer, length, row, position, sink, usable)
                 row_logits = logits[:, None, index, keys]
                 all_seen = torch.ones_like(row_logits, dtype=torch.bool)
-                chosen = {kind: x[:, keys] for kind, x in kinds.items()}
+                # Causal rows see a run of keys: a slice is a view, an index a copy.
+                run = slice(int(keys[0]), int(keys[-1]) + 1)
+                chosen = {
+                    kind: x[:, run] if len(keys) == run.stop - run.start else x[:, keys] for kind, x in kinds.items()
+                }
                 rows = Rows(layer, (position,), row_logits, all_seen, next(iter(chosen.values())), sinks)
                 jobs.append((place, rows, chosen, scale))
         with _one_thread_each() as pool:
@@ -191,19 +194,18 @@ class Collector:
         """One row of every head of a layer, every key visible."""
         weights = softmax_weights(rows)
         longest = place.prefix == self.settings.longest
-        columns = {name: value[:, 0].numpy() for name, value in row_columns(rows, weights).items()}
-        columns.pop("length")
-        self.pieces["rows"].append(place.frame(columns, weights.shape[-1]))
         if longest:
             self.pieces["gradient"].append(self._gradient(place, rows.logits[:, 0], scale))
         for kind, vectors in kinds.items():
-            self._vectors(place, kind, replace(rows, vectors=vectors), weights)
+            per_row = self._vectors(place, kind, replace(rows, vectors=vectors), weights)
+        self.pieces["rows"].append(place.frame(per_row, weights.shape[-1]))
 
-    def _vectors(self, place: _Place, kind: str, rows: Rows, weights: Tensor) -> None:
+    def _vectors(self, place: _Place, kind: str, rows: Rows, weights: Tensor) -> dict[str, np.ndarray]:
+        """Everything that depends on the vectors; the columns that do not are returned."""
         keys = weights.shape[-1]
         longest = place.prefix == self.settings.longest
         top_n = self.settings.top_n(keys)
-        per_set = topn_columns(rows, weights, top_n)
+        per_row, per_set = columns(rows, weights, top_n)
         keyed = {"vectors": kind}
         self.pieces["topn"].append(
             place.frame({name: value[:, 0].numpy() for name, value in per_set.items()}, keys, keyed, n=top_n)
@@ -217,15 +219,18 @@ class Collector:
         index = [n - 1 for n in drawn_n]
         top = profile[:, :, 0][..., index]
         drawn = draw_sets(grouped, rows.vectors, top, drawn_n, self.settings.draws, self._seed(place))
-        columns = {name: flat[:, k][:, index] for k, name in enumerate(reduce.COLUMNS)}
-        columns |= {f"drawn_{name}": value.reshape(rows.heads, -1) for name, value in drawn._asdict().items()}
-        scaled = (weights[:, 0] * rows.vectors.norm(dim=-1).repeat_interleave(rows.heads // len(rows.vectors), 0)).sum(-1)
-        columns["scaled_sum"] = np.repeat(scaled.numpy()[:, None], len(drawn_n), 1)
-        self.pieces["drawn"].append(place.frame(columns, keys, keyed, n=drawn_n))
+        beside = {name: flat[:, k][:, index] for k, name in enumerate(reduce.COLUMNS)}
+        beside |= {f"drawn_{name}": value.reshape(rows.heads, -1) for name, value in drawn._asdict().items()}
+        scaled = (weights[:, 0] * rows.vectors.norm(dim=-1).repeat_interleave(rows.heads // len(rows.vectors), 0)).sum(
+            -1
+        )
+        beside["scaled_sum"] = np.repeat(scaled.numpy()[:, None], len(drawn_n), 1)
+        self.pieces["drawn"].append(place.frame(beside, keys, keyed, n=drawn_n))
         if longest and keys > SATURATION_N:
             self._separability(place, kind, rows, weights)
         if place.prefix == self.settings.lengths[0] and place.window == place.row == 0 and place.sink == "kept":
             self._circle(place, kind, rows, weights)
+        return {name: value[:, 0].numpy() for name, value in per_row.items() if name != "length"}
 
     def _separability(self, place: _Place, kind: str, rows: Rows, weights: Tensor) -> None:
         """Separability of the top set at several temperatures, and what the heads of the layer cover together."""
@@ -237,12 +242,15 @@ class Collector:
             cooled = softmax_weights(replace(rows, logits=rows.logits / temperature, sinks=sinks))
             found = ball(Configuration(rows.grouped(cooled), units, rows.grouped(rows.visible), selected))
             shares.append(rows.ungrouped(found.separability)[:, 0, 0])
-            norms.append(row_columns(rows, cooled)["jacobian_norm"][:, 0] / temperature)
+            norms.append(columns(rows, cooled, [SATURATION_N])[0]["jacobian_norm"][:, 0] / temperature)
             if temperature == 1.0:
                 inside = rows.ungrouped(found.inside)[:, 0, 0].numpy()
-        columns = {"separability": torch.stack(shares, -1).numpy(), "jacobian_norm": torch.stack(norms, -1).numpy()}
+        cooled_columns = {
+            "separability": torch.stack(shares, -1).numpy(),
+            "jacobian_norm": torch.stack(norms, -1).numpy(),
+        }
         keyed = {"vectors": kind}
-        frame = place.frame(columns, weights.shape[-1], keyed, temperature=list(SHARPNESS_TEMPERATURES))
+        frame = place.frame(cooled_columns, weights.shape[-1], keyed, temperature=list(SHARPNESS_TEMPERATURES))
         self.pieces["sharpness"].append(frame)
         good = place.usable.numpy()
         most = min(MOST_HEADS, int(good.sum()))
@@ -266,9 +274,9 @@ class Collector:
             temperatures, steps = [factor * t for t in TEMPERATURES], [factor * e for e in STEPS]
             found = factor * responses(logits.numpy(), temperatures, steps, self._seed(place))
             for k, step in enumerate(STEPS):
-                columns = {"random": found[:, :, k, 0], "worst": found[:, :, k, 1]}
+                sides = {"random": found[:, :, k, 0], "worst": found[:, :, k, 1]}
                 keyed = {"reading": reading, "step": step}
-                frames.append(place.frame(columns, logits.shape[-1], keyed, temperature=list(TEMPERATURES)))
+                frames.append(place.frame(sides, logits.shape[-1], keyed, temperature=list(TEMPERATURES)))
         return pl.concat(frames)
 
     def _circle(self, place: _Place, kind: str, rows: Rows, weights: Tensor) -> None:
@@ -276,7 +284,7 @@ class Collector:
         if kind != self.settings.vectors[0]:
             return
         vectors = rows.vectors.repeat_interleave(rows.heads // len(rows.vectors), 0)
-        true = topn_columns(rows, weights, [FIXED_N])["separability"][:, 0, 0]
+        true = columns(rows, weights, [FIXED_N])[1]["separability"][:, 0, 0]
         spread = 1 / weights[:, 0].square().sum(-1)
         for head in place.usable.nonzero().flatten().tolist():
             flat = circle(weights[head, 0], vectors[head], FIXED_N)

@@ -1,8 +1,9 @@
 """The critical N of section 3.1, and what it depends on.
 
-Printed: "the smallest N for which the empirical and expected distance distributions are indistinguishable under a two-sample
-Kolmogorov-Smirnov test (alpha = 0.01)", both over heads. Not rejecting is no evidence of equality, the samples are paired,
-and the test rejects more with more heads; so the persistent N, subsets of heads, and a paired test stand beside it.
+Printed: "the smallest N for which the empirical and expected distance distributions are indistinguishable under a
+two-sample Kolmogorov-Smirnov test (alpha = 0.01)", both over heads. Not rejecting is no evidence of equality, the
+samples are paired, and the test rejects more with more heads; so the persistent N, subsets of heads, and a paired
+test stand beside it.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def paired_test(
 ) -> Paired:
     """Are the two equal head by head? Signs of the log-ratios are flipped at random.
 
-    `p_difference` is small if the mean log-ratio is not zero; `p_equivalence` is small if it is within `MARGIN` of zero (the
-    larger of two one-sided tests about the margin's ends). Both can be large: then the heads do not decide.
+    `p_difference` is small if the mean log-ratio is not zero; `p_equivalence` is small if it is within `MARGIN` of
+    zero (the larger of two one-sided tests about the margin's ends). Both can be large: then the heads do not decide.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log(distance / expected)

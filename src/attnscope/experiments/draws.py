@@ -1,9 +1,10 @@
 """Random sets of tokens: the expectation E of eq. (8) by drawing, and how the top set ranks among them.
 
-A row with a sink has one token that decides the distance. Plain sampling meets it in a share N/L of the draws only, and
-says nothing when it does not. So the draws are stratified on the largest |y|: each orders the other tokens at random and
-gives the distance with that token inside the set and outside; the mean weights the two by N/L and 1 - N/L. One of the
-two, chosen with those chances, is a uniform random set, and the ranks use it. N = 1 has L sets: all are visited.
+A row with a sink has one token that decides the distance. Plain sampling meets it in a share N/L of the draws only,
+and says nothing when it does not. So the draws are stratified on the largest |y|: each orders the other tokens at
+random and gives the distance with that token inside the set and outside; the mean weights the two by N/L and 1 - N/L.
+One of the two, chosen with those chances, is a uniform random set, and the ranks use it. N = 1 has L sets: all are
+visited.
 """
 
 from __future__ import annotations

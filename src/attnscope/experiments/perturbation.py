@@ -1,8 +1,8 @@
 """g(T, eps) of section 3.3: how far a step of length eps in the logits moves the weights at temperature T.
 
-g(T, eps) = |softmax((l + eps D) / T) - softmax(l / T)|_2 / eps for a unit vector D. The paper does not say which D, and a
-random one sees |J|_F / sqrt L, up to sqrt L times less than the norm that the bound speaks of. Both are taken: a random
-direction, and the worst one, the eigenvector of the largest eigenvalue of the Jacobian, with either sign.
+g(T, eps) = |softmax((l + eps D) / T) - softmax(l / T)|_2 / eps for a unit vector D. The paper does not say which D,
+and a random one sees |J|_F / sqrt L, up to sqrt L times less than the norm that the bound speaks of. Both are taken:
+a random direction, and the worst one, the eigenvector of the largest eigenvalue of the Jacobian, with either sign.
 
 Two readings of T: "scaled" takes l = q.k / sqrt d, what the model's softmax gets, so that T = 1 is the model itself;
 "raw" takes l = q.k as eq. (2) does, so that T = sqrt d is the model.
@@ -89,8 +89,8 @@ def _change(weights: Any, moved: Any) -> Any:
 def worst_direction(weights: Any, direction: Any) -> None:
     """The unit eigenvector of diag(alpha) - alpha alpha^T with the largest eigenvalue lam: alpha_i / (alpha_i - lam).
 
-    lam is the root of sum_i alpha_i / (alpha_i - lam) = 0 between the two largest weights, by halving in the logarithm. Two
-    equal largest weights have lam equal to them, and the eigenvector is their difference.
+    lam is the root of sum_i alpha_i / (alpha_i - lam) = 0 between the two largest weights, by halving in the
+    logarithm. Two equal largest weights have lam equal to them, and the eigenvector is their difference.
     """
     first = np.argmax(weights)
     second = 0 if first else 1

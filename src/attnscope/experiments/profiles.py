@@ -1,7 +1,8 @@
 """Distance and expectation at every N at once: what the critical N needs.
 
 The tables of a scan hold a few N. Here a row's keys are sorted once and taken into the set one by one: the products
-x_i . s then change by one row of the matrix K = X X^T, so that all N cost O(L^2) a row, whatever the vectors' dimension.
+x_i . s then change by one row of the matrix K = X X^T, so that all N cost O(L^2) a row, whatever the vectors'
+dimension.
 
 With y_i = alpha_i x_i, a_i = |y_i|^2, b_i = y_i . xbar and c = |xbar|^2 every term of Theorem 1(2), printed or
 corrected, is a square root of a quadratic form in (a_i, b_i, c): O(1) for each token and N.

@@ -32,9 +32,7 @@ class Sample(NamedTuple):
     prefix: int
 
 
-def tests(
-    sample: Sample, profile: Float[np.ndarray, "heads columns n"], settings: Settings
-) -> dict[str, pl.DataFrame]:
+def tests(sample: Sample, profile: Float[np.ndarray, "heads columns n"], settings: Settings) -> dict[str, pl.DataFrame]:
     """KS and paired tests of distance against expectation over heads, at every N."""
     heads, _, sizes = profile.shape
     n = np.arange(1, sizes + 1)

@@ -66,14 +66,15 @@ def reproduce(
         >>> result = reproduce("openai-community/gpt2", "corpus:war-and-peace", out="runs/gpt2")
         >>> [claim["id"] for claim in result.claims if claim["verdict"] == "disagrees"]
 
-    `model` is a hub id, a folder, a `.gguf` file, or nothing for the embedded sample; `text` a file, `corpus:war-and-peace`, or
-    nothing for the sample text. Everything is written to `out`; a later call with the same settings draws from the tables there.
+    `model` is a hub id, a folder, a `.gguf` file, or nothing for the embedded sample; `text` a file,
+    `corpus:war-and-peace`, or nothing for the sample text. Everything is written to `out`; a later call with the same
+    settings draws from the tables there.
     """
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
     book = text if isinstance(text, Text) else read_book(text)
     asked: dict[str, Any] = {
-        "length": length, "windows": windows, "rows": rows, "vectors": tuple(dict.fromkeys(vectors)), "draws": draws, "seed": seed,
-        "bos": bos, "dtype": dtype,
+        "length": length, "windows": windows, "rows": rows, "vectors": tuple(dict.fromkeys(vectors)), "draws": draws,
+        "seed": seed, "bos": bos, "dtype": dtype,
     }  # fmt: skip
     plan(None, **asked)  # refuse what cannot be before the model is loaded
     wanted = store.identity(model, revision, book.digest, asked)

@@ -1,7 +1,8 @@
 """A reproduction on disk: its tables, the record of its settings, and whether they can be used again.
 
-`run.json` names what decides the numbers (model, text, settings, version) and a digest of each table. A second run with
-the same answers draws from the tables; another model, text or setting, or a table that does not match its digest, measures anew.
+`run.json` names what decides the numbers (model, text, settings, version) and a digest of each table. A second run
+with the same answers draws from the tables; another model, text or setting, or a table that does not match its
+digest, measures anew.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a claim is judged on: numbers of each window, an interval, and the range in which the claim holds.
 
-One rule for every claim. A statistic is taken of each window (and row); its median over windows has a 95 % bootstrap interval.
-The measurement agrees with the claim if the interval lies inside the accepted range, disagrees if it lies outside, and
-otherwise depends on the window. A form of a claim (as printed, or corrected) agrees if all its measurements do, disagrees if
-all do, and otherwise depends on what tells them apart.
+One rule for every claim. A statistic is taken of each window (and row); its median over windows has a 95 % bootstrap
+interval. The measurement agrees with the claim if the interval lies inside the accepted range, disagrees if it lies
+outside, and otherwise depends on the window. A form of a claim (as printed, or corrected) agrees if all its
+measurements do, disagrees if all do, and otherwise depends on what tells them apart.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Claim:
     place: str
     statement: str
     rule: str
-    printed: Callable[[Evidence], list[Measurement]]
-    corrected: Callable[[Evidence], list[Measurement]] | None = None
+    printed: Measure
+    corrected: Measure | None = None
     corrected_as: str = ""
 
 
@@ -111,6 +111,9 @@ class Evidence:
         values = wide.pivot(on="prefix", index=UNIT, values="value").sort(UNIT).select(map(str, lengths)).to_numpy()
         found = power_law(lengths.to_numpy().astype(float), values.astype(float))
         return (found.exponent, found.factor) if found else None
+
+
+Measure = Callable[[Evidence], list[Measurement]]
 
 
 def merged(verdicts: Iterable[Verdict]) -> Verdict | None:
