@@ -7,7 +7,7 @@
     >>> weights = attnscope.normalizers.sparsemax(logits)
 
 Requirement: importing this module loads neither torch nor transformers. The public
-names below, and the rooms `normalizers` and `theory`, are resolved on first use.
+names below, and the rooms `normalizers`, `swapping` and `theory`, are resolved on first use.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
     from attnscope import normalizers as normalizers
+    from attnscope import swapping as swapping
     from attnscope import theory as theory
     from attnscope.scanning import ScanResult as ScanResult
     from attnscope.scanning import scan as scan
+    from attnscope.swapping import swap as swap
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "ScanResult": "attnscope.scanning",
     "scan": "attnscope.scanning",
+    "swap": "attnscope.swapping",
 }
 
-_ROOMS = ("normalizers", "theory")
+_ROOMS = ("normalizers", "swapping", "theory")
 
 __all__ = [
     "AttnscopeError",
@@ -41,6 +44,8 @@ __all__ = [
     "__version__",
     "normalizers",
     "scan",
+    "swap",
+    "swapping",
     "theory",
 ]
 

@@ -15,7 +15,7 @@ import torch
 from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jaxtyping import Bool, Float
     from torch import Tensor, nn
@@ -45,6 +45,8 @@ class AttentionCall:
     value: Float[Tensor, "batch kv_heads keys dims"]
     mask: Tensor | None
     options: dict[str, Any]
+    implementation: str = ""  # the name of the kernel, and the kernel itself
+    kernel: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         unknown = [
@@ -57,6 +59,17 @@ class AttentionCall:
                 f"{type(self.module).__name__} passes {', '.join(sorted(unknown))} to its attention kernel, which "
                 "attnscope cannot apply; the weights it would measure would be wrong"
             )
+
+    def own(self) -> Any:
+        """What the model's own kernel answers: (batch, queries, heads, dims), and weights or None."""
+        assert self.kernel is not None
+        return self.kernel(self.module, self.query, self.key, self.value, self.mask, **self.options)
+
+    @property
+    def scale(self) -> float:
+        """What the products of queries and keys are multiplied by."""
+        scaling = self.options.get("scaling")
+        return self.query.shape[-1] ** -0.5 if scaling is None else float(scaling)
 
     @property
     def causal(self) -> bool:
@@ -84,9 +97,7 @@ class AttentionCall:
         query = self.query[0, :, rows].double()
         key = self.key[0].double()
         grouped = query.unflatten(0, (key.shape[0], -1))
-        scaling = self.options.get("scaling")
-        scale = self.query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        logits = (grouped @ key.mT.unsqueeze(1)).flatten(0, 1) * scale
+        logits = (grouped @ key.mT.unsqueeze(1)).flatten(0, 1) * self.scale
         softcap = self.options.get("softcap")
         if softcap is not None:
             logits = softcap * torch.tanh(logits / softcap)

@@ -5,6 +5,9 @@ the observer of that model, then runs the very kernel that would have run, with 
 model's configuration, masks and kernels stay as they are, so its output is bit-identical to an unobserved
 run. Models that nobody observes pass through untouched, and the registry is restored when the last
 observation ends.
+
+An attention module with a child named `REPLACEMENT` hands its calls to that child instead (`swapping/`). Both go
+through the one wrapper, so that observing a model and replacing its attention never undo one another.
 """
 
 from __future__ import annotations
@@ -26,18 +29,21 @@ if TYPE_CHECKING:
 
 Observer = Callable[[AttentionCall], None]
 
-_lock = threading.Lock()
+# The name of the child that answers an attention module's calls in place of its kernel.
+REPLACEMENT = "attnscope"
+
+_lock = threading.RLock()  # a finalizer may release while this thread holds it
 _observers: weakref.WeakKeyDictionary[nn.Module, Observer] = weakref.WeakKeyDictionary()
 _originals: dict[str, Callable[..., Any] | None] = {}
-_observations = 0
+_holders = 0
 
 
 @contextmanager
 def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
     """Show every attention call of the model to the observer while the block runs."""
     modules = list(model.modules())
+    hold()
     with _lock:
-        _install()
         for module in modules:
             _observers[module] = observer
     try:
@@ -46,25 +52,35 @@ def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
         with _lock:
             for module in modules:
                 _observers.pop(module, None)
-            _uninstall()
+        release()
 
 
-def _install() -> None:
-    global _observations
-    _observations += 1
-    if _observations > 1:
-        return
+def hold() -> None:
+    """Keep the registry wrapped until a matching `release`."""
+    global _holders
+    with _lock:
+        _holders += 1
+        if _holders == 1:
+            _wrap()
+
+
+def release() -> None:
+    """Put the registry back if nobody else holds it."""
+    global _holders
+    with _lock:
+        _holders -= 1
+        if _holders == 0:
+            _unwrap()
+
+
+def _wrap() -> None:
     # Eager attention is not in the registry: each model file has its own, passed as the default.
     for name in [*AttentionInterface._global_mapping, "eager"]:
         _originals[name] = AttentionInterface._global_mapping.get(name)
         AttentionInterface.register(name, _wrapper(name))
 
 
-def _uninstall() -> None:
-    global _observations
-    _observations -= 1
-    if _observations:
-        return
+def _unwrap() -> None:
     for name, original in _originals.items():
         if original is None:
             del AttentionInterface._global_mapping[name]
@@ -86,10 +102,14 @@ def _wrapper(name: str) -> Callable[..., Any]:
     ) -> Any:
         kernel = original if original is not None else _eager_of(module)
         observer = _observers.get(module)
+        replacement = module._modules.get(REPLACEMENT)
+        if observer is None and replacement is None:
+            return kernel(module, query, key, value, attention_mask, **options)
+        call = AttentionCall(module, query, key, value, attention_mask, options, name, kernel)
         if observer is not None:
             with torch.no_grad():
-                observer(AttentionCall(module, query, key, value, attention_mask, options))
-        return kernel(module, query, key, value, attention_mask, **options)
+                observer(call)
+        return call.own() if replacement is None else replacement(call)
 
     return attention
 

@@ -118,7 +118,7 @@ def _load(source: str, options: dict[str, Any], dtype: str, name: str) -> tuple[
     gguf = {key: options[key] for key in options if key == "gguf_file"}
     where = {key: value for key, value in options.items() if key != "gguf_file"}
     try:
-        with _quiet():
+        with quiet():
             config = transformers.AutoConfig.from_pretrained(source, **where, **gguf)
             loader = transformers.AutoModelForCausalLM if _is_causal(config) else transformers.AutoModel
             safe = {} if gguf else {"use_safetensors": True}  # pickled weights can run code
@@ -165,7 +165,7 @@ def _device(device: str) -> torch.device:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep loading bars, notices and retries off the terminal: what matters comes back as an error."""
     from huggingface_hub.utils import logging as hub_notices
     from transformers.utils import logging as notices

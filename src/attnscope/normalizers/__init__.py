@@ -14,6 +14,7 @@ a module. Requirement: nothing here knows of models, measures or theory.
 
 from attnscope.normalizers._base import Facts, MappedNormalizer, Normalizer, RowMap, get, names, register
 from attnscope.normalizers._loops import reference_only
+from attnscope.normalizers._spec import Tempered, parse, tempered
 from attnscope.normalizers.entropy import AdaptiveTemperature, adaptive_temperature
 from attnscope.normalizers.modules import (
     LearnedASEntmax,
@@ -66,6 +67,7 @@ __all__ = [
     "Softmax",
     "Softmax1",
     "Sparsemax",
+    "Tempered",
     "TopK",
     "adaptive_temperature",
     "asentmax",
@@ -76,6 +78,7 @@ __all__ = [
     "lipmax",
     "logn",
     "names",
+    "parse",
     "reference_only",
     "register",
     "sa_softmax",
@@ -85,5 +88,6 @@ __all__ = [
     "softmax1",
     "sparsemax",
     "ssmax",
+    "tempered",
     "topk",
 ]

@@ -1,0 +1,85 @@
+"""Normalizers written as text, `entmax:alpha=1.3`, and any normalizer at a temperature."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from attnscope.errors import InputError
+from attnscope.normalizers._base import Facts, Normalizer, get
+
+
+class Tempered(Normalizer):
+    """Another normalizer at a temperature: weights(z / T), with its Jacobian divided by T."""
+
+    def __init__(self, inner: Normalizer, temperature: float) -> None:
+        if not (temperature > 0 and math.isfinite(temperature)):
+            raise InputError(f"a temperature must be positive and finite, received {temperature}")
+        self.inner, self.temperature = inner, temperature
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # a class's name elsewhere, the inner one's here
+        """The name of the normalizer inside."""
+        return self.inner.name
+
+    @property
+    def facts(self) -> Facts:  # type: ignore[override]
+        """The facts of the normalizer inside; none of them depends on the temperature."""
+        return self.inner.facts
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The inner weights of z / T."""
+        return self.inner.weights(logits / self.temperature, visible)
+
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        """The inner bounds over the range divided by T."""
+        return self.inner.weight_bounds(length, low / self.temperature, high / self.temperature)
+
+    def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The inner norm at z / T, divided by T."""
+        return self.inner.jacobian_norm(logits / self.temperature, visible) / self.temperature
+
+    def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The inner bound at z / T, divided by T."""
+        return self.inner.jacobian_bound(logits / self.temperature, visible) / self.temperature
+
+    def lipschitz(self, length: int) -> float:
+        """The inner constant divided by T."""
+        return self.inner.lipschitz(length) / self.temperature
+
+
+def parse(spec: str) -> Normalizer:
+    """The normalizer that a text names: `sparsemax`, `entmax:alpha=1.3`, `ssmax:s=0.5:temperature=2`.
+
+    Settings follow the name, each after a colon. `temperature` is understood by every normalizer.
+    """
+    name, *parts = (part.strip() for part in spec.split(":"))
+    settings: dict[str, Any] = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not (key and equals and value):
+            raise InputError(f"normalizer {spec!r}: expected name:setting=value, received {part!r}")
+        if key in settings:
+            raise InputError(f"normalizer {spec!r} gives {key} twice")
+        settings[key] = _value(value)
+    temperature = settings.pop("temperature", None) if name != "softmax" else None
+    normalizer = get(name, **settings)
+    return normalizer if temperature is None else tempered(normalizer, temperature)
+
+
+def tempered(normalizer: Normalizer, temperature: float) -> Normalizer:
+    """The normalizer at a temperature."""
+    if isinstance(temperature, str):
+        raise InputError(f"a temperature is a number, received {temperature!r}")
+    return Tempered(normalizer, float(temperature))
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
