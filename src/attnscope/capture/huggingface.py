@@ -31,6 +31,8 @@ Observer = Callable[[AttentionCall], None]
 
 # The name of the child that answers an attention module's calls in place of its kernel.
 REPLACEMENT = "attnscope"
+# The attribute of a model's configuration that says what was replaced; `save_pretrained` writes it.
+RECORD = "attnscope_swap"
 
 _lock = threading.RLock()  # a finalizer may release while this thread holds it
 _observers: weakref.WeakKeyDictionary[nn.Module, Observer] = weakref.WeakKeyDictionary()
@@ -40,18 +42,22 @@ _holders = 0
 
 @contextmanager
 def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
-    """Show every attention call of the model to the observer while the block runs."""
+    """Show every attention call of the model to this observer alone while the block runs."""
     modules = list(model.modules())
     hold()
     with _lock:
+        before = {module: _observers.get(module) for module in modules}
         for module in modules:
             _observers[module] = observer
     try:
         yield
     finally:
         with _lock:
-            for module in modules:
-                _observers.pop(module, None)
+            for module, earlier in before.items():
+                if earlier is None:
+                    _observers.pop(module, None)
+                else:
+                    _observers[module] = earlier
         release()
 
 

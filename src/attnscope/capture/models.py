@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 import transformers
 
+from attnscope.capture.huggingface import RECORD
 from attnscope.errors import InputError, ModelError
 
 if TYPE_CHECKING:
@@ -124,6 +125,10 @@ def _load(source: str, options: dict[str, Any], dtype: str, name: str) -> tuple[
             safe = {} if gguf else {"use_safetensors": True}  # pickled weights can run code
             kind = dtype if dtype == "auto" else getattr(torch, dtype)
             module = loader.from_pretrained(source, dtype=kind, **where, **gguf, **safe)
+            if hasattr(module.config, RECORD):
+                from attnscope.swapping import restore
+
+                restore(module, source, revision=where.get("revision"))
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where, **gguf)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise ModelError(_explained(name, error)) from error

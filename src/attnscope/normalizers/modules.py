@@ -1,8 +1,9 @@
 """Normalizers with something to learn, as torch modules.
 
 All take logits of shape (..., heads, query, key) and a mask that broadcasts against them, and
-hold one number for each head; `normalizer` is the `Normalizer` that they are at the moment. What must stay positive or in a range is learned through a
-function that keeps it there: alpha = 1 + sigmoid(a), kappa = softplus(k).
+hold one number for each head; `normalizer` is the `Normalizer` that they are at the moment.
+What must stay positive or in a range is learned through a function that keeps it there:
+alpha = 1 + sigmoid(a), kappa = softplus(k).
 """
 
 from __future__ import annotations

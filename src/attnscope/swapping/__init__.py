@@ -1,9 +1,9 @@
 """Replace the normalizer in a loaded model, or what single heads do, and see what follows.
 
-    >>> with attnscope.swap(model, "entmax15", layers=[3]):
-    ...     model.generate(ids)
-    >>> with attnscope.swapping.intervene(model, {(3, 5): first_key}):
-    ...     loss = model(ids, labels=ids).loss
+>>> with attnscope.swap(model, "entmax15", layers=[3]):
+...     model.generate(ids)
+>>> with attnscope.swapping.intervene(model, {(3, 5): first_key}):
+...     loss = model(ids, labels=ids).loss
 """
 
 from attnscope.swapping.changes import Swap, intervene, swap

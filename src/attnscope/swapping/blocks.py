@@ -160,11 +160,13 @@ class _Work:
         return self.context(self.weights(block), block)
 
     def weights(self, block: _Block) -> Float[Tensor, "items groups repeats rows keys"]:
-        """The weights of a block, before dropout."""
+        """The weights of a block, under dropout while training."""
         logits = self._logits(block)
         visible = logits != -torch.inf if self.weigher.wants_mask else None
-        weights = self.weigher.weigh(logits, visible, self.sinks)
-        return weights.to(self.value.dtype).unflatten(1, self.query.shape[1:3])
+        weights = self.weigher.weigh(logits, visible, self.sinks).to(self.value.dtype)
+        if self.dropout:
+            weights = functional.dropout(weights, self.dropout)
+        return weights.unflatten(1, self.query.shape[1:3])
 
     def _logits(self, block: _Block) -> Float[Tensor, "items heads rows keys"]:
         query = self.query[block.items, :, :, block.rows] * self.call.scale
@@ -186,9 +188,7 @@ class _Work:
     def context(
         self, weights: Float[Tensor, "items groups repeats rows keys"], block: _Block
     ) -> Float[Tensor, "items rows heads dims"]:
-        """The weighted sum of the values, under dropout while training."""
-        if self.dropout:
-            weights = functional.dropout(weights, self.dropout)
+        """The weighted sum of the values."""
         value = self.value[block.items, :, block.keys]
         output = weights.flatten(2, 3) @ value
         return output.unflatten(2, weights.shape[2:4]).flatten(1, 2).transpose(1, 2)

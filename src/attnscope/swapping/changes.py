@@ -18,7 +18,7 @@ import torch
 from attnscope.errors import InputError
 from attnscope.swapping import storage
 from attnscope.swapping.layout import Site, sites
-from attnscope.swapping.replacement import Entry, change, replacement_of, unchange
+from attnscope.swapping.replacement import Entry, change, unchange
 from attnscope.swapping.rules import check, rule_for
 
 if TYPE_CHECKING:
@@ -93,6 +93,11 @@ def intervene(model: nn.Module, rules: Mapping[tuple[int, int], Intervention]) -
     made = []
     for site, given, chosen in _chosen(sites(model), rules, None, None):
         if isinstance(given, torch.Tensor):
+            if given.shape != (site.dims,):
+                shape = tuple(given.shape)
+                raise InputError(
+                    f"a head of {site.name} puts out {site.dims} numbers; received a vector of shape {shape}"
+                )
             made.append((site, Entry(chosen, output=given.detach())))
         else:
             made.append((site, Entry(chosen, _rule(given, site, chosen))))

@@ -47,8 +47,9 @@ def top_share(share: float) -> Callable[[Tensor, Tensor], Tensor]:
     def rule(logits: Tensor, visible: Tensor) -> Tensor:
         length = visible.sum(-1, keepdim=True)
         kept = (length * share).ceil().long().clamp(min=1)
-        order = logits.masked_fill(~visible, -torch.inf).argsort(-1, descending=True, stable=True)
-        rank = torch.empty_like(order).scatter_(-1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order))
+        order = logits.masked_fill(~visible, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+        ranks = torch.arange(order.shape[-1], device=order.device).expand_as(order)
+        rank = torch.empty_like(order).scatter_(-1, order, ranks)
         return softmax(logits, visible & (rank < kept))
 
     return rule

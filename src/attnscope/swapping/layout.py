@@ -37,6 +37,7 @@ class Site:
     name: str
     layer: int
     heads: int
+    dims: int  # of what a head puts out
 
 
 _known: weakref.WeakKeyDictionary[nn.Module, tuple[str, list[Site]]] = weakref.WeakKeyDictionary()
@@ -62,7 +63,8 @@ def _probe(model: Any) -> list[Site]:
     def look(call: AttentionCall) -> None:
         _check(call, str(model.config.model_type))
         layer = source.layer(call.module, len(found))
-        found.setdefault(call.module, Site(call.module, names[call.module], layer, call.query.shape[1]))
+        site = Site(call.module, names[call.module], layer, call.query.shape[1], call.value.shape[-1])
+        found.setdefault(call.module, site)
 
     training = model.training
     model.eval()
@@ -89,11 +91,12 @@ def _inputs(model: Any) -> dict[str, torch.Tensor]:
         size = model.config.image_size
         height, width = (size, size) if isinstance(size, int) else size
         return {"pixel_values": torch.zeros(1, model.config.num_channels, height, width, device=model.device)}
-    inputs = {name: value.to(model.device) for name, value in model.dummy_inputs.items()}
-    vocabulary = getattr(config, "vocab_size", None)
+    vocabulary = getattr(config, "vocab_size", None) or 1
+    # Without its masks: a row that sees nothing is uniform to some kernels and zero to others.
     return {
-        name: value % vocabulary if vocabulary and name.endswith("input_ids") else value
-        for name, value in inputs.items()
+        name: value.to(model.device) % vocabulary
+        for name, value in model.dummy_inputs.items()
+        if name.endswith("input_ids")
     }
 
 

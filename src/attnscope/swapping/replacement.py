@@ -48,7 +48,7 @@ class Replacement(nn.Module):
         self._hold()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.entries = {
             key: replace(entry, rule=self.rules[key]) if key in self.rules else entry
             for key, entry in self.entries.items()
@@ -77,9 +77,7 @@ class Replacement(nn.Module):
     def plan(self) -> list[tuple[list[int], Entry]]:
         """The heads that each change still decides."""
         holder = {head: key for key, entry in self.entries.items() for head in entry.heads}
-        plans = [
-            ([head for head in entry.heads if holder[head] == key], entry) for key, entry in self.entries.items()
-        ]
+        plans = [([head for head in entry.heads if holder[head] == key], entry) for key, entry in self.entries.items()]
         return [(heads, entry) for heads, entry in plans if heads]
 
     def forward(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
@@ -110,13 +108,14 @@ def _part(
         vectors = entry.output.to(call.value).expand(len(entry.heads), -1)
         rows = vectors[[entry.heads.index(head) for head in heads]]
         return rows.expand(call.query.shape[0], call.query.shape[2], -1, -1), None
-    if len(heads) == len(entry.heads) == all_heads:
-        return attend(call, None if heads == list(range(all_heads)) else heads, weigher_of(entry.rule), with_weights=wanted)
-    if len(heads) == len(entry.heads):
-        return attend(call, heads, weigher_of(entry.rule), with_weights=wanted)
+    weigher = weigher_of(entry.rule)
+    if heads == list(range(all_heads)):
+        return attend(call, None, weigher, with_weights=wanted)
     # A later change took some of this one's heads: its rule may hold a number for each of its own, so all are run.
-    output, weights = attend(call, entry.heads, weigher_of(entry.rule), with_weights=wanted)
+    output, weights = attend(call, entry.heads, weigher, with_weights=wanted)
     kept = [entry.heads.index(head) for head in heads]
+    if len(kept) == len(entry.heads):
+        return output, weights
     return output[:, :, kept], None if weights is None else weights[:, kept]
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    Rule = Normalizer | nn.Module | Callable[[Tensor, Tensor], Tensor]
+    Rule = Normalizer | nn.Module | Callable[[Tensor, Tensor | None], Tensor]
 
 LEARNED = (LearnedSSMax, LearnedSink, LearnedEntmax, LearnedASEntmax, LearnedLipmax)
 
@@ -60,7 +60,9 @@ def rule_for(given: Any, heads: int) -> Rule:
             f"a normalizer is a name, a Normalizer, a module or a function of (logits, visible); received {given!r}"
         )
     if isinstance(rule, LearnedASEntmax) and rule.projection is not None:
-        raise InputError("LearnedASEntmax with `width` needs the layer's input, which no attention kernel sees; leave it out")
+        raise InputError(
+            "LearnedASEntmax with `width` needs the layer's input, which no attention kernel sees; leave it out"
+        )
     return rule
 
 
@@ -103,9 +105,12 @@ def check(rule: Rule, heads: int, device: torch.device) -> None:
     logits = torch.linspace(-1, 1, 15 * heads, device=device).view(1, heads, 3, 5)
     logits = logits.masked_fill(torch.ones(3, 5, dtype=torch.bool, device=device).triu(1), -torch.inf)
     weigher = weigher_of(rule)
-    with torch.no_grad():
-        weights = weigher.weigh(logits, logits != -torch.inf if weigher.wants_mask else None, None)
-    name = type(rule).__name__ if not inspect.isfunction(rule) else rule.__name__
+    name = rule.__name__ if inspect.isfunction(rule) else type(rule).__name__
+    try:
+        with torch.no_grad():
+            weights = weigher.weigh(logits, logits != -torch.inf if weigher.wants_mask else None, None)
+    except RuntimeError as error:
+        raise InputError(f"{name} does not fit logits of {heads} heads: {error}") from error
     if not isinstance(weights, torch.Tensor) or weights.shape != logits.shape:
         got = tuple(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__
         raise InputError(f"{name} gave {got} for logits of shape {tuple(logits.shape)}; it must keep their shape")

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch import nn
 
 from attnscope import normalizers
-from attnscope.capture.huggingface import REPLACEMENT
+from attnscope.capture.huggingface import RECORD, REPLACEMENT
 from attnscope.errors import ModelError
 from attnscope.normalizers import (
     LearnedASEntmax,
@@ -33,9 +33,6 @@ from attnscope.swapping.rules import LEARNED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-# The attribute of a model's configuration that says what was swapped.
-RECORD = "attnscope_swap"
 
 # The arguments that make a learnable module of the same shape anew; what it learned is among the weights.
 _SHAPES: dict[type[nn.Module], Callable[[Any], dict[str, Any]]] = {
@@ -63,66 +60,82 @@ def record(model: nn.Module) -> None:
         delattr(config, RECORD)
 
 
-def load(folder: str | Path, *, custom: Mapping[str, Any] | None = None, cls: Any = None, **options: Any) -> nn.Module:
-    """Load a swapped model that was saved by `save_pretrained`; `options` are those of `from_pretrained`."""
+def load(source: str | Path, *, custom: Mapping[str, Any] | None = None, cls: Any = None, **options: Any) -> Any:
+    """Load a swapped model that was saved by `save_pretrained`, from a folder or a hub.
+
+    `cls` is the class to load it with (default: `AutoModelForCausalLM`), `options` are those of `from_pretrained`.
+    """
     import transformers
 
     from attnscope.capture.models import quiet
 
     loader = transformers.AutoModelForCausalLM if cls is None else cls
     with quiet():  # it would report the normalizers' parameters, which `restore` reads, as unexpected
-        model = loader.from_pretrained(folder, **options)
-    restore(model, folder, custom=custom)
+        model = loader.from_pretrained(source, **options)
+    restore(model, source, custom=custom, revision=options.get("revision"))
     return model
 
 
-def restore(model: nn.Module, folder: str | Path, *, custom: Mapping[str, Any] | None = None) -> None:
-    """Put the swap that a folder's configuration records back on the model loaded from it.
+def restore(
+    model: Any, source: str | Path, *, custom: Mapping[str, Any] | None = None, revision: str | None = None
+) -> None:
+    """Put the swap that a model's configuration records back on it; `source` is where it was loaded from.
 
     `custom` gives normalizers that are not attnscope's own by the name under which they were recorded.
     """
     entries = getattr(model.config, RECORD, None)
     if not entries:
-        raise ModelError(f"{str(folder)!r} records no swap in its configuration; load it with from_pretrained")
+        raise ModelError(f"{str(source)!r} records no swap in its configuration; load it with from_pretrained")
     found = sites(model)
-    learned = _learned(Path(folder))
+    learned: dict[str, Path] | None = None
     for entry in entries:
         name = entry["module"]
-        site = next((s for s in found if s.name == name or s.name.endswith("." + name) or name.endswith("." + s.name)), None)
+        site = next((s for s in found if f".{s.name}".endswith(f".{name}") or name.endswith(f".{s.name}")), None)
         if site is None:
-            raise ModelError(f"{str(folder)!r} records a swap in {name}, which {type(model).__name__} does not have")
+            raise ModelError(f"{str(source)!r} records a swap in {name}, which {type(model).__name__} does not have")
         rule = _rebuilt(entry["normalizer"], custom or {})
         if isinstance(rule, nn.Module):
-            rule.load_state_dict(_state(learned, name, entry["key"], str(folder)))
+            learned = _learned(str(source), revision) if learned is None else learned
+            rule.load_state_dict(_state(learned, name, entry["key"], str(source)))
             rule.to(next(site.module.parameters()).device)
             rule.train(site.module.training)
         change(site.module, site.heads, Entry(tuple(entry["heads"]), rule, lasting=True), entry["key"])
     record(model)
 
 
-def _learned(folder: Path) -> dict[str, tuple[Path, str]]:
-    """Where each parameter of a replacement lies: its name, the file and the name in it."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
+def _learned(source: str, revision: str | None) -> dict[str, Path]:
+    """In which file each parameter of a replacement lies."""
+    index = _file(source, "model.safetensors.index.json", revision)
+    if index is not None:
         names = json.loads(index.read_text("utf-8"))["weight_map"]
-        return {name: (folder / file, name) for name, file in names.items() if f".{REPLACEMENT}." in name}
-    weights = folder / "model.safetensors"
-    if not weights.is_file():
-        raise ModelError(f"{str(folder)!r} has no model.safetensors; save the swapped model with save_pretrained")
+        own = {name: file for name, file in names.items() if f".{REPLACEMENT}." in name}
+        return {name: path for name, file in own.items() if (path := _file(source, file, revision)) is not None}
+    weights = _file(source, "model.safetensors", revision)
+    if weights is None:
+        raise ModelError(f"{source!r} has no model.safetensors; save the swapped model with save_pretrained")
     with safe_open(weights, "pt") as file:
-        return {name: (weights, name) for name in file.keys() if f".{REPLACEMENT}." in name}  # noqa: SIM118
+        return {name: weights for name in file.keys() if f".{REPLACEMENT}." in name}  # noqa: SIM118
 
 
-def _state(learned: dict[str, tuple[Path, str]], module: str, key: str, folder: str) -> dict[str, torch.Tensor]:
-    ending = f"{module}.{REPLACEMENT}.rules.{key}."
+def _file(source: str, name: str, revision: str | None) -> Path | None:
+    """A file of a folder or of a hub's repository, or None if it is not there."""
+    from transformers.utils.hub import cached_file
+
+    found = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    return None if found is None else Path(found)
+
+
+def _state(learned: Mapping[str, Path], module: str, key: str, source: str) -> dict[str, torch.Tensor]:
+    """The parameters of one rule by their own names."""
+    ending = f".{module}.{REPLACEMENT}.rules.{key}."
     state = {}
-    for name, (path, stored) in learned.items():
-        before, found, parameter = name.partition(ending)
-        if found and (not before or before.endswith(".")):
+    for name, path in learned.items():
+        _, found, parameter = f".{name}".partition(ending)
+        if found:
             with safe_open(path, "pt") as file:
-                state[parameter] = file.get_tensor(stored)
+                state[parameter] = file.get_tensor(name)
     if not state:
-        raise ModelError(f"{folder!r} holds no parameters of the normalizer in {module}; save the model again")
+        raise ModelError(f"{source!r} holds no parameters of the normalizer in {module}; save the model again")
     return state
 
 
@@ -132,8 +145,9 @@ def _described(rule: Any) -> dict[str, Any]:
         return {"learned": type(rule).__name__, "settings": _SHAPES[type(rule)](rule)}
     if isinstance(rule, Tempered):
         return {"temperature": rule.temperature, "of": _described(rule.inner)}
-    if isinstance(rule, Normalizer) and rule.name in normalizers.names() and is_dataclass(rule):
-        values = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    if isinstance(rule, Normalizer) and rule.name in normalizers.names():
+        names = [field.name for field in fields(rule)] if is_dataclass(rule) else []
+        values: dict[str, Any] = {name: getattr(rule, name) for name in names}
         if all(isinstance(value, torch.Tensor | int | float | str | None) for value in values.values()):
             return {"name": rule.name, "settings": {name: _value(value) for name, value in values.items()}}
     kind = rule if hasattr(rule, "__qualname__") else type(rule)
