@@ -15,7 +15,8 @@ from models import build, byte_tokenizer
 import attnscope
 from attnscope import tables
 from attnscope.errors import InputError, ModelError
-from attnscope.scanning import ScanResult, plan, scan
+from attnscope.planning import plan
+from attnscope.scanning import ScanResult, Step, scan
 
 LENGTHS = (2, 23, 61)
 TOP_N = (1, 5, 19)
@@ -56,7 +57,8 @@ def test_tables_have_the_public_schema(scanned: Any) -> None:
     result, _ = scanned
     assert result.rows.schema == tables.ROWS
     assert result.topn.schema == tables.TOPN
-    assert result.rows.columns[:5] == result.topn.columns[:5] == ["window", "layer", "head", "position", "length"]
+    keys = ["window", "layer", "head", "position", "length", "normalizer"]
+    assert result.rows.columns[:6] == result.topn.columns[:6] == keys
     assert result.rows.height == 3 * 5 * len(LENGTHS)
     assert result.topn.height == 3 * 5 * (1 + 3 + 3)  # N = 5 and 19 do not fit into a row of two keys
     assert (result.rows["position"] == result.rows["length"] - 1).all()
@@ -89,7 +91,7 @@ def test_a_prefix_is_the_same_row_as_a_window_of_its_length(tokenizer: Any, text
     short = scan(model, text, tokenizer=tokenizer, length=31, lengths=[31], top_n=[3])
     for table in ("rows", "topn"):
         prefix = getattr(long, table).filter(length=31)
-        for name in prefix.columns:
+        for name in prefix.select(pl.selectors.numeric()).columns:
             np.testing.assert_allclose(prefix[name], getattr(short, table)[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
@@ -169,10 +171,10 @@ def test_bfloat16_models_are_measured_in_float64(tokenizer: Any, text: str) -> N
 
 
 def test_progress_reaches_the_end(tokenizer: Any, text: str) -> None:
-    seen: list[tuple[int, int]] = []
+    seen: list[Step] = []
     model = build("gpt2")
-    scan(model, text, tokenizer=tokenizer, length=17, windows=2, top_n=[3], progress=lambda *step: seen.append(step))
-    assert seen == [(done, 6) for done in range(1, 7)]
+    scan(model, text, tokenizer=tokenizer, length=17, windows=2, top_n=[3], progress=seen.append)
+    assert seen == [Step(3 * window + layer + 1, 6, window, 2, layer) for window in (0, 1) for layer in (0, 1, 2)]
 
 
 def test_a_run_is_read_back_as_it_was_written(scanned: Any, tmp_path: Path) -> None:
@@ -195,7 +197,8 @@ def test_run_json_says_what_was_run(scanned: Any) -> None:
         "vectors": "value",
         "bos": False,
         "rows": "last",
-        "normalizer": "softmax",
+        "normalizers": [],
+        "temperatures": [],
     }
     assert run["model"]["heads"] == [{"layer": layer, "heads": 5} for layer in range(3)]
     assert run["versions"]["torch"] == torch.__version__
@@ -236,6 +239,18 @@ def test_defaults_follow_the_model_and_the_paper() -> None:
         ({"windows": 0}, "received 0"),
         ({"length": 1}, "at least 2"),
         ({"vectors": "keys"}, "value, output, hidden"),
+        ({"rows": 0}, "received 0"),
+        ({"rows": "some"}, "received 'some'"),
+        ({"rows": True}, "received True"),
+        ({"rows": 5, "lengths": [16]}, "leave --lengths out"),
+        ({"memory_budget": "much"}, "received 'much'"),
+        ({"memory_budget": 0}, "received 0"),
+        ({"normalizers": ["softermax"]}, "softermax"),
+        ({"normalizers": ["entmax:alpha"]}, "received 'alpha'"),
+        ({"normalizers": ["entmax:alpha=1.3:alpha=2"]}, "alpha twice"),
+        ({"normalizers": [3]}, "received 3"),
+        ({"temperatures": [0]}, "received 0"),
+        ({"temperatures": ["hot"]}, "received 'hot'"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

@@ -3,7 +3,7 @@
     >>> import attnscope
     >>> result = attnscope.scan()                # the embedded sample model and text
     >>> result.topn.columns[:6]
-    ['window', 'layer', 'head', 'position', 'length', 'n']
+    ['window', 'layer', 'head', 'position', 'length', 'normalizer']
     >>> weights = attnscope.normalizers.sparsemax(logits)
 
 Requirement: importing this module loads neither torch nor transformers. The public

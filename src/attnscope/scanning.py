@@ -1,20 +1,23 @@
-"""Scan a model: plan the windows, capture and measure layer by layer, fill the tables.
+"""Scan a model: capture and measure layer by layer, window by window, and fill the tables.
 
 In a causal model the last row of the prefix of length L is row L-1 of the full window, so one forward gives
 every length at once. In an encoder every token sees every other, and each length needs a forward of its own.
+Rows are measured in blocks that keep within the memory budget, and dropped before the next layer runs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 import torch
@@ -23,34 +26,35 @@ from attnscope import __version__, tables
 from attnscope.capture.huggingface import observed
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import Text, read_text, tokenize, windows
-from attnscope.capture.vectors import VECTOR_KINDS, VectorKind, VectorSource
+from attnscope.capture.vectors import VectorKind, VectorSource
 from attnscope.errors import InputError, ModelError
-from attnscope.measure.rows import Rows, row_columns, softmax_weights
+from attnscope.measure.rows import Rows, row_columns
 from attnscope.measure.topn import topn_columns
+from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
+from attnscope.planning import DEFAULT_MEMORY, RowChoice, Settings, plan
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     from attnscope.capture.attention import AttentionCall
 
-DEFAULT_LENGTH = 1024
-DEFAULT_LENGTHS = (32, 64, 128, 256, 512, 1024)
-DEFAULT_TOP_N = (1, 5, 10, 20, 100)
-
-Progress = Callable[[int, int], None]
-"""Called with (layers done, layers in all) after each layer."""
+# Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
+_COPIES = 12
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a scan measures."""
+class Step(NamedTuple):
+    """How far a scan has come: layers done of all, and where it is."""
 
-    length: int
-    lengths: tuple[int, ...]
-    top_n: tuple[int, ...]
-    windows: int = 1
-    vectors: VectorKind = "value"
-    bos: bool = False
+    done: int
+    total: int
+    window: int
+    windows: int
+    layer: int
+
+
+Progress = Callable[[Step], None]
+"""Called after each layer."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,14 @@ class ScanResult:
 
     def save(self, folder: str | Path) -> Path:
         """Write the tables, `run.json` and `report.html` to a folder."""
+        with tables.output_folder(Path(folder)) as place:
+            self._write(place)
+        return place
+
+    def _write(self, place: Path) -> None:
         from attnscope.report.page import render
 
-        with tables.output_folder(Path(folder)) as place:
-            tables.save_run(place, self.rows, self.topn, self.run, render(self.rows, self.topn, self.run))
-        return place
+        tables.save_run(place, self.rows, self.topn, self.run, render(self.rows, self.topn, self.run))
 
     @classmethod
     def load(cls, folder: str | Path) -> ScanResult:
@@ -89,9 +96,14 @@ def scan(
     length: int | None = None,
     lengths: Sequence[int] | None = None,
     top_n: Sequence[int] | None = None,
+    rows: RowChoice = "last",
     vectors: VectorKind = "value",
     windows: int = 1,
     bos: bool = False,
+    normalizers: Sequence[str | Normalizer] = (),
+    temperatures: Sequence[float] = (),
+    memory_budget: int | str = DEFAULT_MEMORY,
+    out: str | Path | None = None,
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
@@ -105,103 +117,144 @@ def scan(
     `model` is a hub id, a folder, a `.gguf` file, a loaded transformers model (with `tokenizer`), or nothing
     for the embedded sample. `text` is a string, a `Path`, or nothing for the sample text. `length` is the size
     of a window in tokens, `lengths` the prefixes whose last row is measured, `top_n` the sizes of the top set.
+    `rows` is "last", "all", or how many rows to spread evenly over each window.
+
+    `normalizers` (`"entmax:alpha=1.3"`, or `Normalizer` objects) and `temperatures` are what-ifs: the weights they
+    make of the very same logits are measured beside the model's own, in the same forward, with their label in the
+    column `normalizer`.
+
+    With `out`, the results are saved there, window by window as they are finished: after an interruption the same
+    call takes up where it stopped.
     """
     started = time.perf_counter()
-    if not isinstance(model, Model):
-        model = load_model(model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision)
     if isinstance(text, str):
         text = Text(text, "the string given")
     elif not isinstance(text, Text):
         text = read_text(text)
-    settings = plan(model.positions, length, lengths, top_n, vectors, windows, bos)
-    return _Scan(model, text, settings, progress).run(time.perf_counter() - started)
-
-
-def plan(
-    positions: int | None,
-    length: int | None = None,
-    lengths: Sequence[int] | None = None,
-    top_n: Sequence[int] | None = None,
-    vectors: str = "value",
-    windows: int = 1,
-    bos: bool = False,
-) -> Settings:
-    """Fill in what was not asked for, and refuse what cannot be."""
-    if length is not None:
-        _whole_numbers("--length", [length])
-    lengths, top_n = _whole_numbers("--lengths", lengths), _whole_numbers("--top-n", top_n)
-    _whole_numbers("--windows", [windows])
-    if vectors not in VECTOR_KINDS:
-        raise InputError(f"unknown vectors {vectors!r}; use one of {', '.join(VECTOR_KINDS)}")
-    size = length or (max(lengths) if lengths else min(DEFAULT_LENGTH, positions or DEFAULT_LENGTH))
-    if positions is not None and size > positions:
-        raise InputError(f"length {size} is beyond the model's {positions} positions; use --length {positions} or less")
-    if lengths and max(lengths) > size:
-        raise InputError(f"--lengths asks for {max(lengths)}, more than the window of {size} tokens; raise --length")
-    chosen = sorted(set(lengths)) if lengths else sorted({n for n in DEFAULT_LENGTHS if n < size} | {size})
-    longest = chosen[-1]
-    if top_n and max(top_n) >= longest:
-        raise InputError(
-            f"--top-n {max(top_n)} leaves nothing out of a row of {longest} keys; use a value below {longest}"
+    with nullcontext() if out is None else tables.output_folder(Path(out)) as folder:
+        if not isinstance(model, Model):
+            model = load_model(model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision)
+        settings = plan(
+            model.positions,
+            length,
+            lengths,
+            top_n,
+            vectors,
+            windows,
+            bos,
+            rows,
+            normalizers,
+            temperatures,
+            memory_budget,
+            causal=model.causal,
         )
-    counts = sorted(set(top_n)) if top_n else [n for n in DEFAULT_TOP_N if n < longest]
-    if not counts:
-        raise InputError(f"a row of {longest} key has no top set to leave out; use a length of at least 2")
-    return Settings(size, tuple(chosen), tuple(counts), windows, vectors, bos)  # type: ignore[arg-type]
+        job = _Scan(model, text, settings, progress, time.perf_counter() - started)
+        if folder is None:
+            return job.run(None)
+        with tables.Parts(folder, job.identity()) as parts:
+            result = job.run(parts)
+            result._write(folder)
+            parts.clear()
+        return result
 
 
-def _whole_numbers(name: str, values: Any) -> list[int] | None:
-    """The values as a list, every one a whole number from 1 up."""
-    if values is None:
-        return None
-    found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
-    wrong = [value for value in found if not isinstance(value, int) or isinstance(value, bool) or value < 1]
-    if wrong:
-        raise InputError(f"{name} takes whole numbers from 1 up; received {wrong[0]!r}")
-    if not found:
-        raise InputError(f"{name} takes at least one number; received none")
-    return found
+@dataclass
+class _Window:
+    """What one window leaves behind while the model runs."""
+
+    number: int
+    rows: list[pl.DataFrame] = field(default_factory=list)
+    topn: list[pl.DataFrame] = field(default_factory=list)
+    skipped: dict[tuple[int, int], str] = field(default_factory=dict)
+    heads: dict[int, int] = field(default_factory=dict)
+    dropped_rows: int = 0
+
+    def part(self) -> tables.Part:
+        """The window's tables without the heads that were skipped, and its notes."""
+        notes = {
+            "skipped": [
+                {"layer": layer, "head": head, "window": self.number, "reason": reason}
+                for (layer, head), reason in sorted(self.skipped.items())
+            ],
+            "heads": sorted(self.heads.items()),
+            "dropped_rows": self.dropped_rows,
+        }
+        return tables.Part(self._table(tables.ROWS, self.rows), self._table(tables.TOPN, self.topn, "n"), notes)
+
+    def _table(self, schema: pl.Schema, pieces: list[pl.DataFrame], *order: str) -> pl.DataFrame:
+        table = pl.concat([pl.DataFrame(schema=schema), *pieces])
+        if self.skipped:
+            left_out = pl.DataFrame(list(self.skipped), schema={"layer": pl.Int32, "head": pl.Int32}, orient="row")
+            table = table.join(left_out, on=["layer", "head"], how="anti")
+        return table.sort("layer", "head", "position", "length", "normalizer", *order)
 
 
 @dataclass
 class _Scan:
-    """One scan in progress: collects the tables' pieces while the model runs."""
+    """One scan in progress."""
 
     model: Model
     text: Text
     settings: Settings
     progress: Progress | None
-    rows: list[pl.DataFrame] = field(default_factory=list)
-    topn: list[pl.DataFrame] = field(default_factory=list)
-    skipped: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
-    dropped_rows: int = 0
+    loading: float
     measuring: float = 0.0
-    heads: dict[int, int] = field(default_factory=dict)
 
-    def run(self, loading: float) -> ScanResult:
+    def identity(self) -> dict[str, Any]:
+        """Whatever decides the numbers of the tables: two runs that agree in it can share windows."""
+        module = self.model.module
+        digest = hashlib.sha256()
+        for name, parameter in module.state_dict().items():
+            flat = parameter.reshape(-1)
+            some = flat[:: max(1, flat.numel() // 64)].to(torch.float64)
+            digest.update(f"{name} {tuple(parameter.shape)} {some.cpu().numpy().tobytes().hex()}".encode())
+        return {
+            "schema": tables.SCHEMA_VERSION,
+            "attnscope": __version__,
+            "torch": torch.__version__,
+            "weights": digest.hexdigest(),
+            "attention": module.config._attn_implementation,
+            "text": self.text.digest,
+            "settings": self.settings.as_json(),
+            "parameters": {label: repr(vars(n)) for label, n in self.settings.normalizers.items()},
+        }
+
+    def run(self, parts: tables.Parts | None) -> ScanResult:
         started = time.perf_counter()
         tokens = tokenize(self.model.tokenizer, self.text)
-        inputs = self._windows(tokens)
-        forwards = [(w, ids, rows) for w, window in enumerate(inputs) for ids, rows in self._forwards(window)]
+        plans = [self._forwards(window) for window in self._windows(tokens)]
+        done = [self._window(number, forwards, parts) for number, forwards in enumerate(plans)]
+        timings = {
+            "load_seconds": round(self.loading, 3),
+            "scan_seconds": round(time.perf_counter() - started, 3),
+            "measure_seconds": round(self.measuring, 3),
+        }
+        rows = pl.concat([part.rows for part in done])
+        topn = pl.concat([part.topn for part in done])
+        return ScanResult(rows, topn, self._record(len(tokens), timings, [part.notes for part in done]))
+
+    def _window(
+        self, number: int, forwards: list[tuple[list[int], tuple[int, ...]]], parts: tables.Parts | None
+    ) -> tables.Part:
+        """One window, measured now or taken from an earlier run that was interrupted."""
+        kept = None if parts is None else parts.get(number)
+        if kept is not None:
+            return kept
+        window = _Window(number)
         module = self.model.module
         training = module.training
         module.eval()
         source = VectorSource(module, self.settings.vectors)
         try:
-            for index, (window, ids, positions) in enumerate(forwards):
+            for index, (ids, positions) in enumerate(forwards):
                 self._forward(window, ids, positions, source, index, len(forwards))
         finally:
             source.close()
             module.train(training)
-        timings = {
-            "load_seconds": round(loading, 3),
-            "scan_seconds": round(time.perf_counter() - started, 3),
-            "measure_seconds": round(self.measuring, 3),
-        }
-        order = ["window", "layer", "head", "position"]
-        rows = pl.concat([pl.DataFrame(schema=tables.ROWS), *self.rows]).sort(order)
-        topn = pl.concat([pl.DataFrame(schema=tables.TOPN), *self.topn]).sort([*order, "n"])
-        return ScanResult(rows, topn, self._record(len(tokens), timings))
+        part = window.part()
+        if parts is not None and self.settings.windows > 1:
+            parts.add(number, part)
+        return part
 
     def _windows(self, tokens: list[int]) -> list[list[int]]:
         """The windows as the model sees them, special tokens included."""
@@ -230,18 +283,21 @@ class _Scan:
 
     def _forwards(self, window: list[int]) -> list[tuple[list[int], tuple[int, ...]]]:
         """The inputs to run for a window, each with the positions of the rows wanted from it."""
-        lengths = self.settings.lengths
+        settings = self.settings
         if self.model.causal:
-            return [(window, tuple(length - 1 for length in lengths))]
+            last = tuple(length - 1 for length in settings.lengths)
+            return [(window, last if settings.rows == "last" else settings.positions(len(window)))]
         before, behind = self._special
         extra = len(before) + len(behind)
-        if lengths[0] <= extra:
-            raise InputError(f"--lengths {lengths[0]} leaves no room beside the {extra} special tokens")
-        return [([*before, *window[: length - extra], *behind], (length - 1,)) for length in lengths]
+        if settings.lengths[0] <= extra:
+            raise InputError(f"--lengths {settings.lengths[0]} leaves no room beside the {extra} special tokens")
+        return [
+            ([*before, *window[: length - extra], *behind], settings.positions(length)) for length in settings.lengths
+        ]
 
     def _forward(
         self,
-        window: int,
+        window: _Window,
         ids: list[int],
         positions: tuple[int, ...],
         source: VectorSource,
@@ -254,11 +310,14 @@ class _Scan:
         def collect(call: AttentionCall) -> None:
             nonlocal calls
             started = time.perf_counter()
-            self._measure(window, call, positions, source, calls)
+            layer = source.layer(call.module, calls)
+            self._measure(window, layer, call, positions, source)
             self.measuring += time.perf_counter() - started
             calls += 1
             if self.progress is not None:
-                self.progress(index * layers + min(calls, layers), forwards * layers)
+                total = self.settings.windows * forwards * layers
+                done = (window.number * forwards + index) * layers + min(calls, layers)
+                self.progress(Step(done, total, window.number, self.settings.windows, layer))
 
         module = self.model.module.base_model
         inputs = torch.tensor([ids], device=self.model.module.device)
@@ -272,34 +331,63 @@ class _Scan:
             )
 
     def _measure(
-        self, window: int, call: AttentionCall, positions: tuple[int, ...], source: VectorSource, order: int
+        self, window: _Window, layer: int, call: AttentionCall, positions: tuple[int, ...], source: VectorSource
     ) -> None:
-        layer = source.layer(call.module, order)
-        rows = Rows(
-            layer,
-            positions,
-            call.logits(positions),
-            call.visible(positions),
-            source.vectors(call),
-            call.sinks,
-        )
-        self.heads[layer] = rows.heads
+        """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
+        vectors = source.vectors(call)
+        heads, keys = call.query.shape[1], call.key.shape[2]
+        window.heads[layer] = heads
+        size = max(1, self.settings.memory_budget // (heads * keys * 8 * _COPIES))
+        start = 0
+        while start < len(positions):
+            block = positions[start : start + size]
+            try:
+                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks)
+                self._block(window, rows)
+            except (MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                if len(block) > 1:
+                    size = len(block) // 2
+                    continue
+                reason = f"out of memory on a single row of {keys} keys"
+                window.skipped.update({(layer, head): reason for head in range(heads)})
+                return
+            start += len(block)
+
+    def _block(self, window: _Window, rows: Rows) -> None:
         if self.model.causal:
             self._check_causal(rows)
         usable = self._usable_heads(rows, window)
-        weights = softmax_weights(rows)
-        per_row = row_columns(rows, weights)
-        per_set = topn_columns(rows, weights, self.settings.top_n)
-        length = per_row["length"]
+        length = rows.visible.sum(-1)
         kept = usable[:, None] & (length > 0)
-        self.dropped_rows += int((usable[:, None] & (length == 0)).sum())
-        keys = self._keys(rows, window, per_row.pop("length"))
-        self.rows.append(_frame(keys | per_row, kept, tables.ROWS))
+        window.dropped_rows += int((usable[:, None] & (length == 0)).sum())
+        keys = self._keys(rows, window.number, length)
         counts = torch.tensor(self.settings.top_n, device=length.device)
         wide = {name: value.unsqueeze(-1) for name, value in keys.items()} | {"n": counts.expand(*length.shape, -1)}
-        self.topn.append(_frame(wide | per_set, kept.unsqueeze(-1) & (counts < length.unsqueeze(-1)), tables.TOPN))
+        kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
+        for label, normalizer in self._normalizers(rows):
+            weights = normalizer.weights(rows.logits, rows.visible)
+            per_row = row_columns(rows, weights)
+            if label != tables.OWN:
+                per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
+                per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
+            per_set = topn_columns(rows, weights, self.settings.top_n)
+            window.rows.append(_frame(keys | per_row, kept, label, tables.ROWS))
+            window.topn.append(_frame(wide | per_set, kept_sets, label, tables.TOPN))
 
-    def _keys(self, rows: Rows, window: int, length: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _normalizers(self, rows: Rows) -> Iterator[tuple[str, Normalizer]]:
+        """The model's own normalizer, the what-ifs, and each of them at each temperature."""
+        sinks = None if rows.sinks is None else rows.sinks[:, None]
+        yield tables.OWN, Softmax() if sinks is None else SinkSoftmax(sinks)
+        yield from self.settings.normalizers.items()
+        for temperature in self.settings.temperatures:
+            # The sink is a logit too: it is divided like the others.
+            own = Softmax() if sinks is None else SinkSoftmax(sinks / temperature)
+            for label, normalizer in {tables.OWN: own, **self.settings.normalizers}.items():
+                yield f"{label}:temperature={temperature:g}", Tempered(normalizer, temperature)
+
+    def _keys(self, rows: Rows, window: int, length: Tensor) -> dict[str, Tensor]:
         device = length.device
         return {
             "window": torch.full_like(length, window),
@@ -318,18 +406,19 @@ class _Scan:
                 "causal as its class says; attnscope cannot take every length from one forward"
             )
 
-    def _usable_heads(self, rows: Rows, window: int) -> torch.Tensor:
+    def _usable_heads(self, rows: Rows, window: _Window) -> Tensor:
         """Which heads have finite logits and vectors; the others are recorded and left out."""
         logits = torch.where(rows.visible, rows.logits, 0).isfinite().all(-1).all(-1)
         vectors = rows.vectors.isfinite().all(-1).all(-1).repeat_interleave(rows.heads // len(rows.vectors))
         for name, finite in (("logits", logits), ("vectors", vectors)):
             for head in (~finite).nonzero().flatten().tolist():
-                entry = {"layer": rows.layer, "head": head, "window": window, "reason": f"{name} not finite"}
-                self.skipped.setdefault((rows.layer, head), entry)
+                window.skipped.setdefault((rows.layer, head), f"{name} not finite")
         return logits & vectors
 
-    def _record(self, tokens: int, timings: dict[str, float]) -> dict[str, Any]:
-        module, settings = self.model.module, self.settings
+    def _record(self, tokens: int, timings: dict[str, float], notes: list[dict[str, Any]]) -> dict[str, Any]:
+        module = self.model.module
+        skipped = {(entry["layer"], entry["head"]): entry for note in reversed(notes) for entry in note["skipped"]}
+        heads = dict(pair for note in notes for pair in note["heads"])
         return {
             "schema": tables.SCHEMA_VERSION,
             "attnscope": __version__,
@@ -343,7 +432,7 @@ class _Scan:
                 "dtype": str(module.dtype).removeprefix("torch."),
                 "device": str(module.device),
                 "parameters": sum(p.numel() for p in module.parameters()),
-                "heads": [{"layer": layer, "heads": heads} for layer, heads in sorted(self.heads.items())],
+                "heads": [{"layer": layer, "heads": count} for layer, count in sorted(heads.items())],
             },
             "text": {
                 "source": self.text.source,
@@ -351,27 +440,25 @@ class _Scan:
                 "characters": len(self.text.content),
                 "tokens": tokens,
             },
-            "settings": {
-                "length": settings.length,
-                "lengths": list(settings.lengths),
-                "top_n": list(settings.top_n),
-                "windows": settings.windows,
-                "vectors": settings.vectors,
-                "bos": settings.bos,
-                "rows": "last",
-                "normalizer": "softmax",
-            },
+            "settings": self.settings.as_json(),
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("torch", "transformers", "polars", "numpy")},
             },
             "timings": timings,
-            "skipped_heads": [self.skipped[key] for key in sorted(self.skipped)],
-            "dropped_rows": self.dropped_rows,
+            "skipped_heads": [skipped[key] for key in sorted(skipped)],
+            "dropped_rows": sum(note["dropped_rows"] for note in notes),
         }
 
 
-def _frame(columns: dict[str, torch.Tensor], kept: torch.Tensor, schema: pl.Schema) -> pl.DataFrame:
+def _out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed; torch says so on the CPU in words alone."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _frame(columns: dict[str, Tensor], kept: Tensor, label: str, schema: pl.Schema) -> pl.DataFrame:
     """A table of the entries that are kept; NaN becomes a missing value."""
-    data = {name: torch.broadcast_to(columns[name], kept.shape)[kept].cpu().numpy() for name in schema}
-    return pl.DataFrame(data, nan_to_null=True).cast(schema)
+    numbers = [name for name in schema if name != "normalizer"]
+    data = {name: torch.broadcast_to(columns[name], kept.shape)[kept].cpu().numpy() for name in numbers}
+    table = pl.DataFrame(data, nan_to_null=True).with_columns(normalizer=pl.lit(label))
+    return table.select(schema.names()).cast(schema)

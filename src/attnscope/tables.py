@@ -2,7 +2,8 @@
 
 Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `run.json` and
 `report.html`. All are written beside their places before the first is moved to its own, `run.json` last: a
-reader never sees half a file, and a run that cannot be written leaves an older one as it was.
+reader never sees half a file, and a run that cannot be written leaves an older one as it was. While a run goes on,
+the windows it has finished are kept in `.parts` inside the folder, and the same command takes them up again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,19 @@ import polars as pl
 
 from attnscope.errors import OutputError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-KEYS = {"window": pl.Int32, "layer": pl.Int32, "head": pl.Int32, "position": pl.Int32, "length": pl.Int32}
+# The normalizer of a row as the model runs it; any other label is a what-if on the same logits.
+OWN = "own"
+
+KEYS = {
+    "window": pl.Int32,
+    "layer": pl.Int32,
+    "head": pl.Int32,
+    "position": pl.Int32,
+    "length": pl.Int32,
+    "normalizer": pl.String,
+}
 
 ROWS = pl.Schema(
     KEYS
@@ -77,12 +89,37 @@ def output_folder(path: Path) -> Iterator[Path]:
             reason = getattr(error, "strerror", None) or str(error)
             shown = str(path) if len(str(path)) < 200 else f"{str(path)[:200]}..."
             raise OutputError(f"cannot write to the output folder {shown!r}: {reason}; choose another --out") from None
-        yield path
+        with _alone(path):
+            yield path
     except BaseException:
         for folder in created:
             with suppress(OSError):  # not empty, or never made
                 folder.rmdir()
         raise
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes out of the folder, where the system has a way to."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise OutputError(
+            f"another attnscope process is writing to {str(folder)!r}; wait for it or choose another --out"
+        ) from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
@@ -112,6 +149,83 @@ def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
             beside_it.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one finished window left: its tables, and notes for `run.json`."""
+
+    rows: pl.DataFrame
+    topn: pl.DataFrame
+    notes: dict[str, Any]
+
+
+class Parts:
+    """The finished windows of a run that is still going on, in a folder of their own.
+
+    They belong to a plan, whatever decides the numbers: parts of another plan are thrown away.
+    """
+
+    def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
+        self.folder = folder / ".parts"
+        self._plan = plan
+
+    def __enter__(self) -> Parts:
+        if self.folder.exists() and self._stored_plan() != self._plan:
+            self.clear()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with suppress(OSError):  # windows are in it: to be taken up again
+            self.folder.rmdir()
+
+    def get(self, window: int) -> Part | None:
+        """A window's part, if it was finished and can be read."""
+        files = self._files(window)
+        try:
+            notes = json.loads(files["notes"].read_text("utf-8"))
+            rows = pl.read_parquet(files["rows"], schema=ROWS)
+            topn = pl.read_parquet(files["topn"], schema=TOPN)
+        except (OSError, ValueError, pl.exceptions.PolarsError):
+            return None
+        return Part(rows, topn, notes)
+
+    def add(self, window: int, part: Part) -> None:
+        """Keep a finished window: the notes come last, and make it count."""
+        try:
+            self.folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot write to {str(self.folder)!r}: {error.strerror}") from None
+        files = self._files(window)
+        plan, notes = json.dumps(self._plan), json.dumps(part.notes)
+        write_all(
+            self.folder,
+            {
+                "plan.json": lambda path: path.write_text(plan, encoding="utf-8"),
+                files["rows"].name: part.rows.write_parquet,
+                files["topn"].name: part.topn.write_parquet,
+                files["notes"].name: lambda path: path.write_text(notes, encoding="utf-8"),
+            },
+        )
+
+    def clear(self) -> None:
+        """Forget all windows."""
+        for file in sorted(self.folder.glob("*.json")) + sorted(self.folder.glob("*.parquet")):
+            file.unlink(missing_ok=True)
+        for half_written in self.folder.glob(".*-*"):
+            half_written.unlink(missing_ok=True)
+
+    def _files(self, window: int) -> dict[str, Path]:
+        return {
+            name: self.folder / f"window-{window:05d}.{name}.{kind}"
+            for name, kind in (("rows", "parquet"), ("topn", "parquet"), ("notes", "json"))
+        }
+
+    def _stored_plan(self) -> object:
+        try:
+            return json.loads((self.folder / "plan.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+
+
 def save_run(folder: Path, rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], report: str) -> None:
     """Write a finished run; an older one in the same folder is replaced."""
     record = json.dumps(run, indent=1, allow_nan=False) + "\n"
@@ -126,6 +240,14 @@ def save_run(folder: Path, rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str
     )
 
 
+def _read(file: Path, schema: pl.Schema, version: int) -> pl.DataFrame:
+    """A table in today's schema; the first one had no what-ifs."""
+    if version >= 2:
+        return pl.read_parquet(file, schema=schema)
+    first = pl.Schema({name: kind for name, kind in schema.items() if name != "normalizer"})
+    return pl.read_parquet(file, schema=first).with_columns(normalizer=pl.lit(OWN)).select(schema.names())
+
+
 def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     """Read a finished run: rows, topn and what was run."""
     try:
@@ -136,8 +258,8 @@ def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
                 f"{str(folder)!r} was written by a newer attnscope (schema {version}, this one reads "
                 f"{SCHEMA_VERSION}); upgrade attnscope"
             )
-        rows = pl.read_parquet(folder / "rows.parquet", schema=ROWS)
-        topn = pl.read_parquet(folder / "topn.parquet", schema=TOPN)
+        rows = _read(folder / "rows.parquet", ROWS, version)
+        topn = _read(folder / "topn.parquet", TOPN, version)
     except FileNotFoundError as error:
         raise OutputError(
             f"{str(folder)!r} holds no finished run: {Path(error.filename or '').name} is missing"

@@ -53,7 +53,7 @@ def test_hostile_names_stay_text(result: ScanResult) -> None:
 
 
 def test_the_map_has_every_head_once(result: ScanResult) -> None:
-    heads = overview.heads(result.rows, result.topn)
+    heads = overview.heads(result.rows, result.topn, result.run)
     assert heads.select("layer", "head").unique().height == heads.height == 15
     line = heads.row(by_predicate=(pl.col("layer") == 1) & (pl.col("head") == 2), named=True)
     own = result.topn.filter(layer=1, head=2, position=63, n=20)

@@ -21,7 +21,7 @@ from attnscope.normalizers import (
     LearnedSink,
     LearnedSSMax,
     SSMax,
-    tempered,
+    Tempered,
 )
 
 
@@ -60,7 +60,7 @@ def test_what_was_learned_survives_saving_and_loading(normalizer: Any, tmp_path:
 def test_fixed_normalizers_of_single_heads_are_saved_with_their_settings(tmp_path: Path) -> None:
     model = build("gpt2")
     per_head = SSMax(s=torch.tensor([0.2, 0.4, 0.6, 0.8, 1.0])[:, None])
-    attnscope.swap(model, {0: "entmax:alpha=1.3", (1, 2): tempered(SSMax(), 1.7), 2: per_head})
+    attnscope.swap(model, {0: "entmax:alpha=1.3", (1, 2): Tempered(SSMax(), 1.7), 2: per_head})
     attnscope.swap(model, "topk:k=3", layers=[0], heads=[1])
     model.save_pretrained(tmp_path)
     loaded = attnscope.swapping.load(tmp_path, dtype=torch.float32).eval()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from cyclopts import Parameter
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
-    from attnscope.scanning import Progress, ScanResult
+    from attnscope.scanning import Progress, ScanResult, Step
 
 PARTIAL = 3
 
@@ -29,9 +30,13 @@ def scan(
     length: int | None = None,
     lengths: str | None = None,
     top_n: str | None = None,
+    rows: str = "last",
     vectors: Literal["value", "output", "hidden"] = "value",
     windows: int = 1,
     bos: Annotated[bool, Parameter(negative="")] = False,
+    normalizer: str | None = None,
+    temperature: str | None = None,
+    memory_budget: str = "256MB",
     out: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
     device: str = "cpu",
@@ -50,6 +55,8 @@ def scan(
 
         attnscope scan model.gguf --length 2048 --top-n 5,50 --vectors output --out runs/mine
 
+        attnscope scan --rows 64 --normalizer sparsemax,entmax:alpha=1.3 --temperature 0.5
+
     Parameters
     ----------
     model
@@ -59,17 +66,27 @@ def scan(
     length
         Tokens in a window. Default: 1024, or the model's limit if that is less.
     lengths
-        The prefixes whose last row is measured, as 32,128,512. Default: powers of two up to the length.
+        The prefixes whose last row is measured, as 32,128,512. Default: powers of two up to the length. A causal
+        model gives all of them in one forward; an encoder runs once for each.
     top_n
         Sizes of the top set, as 1,5,20. Default: 1,5,10,20,100 as far as they fit.
+    rows
+        Which query rows to measure: last (of each length), a number of rows spread evenly over the window, or all.
     vectors
         What the weights average: value vectors, values through the output projection, or the layer's input.
     windows
-        How many consecutive windows of the text to scan.
+        How many consecutive windows of the text to scan; the summary shows mean and spread over them.
     bos
         Put the model's begin token before each window.
+    normalizer
+        What if: normalizers to measure beside the model's own on the same logits, as sparsemax,entmax:alpha=1.3.
+    temperature
+        What if: temperatures for the model's own normalizer and those of --normalizer, as 0.5,2.
+    memory_budget
+        Memory for a block of rows while it is measured, as 512MB or 2GB.
     out
-        Folder for the results. Default: runs/MODEL-DATE-TIME.
+        Folder for the results. Default: runs/MODEL-DATE-TIME. An interrupted run of several windows goes on where
+        it stopped when the same command names its folder.
     json
         Print one JSON object on standard output and nothing else.
     device
@@ -82,29 +99,34 @@ def scan(
     from rich.console import Console
 
     from attnscope.capture.text import read_text
+    from attnscope.planning import row_choice
     from attnscope.report.summary import print_summary
     from attnscope.scanning import scan as scan_model
-    from attnscope.tables import output_folder
 
     chosen_lengths, chosen_n = _numbers("--lengths", lengths), _numbers("--top-n", top_n)
     content = read_text(text)
     console = Console(stderr=True) if json else Console()
-    with output_folder(out or _default_folder(model)) as folder, _progress() as progress:
+    folder = out or _default_folder(model)
+    with _progress() as progress, _resumable(folder):
         result = scan_model(
             model,
             content,
             length=length,
             lengths=chosen_lengths,
             top_n=chosen_n,
+            rows=row_choice(rows),
             vectors=vectors,
             windows=windows,
             bos=bos,
+            normalizers=normalizer.split(",") if normalizer else (),
+            temperatures=_decimals("--temperature", temperature),
+            memory_budget=memory_budget,
+            out=folder,
             device=device,
             dtype=dtype,
             revision=revision,
             progress=progress,
         )
-        result.save(folder)
     if json:
         print(json_module.dumps(_as_json(result, folder), allow_nan=False))
     else:
@@ -129,24 +151,38 @@ def _progress() -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("layers"),
-        TimeRemainingColumn(),
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("loading the model", total=None)
-        yield lambda done, total: bar.update(task, description="scanning", completed=done, total=total)
+
+        def show(step: Step) -> None:
+            window = f"window {step.window + 1} of {step.windows}, " if step.windows > 1 else ""
+            bar.update(task, description=f"{window}layer {step.layer}", completed=step.done, total=step.total)
+
+        yield show
+
+
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Say how to go on when a run of several windows is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (folder / ".parts").is_dir():
+            print(
+                f"attnscope: the finished windows are kept; the same command with --out {shlex.quote(str(folder))} "
+                "goes on from there",
+                file=sys.stderr,
+            )
+        raise
 
 
 def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
     from attnscope.report import overview
 
     files = {name: str(folder / name) for name in ("rows.parquet", "topn.parquet", "run.json", "report.html")}
-    heads = [] if result.topn.is_empty() else overview.heads(result.rows, result.topn).to_dicts()
+    heads = [] if result.topn.is_empty() else overview.heads(result.rows, result.topn, result.run).to_dicts()
     return {"run": result.run, "files": files, "heads": heads}
 
 
@@ -158,3 +194,11 @@ def _numbers(option: str, value: str | None) -> list[int] | None:
         return [int(part) for part in value.split(",")]
     except ValueError:
         raise InputError(f"{option} takes whole numbers separated by commas, as 1,5,20; received {value!r}") from None
+
+
+def _decimals(option: str, value: str | None) -> list[float]:
+    """The numbers of a comma-separated list."""
+    try:
+        return [float(part) for part in value.split(",")] if value else []
+    except ValueError:
+        raise InputError(f"{option} takes numbers separated by commas, as 0.5,2; received {value!r}") from None

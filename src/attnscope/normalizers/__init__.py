@@ -14,7 +14,7 @@ a module. Requirement: nothing here knows of models, measures or theory.
 
 from attnscope.normalizers._base import Facts, MappedNormalizer, Normalizer, RowMap, get, names, register
 from attnscope.normalizers._loops import reference_only
-from attnscope.normalizers._spec import Tempered, parse, tempered
+from attnscope.normalizers._spec import Tempered, parse
 from attnscope.normalizers.entropy import AdaptiveTemperature, adaptive_temperature
 from attnscope.normalizers.modules import (
     LearnedASEntmax,
@@ -88,6 +88,5 @@ __all__ = [
     "softmax1",
     "sparsemax",
     "ssmax",
-    "tempered",
     "topk",
 ]

@@ -15,8 +15,8 @@ class Tempered(Normalizer):
     """Another normalizer at a temperature: weights(z / T), with its Jacobian divided by T."""
 
     def __init__(self, inner: Normalizer, temperature: float) -> None:
-        if not (temperature > 0 and math.isfinite(temperature)):
-            raise InputError(f"a temperature must be positive and finite, received {temperature}")
+        if not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
+            raise InputError(f"a temperature must be a positive number, received {temperature!r}")
         self.inner, self.temperature = inner, temperature
 
     @property
@@ -66,14 +66,7 @@ def parse(spec: str) -> Normalizer:
         settings[key] = _value(value)
     temperature = settings.pop("temperature", None) if name != "softmax" else None
     normalizer = get(name, **settings)
-    return normalizer if temperature is None else tempered(normalizer, temperature)
-
-
-def tempered(normalizer: Normalizer, temperature: float) -> Normalizer:
-    """The normalizer at a temperature."""
-    if isinstance(temperature, str):
-        raise InputError(f"a temperature is a number, received {temperature!r}")
-    return Tempered(normalizer, float(temperature))
+    return normalizer if temperature is None else Tempered(normalizer, temperature)
 
 
 def _value(text: str) -> int | float | str:

@@ -16,18 +16,19 @@ CONTROLS = "controls"
 _CLICKED = "clicked_head"
 
 
-def overview_chart(rows: pl.DataFrame, topn: pl.DataFrame) -> alt.VConcatChart:
+def overview_chart(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> alt.VConcatChart:
     """The layer x head map, and distance and separability against N for all heads or the one clicked."""
     head = alt.selection_point(name=_CLICKED, fields=["layer", "head"], empty=True)
-    curves = alt.hconcat(distance_chart(topn, head), separability_chart(topn, head), spacing=40)
+    by_n = overview.by_n(topn, run)
+    curves = alt.hconcat(distance_chart(by_n, head), separability_chart(by_n, head), spacing=40)
     curves = curves.resolve_scale(color="independent")
-    return alt.vconcat(head_map(rows, topn, head), curves, spacing=30).resolve_scale(color="independent")
+    return alt.vconcat(head_map(rows, topn, run, head), curves, spacing=30).resolve_scale(color="independent")
 
 
-def head_map(rows: pl.DataFrame, topn: pl.DataFrame, head: alt.Parameter) -> alt.Chart:
+def head_map(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], head: alt.Parameter) -> alt.Chart:
     """Every head as a cell, colored by a measure chosen from a list."""
-    table = overview.heads(rows, topn)
-    n, length = overview.usual_n(topn), overview.longest(topn)
+    table = overview.heads(rows, topn, run)
+    n = overview.usual_n(topn)
     labels = list(overview.HEAD_MEASURES.values())
     menu = alt.binding_select(
         options=list(overview.HEAD_MEASURES), labels=labels, name="Color the map by ", element=f"#{CONTROLS}"
@@ -57,7 +58,7 @@ def head_map(rows: pl.DataFrame, topn: pl.DataFrame, head: alt.Parameter) -> alt
         .properties(
             title=alt.Title(
                 "Every head at a glance",
-                subtitle=f"length {length:,}, top set of {n}; click a head for its curves, double-click for all",
+                subtitle=f"{overview.shown_rows(run)}, top {n}; click a head for its curves, double-click for all",
             ),
             width=cell * count,
             height=alt.Step(min(cell, 26)),
@@ -65,7 +66,7 @@ def head_map(rows: pl.DataFrame, topn: pl.DataFrame, head: alt.Parameter) -> alt
     )
 
 
-def distance_chart(topn: pl.DataFrame, head: alt.Parameter) -> alt.LayerChart | alt.FacetChart:
+def distance_chart(by_n: pl.DataFrame, head: alt.Parameter) -> alt.LayerChart | alt.FacetChart:
     """Distance against N with its proved range, the printed bound, and what random sets give."""
     series = {
         "measured": ("distance", MEASURED),
@@ -77,7 +78,7 @@ def distance_chart(topn: pl.DataFrame, head: alt.Parameter) -> alt.LayerChart | 
         "random set": ("expected_lower", "expected_upper", RANDOM),
     }
     return _curves(
-        topn,
+        by_n,
         head,
         series,
         bands,
@@ -87,7 +88,7 @@ def distance_chart(topn: pl.DataFrame, head: alt.Parameter) -> alt.LayerChart | 
     )
 
 
-def separability_chart(topn: pl.DataFrame, head: alt.Parameter) -> alt.LayerChart | alt.FacetChart:
+def separability_chart(by_n: pl.DataFrame, head: alt.Parameter) -> alt.LayerChart | alt.FacetChart:
     """Separability against N with the proved range and the printed bounds."""
     series = {
         "measured": ("separability", MEASURED),
@@ -95,11 +96,11 @@ def separability_chart(topn: pl.DataFrame, head: alt.Parameter) -> alt.LayerChar
         "printed lower bound": ("separability_lower_printed", "#e69f00"),
     }
     bands = {"proved range": ("separability_lower", "separability_upper", PROVED)}
-    return _curves(topn, head, series, bands, "Separability of the top set", "share, median over heads", log=False)
+    return _curves(by_n, head, series, bands, "Separability of the top set", "share, median over heads", log=False)
 
 
 def _curves(
-    topn: pl.DataFrame,
+    by_n: pl.DataFrame,
     head: alt.Parameter,
     series: dict[str, tuple[str, str]],
     bands: dict[str, tuple[str, str, str]],
@@ -110,11 +111,11 @@ def _curves(
 ) -> alt.LayerChart | alt.FacetChart:
     """Lines and bands against N over the chosen heads, with one legend."""
     columns = [name for name, _ in series.values()] + [edge for low, high, _ in bands.values() for edge in (low, high)]
-    base = alt.Chart(_data(overview.by_n(topn).select("layer", "head", "n", *columns))).transform_filter(head)
+    base = alt.Chart(_data(by_n.select("layer", "head", "n", *columns))).transform_filter(head)
     names = [*series, *bands]
     colors = [color for _, color in series.values()] + [color for *_, color in bands.values()]
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(domain=[0, 1], clamp=True)
-    x = alt.X("n:Q", title="N, size of the top set", scale=alt.Scale(type="log", nice=False), axis=_axis(topn["n"]))
+    x = alt.X("n:Q", title="N, size of the top set", scale=alt.Scale(type="log", nice=False), axis=_axis(by_n["n"]))
     legend = alt.Legend(orient="bottom", columns=3, symbolOpacity=1)
     color = alt.Color("series:N", title=None, scale=alt.Scale(domain=names, range=colors), legend=legend)
     # Each layer's aggregates keep the names of their columns: Vega-Lite merges layers whose names agree.

@@ -1,8 +1,17 @@
-"""The numbers that summary and page show: one line for each head, N and length, averaged over windows."""
+"""The numbers that summary and page show: one line for each head, N and length, averaged over rows and windows.
+
+Only the model's own weights are shown here. Where a run measured the last row of each length, a head is shown
+by the row of the longest one; where it measured many rows of a window, by the mean over the rows of its second
+half, whose lengths are within a factor of two.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
+
+from attnscope.tables import OWN
 
 # A top set of this size is shown where only one can be; the nearest measured size stands in.
 USUAL_N = 20
@@ -18,10 +27,36 @@ HEAD_MEASURES = {
     "jacobian_norm": "Jacobian norm",
 }
 
+_CURVES = (
+    "top_mass",
+    "distance",
+    "distance_lower",
+    "distance_upper",
+    "distance_bound_printed",
+    "expected_lower",
+    "expected_upper",
+    "expected_printed",
+    "separability",
+    "separability_lower",
+    "separability_upper",
+    "separability_lower_printed",
+    "separability_upper_printed",
+)
 
-def longest(topn: pl.DataFrame) -> int:
-    """The longest position measured, as the length a user asked for."""
-    return int(topn["position"].max()) + 1  # type: ignore[arg-type]
+
+def shown(table: pl.DataFrame, run: dict[str, Any], normalizer: str = OWN) -> pl.DataFrame:
+    """The lines of a table that stand for a head."""
+    own = table.filter(normalizer=normalizer)
+    longest = own["position"].max()
+    if run["settings"]["rows"] == "last":
+        return own.filter(position=longest)
+    return own.filter(2 * (pl.col("position") + 1) > longest + 1)  # type: ignore[operator]
+
+
+def shown_rows(run: dict[str, Any]) -> str:
+    """The same in words."""
+    length = f"{run['settings']['lengths'][-1]:,}"
+    return f"at length {length}" if run["settings"]["rows"] == "last" else f"in the second half of {length} tokens"
 
 
 def usual_n(topn: pl.DataFrame) -> int:
@@ -29,65 +64,79 @@ def usual_n(topn: pl.DataFrame) -> int:
     return min(topn["n"].unique().to_list(), key=lambda n: (abs(n - USUAL_N), n))
 
 
-def heads(rows: pl.DataFrame, topn: pl.DataFrame) -> pl.DataFrame:
-    """One line for each layer and head: the measures at the longest length, mean over windows."""
-    at = pl.col("position") == longest(topn) - 1
+def heads(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
+    """One line for each layer and head: mean over rows and windows, and the spread over windows where there are some.
+
+    The spread of a measure, its standard deviation over the windows' means, is in `<measure>_spread`.
+    """
     keys = ["layer", "head"]
-    spread = ["entropy_ratio", "max_weight", "sink_weight", "participation", "jacobian_norm"]
     expected = (pl.col("expected_lower") + pl.col("expected_upper")) / 2
-    chosen = topn.filter(at, n=usual_n(topn)).with_columns(distance_ratio=pl.col("distance") / expected)
     sets = ["separability", "top_mass", "distance_ratio"]
-    return (
-        chosen.group_by(keys)
+    chosen = shown(topn, run).filter(n=usual_n(topn)).with_columns(distance_ratio=pl.col("distance") / expected)
+    by_window = (
+        chosen.group_by(*keys, "window")
         .agg(pl.col(sets).mean())
-        .join(rows.filter(at).group_by(keys).agg(pl.col(spread).mean()), on=keys)
-        .sort(keys)
-        .select(*keys, *HEAD_MEASURES)
+        .join(
+            shown(rows, run).group_by(*keys, "window").agg(pl.col([m for m in HEAD_MEASURES if m not in sets]).mean()),
+            on=[*keys, "window"],
+        )
     )
+    measures = pl.col(list(HEAD_MEASURES))
+    spread = [measures.std().name.suffix("_spread")] if run["settings"]["windows"] > 1 else []
+    return by_window.group_by(keys).agg(measures.mean(), *spread).sort(keys)
 
 
-def by_n(topn: pl.DataFrame) -> pl.DataFrame:
-    """One line for each layer, head and N at the longest length, mean over windows."""
-    columns = [
-        "top_mass",
-        "distance",
-        "distance_lower",
-        "distance_upper",
-        "distance_bound_printed",
-        "expected_lower",
-        "expected_upper",
-        "expected_printed",
-        "separability",
-        "separability_lower",
-        "separability_upper",
-        "separability_lower_printed",
-        "separability_upper_printed",
+def median_of_heads(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], normalizer: str) -> dict[str, Any]:
+    """Medians over heads of the measures under one normalizer, own or what-if."""
+    sets = shown(topn, run, normalizer).filter(n=usual_n(topn))
+    spread = shown(rows, run, normalizer)
+    keys = ["layer", "head"]
+    measures = [
+        sets.group_by(keys).agg(pl.col("separability", "top_mass").mean()),
+        spread.group_by(keys).agg(pl.col("max_weight", "support", "jacobian_norm").mean()),
     ]
-    at = topn.filter(position=longest(topn) - 1)
-    return at.group_by("layer", "head", "n").agg(pl.col(columns).mean()).sort("layer", "head", "n")
+    return {name: table[name].median() for table in measures for name in table.columns[2:]}
 
 
-def median_by_n(topn: pl.DataFrame) -> pl.DataFrame:
-    """Medians over heads for each N, with the 5% and 95% quantiles of the separability."""
+def by_n(topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
+    """One line for each layer, head and N, mean over rows and windows."""
+    keys = ["layer", "head", "n"]
+    return shown(topn, run).group_by(keys).agg(pl.col(_CURVES).mean()).sort(keys)
+
+
+def median_by_n(topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
+    """Medians over heads for each N, with the 5% and 95% quantiles of the separability.
+
+    With several windows, `separability_spread` is the standard deviation over windows of the median over heads.
+    """
     values = pl.selectors.exclude("layer", "head", "n")
-    return (
-        by_n(topn)
+    table = (
+        by_n(topn, run)
         .group_by("n")
         .agg(
             values.median(),
             pl.col("separability").quantile(0.05).alias("separability_q05"),
             pl.col("separability").quantile(0.95).alias("separability_q95"),
         )
-        .sort("n")
     )
+    each = shown(topn, run).group_by("window", "layer", "head", "n").agg(pl.col("separability").mean())
+    medians = each.group_by("window", "n").agg(pl.col("separability").median())
+    spread = medians.group_by("n").agg(pl.col("separability").std().alias("separability_spread"))
+    return table.join(spread, on="n").sort("n")
 
 
-def median_by_length(rows: pl.DataFrame) -> pl.DataFrame:
-    """Medians over heads and windows for each length."""
+def median_by_length(rows: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
+    """Medians over heads, rows and windows for each length measured, or up to each power of two for many rows."""
     values = ["entropy_ratio", "max_weight", "sink_weight", "participation", "jacobian_norm"]
+    own = rows.filter(normalizer=OWN)
+    if run["settings"]["rows"] == "last":
+        key = pl.col("position")
+    else:
+        key = 2 ** pl.col("length").log(2).ceil().cast(pl.Int64)
     return (
-        rows.group_by("position")
-        .agg(pl.col("length").median().cast(pl.Int64), pl.col(values).median())
-        .sort("position")
-        .drop("position")
+        own.with_columns(group=key)
+        .group_by("group")
+        .agg(pl.col("length").max().cast(pl.Int64), pl.col(values).median())
+        .sort("group")
+        .drop("group")
     )

@@ -25,14 +25,14 @@ def render(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> str:
     from attnscope.report.charts import overview_chart
 
     template = Template((resources.files("attnscope.report") / "page.html").read_text("utf-8"))
-    chart = {} if topn.is_empty() else overview_chart(rows, topn).to_dict()
+    chart = {} if topn.is_empty() else overview_chart(rows, topn, run).to_dict()
     return template.substitute(
         title=html.escape(f"attnscope: {run['model']['name']}"),
         model=html.escape(run["model"]["name"]),
         facts=_facts(run),
         skipped=_skipped(run),
-        by_n="" if topn.is_empty() else _table(overview.median_by_n(topn), _BY_N),
-        by_length="" if rows.is_empty() else _table(overview.median_by_length(rows), _BY_LENGTH),
+        by_n="" if topn.is_empty() else _table(overview.median_by_n(topn, run), _BY_N),
+        by_length="" if rows.is_empty() else _table(overview.median_by_length(rows, run), _BY_LENGTH),
         chart=_script_json(chart),
         run=_script_json(run),
         library=vl_convert.javascript_bundle(),  # type: ignore[call-arg]  # optional, whatever the stub says
@@ -74,6 +74,7 @@ def _facts(run: dict[str, Any]) -> str:
         "text": f"{text['source']}, {text['tokens']:,} tokens, SHA-256 {text['sha256'][:16]}",
         "windows": f"{settings['windows']} of {settings['length']:,} tokens",
         "lengths": ", ".join(f"{length:,}" for length in settings["lengths"]),
+        "rows": str(settings["rows"]),
         "vectors": settings["vectors"],
         "time": f"{run['timings']['scan_seconds']:.1f} s, finished {run['finished']}",
         "attnscope": run["attnscope"],

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.report import overview
+from attnscope.tables import OWN
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,7 +39,10 @@ def print_summary(console: Console, rows: pl.DataFrame, topn: pl.DataFrame, run:
     console.print(Group(_heading(run), Text()))
     if topn.is_empty():
         return
-    console.print(Group(_map(rows, topn), Text(), _by_n(topn), _NOTE, Text(), _by_length(rows)))
+    console.print(Group(_map(rows, topn, run), Text(), _by_n(topn, run), _NOTE, Text(), _by_length(rows, run)))
+    labels = sorted(topn["normalizer"].unique().to_list(), key=lambda label: (not label.startswith(OWN), label))
+    if len(labels) > 1:
+        console.print(Group(Text(), _what_if(rows, topn, run, labels)))
 
 
 def _heading(run: dict[str, Any]) -> Text:
@@ -55,10 +59,10 @@ def _heading(run: dict[str, Any]) -> Text:
     )
 
 
-def _map(rows: pl.DataFrame, topn: pl.DataFrame) -> Group:
+def _map(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> Group:
     """Separability of every head: one cell each, in per cent."""
-    n, length = overview.usual_n(topn), overview.longest(topn)
-    table = overview.heads(rows, topn)
+    n = overview.usual_n(topn)
+    table = overview.heads(rows, topn, run)
     layers, heads = table["layer"].unique().sort().to_list(), table["head"].unique().sort().to_list()
     values = {(layer, head): value for layer, head, value in table.select("layer", "head", "separability").iter_rows()}
     wide = len(heads) <= 24
@@ -72,7 +76,8 @@ def _map(rows: pl.DataFrame, topn: pl.DataFrame) -> Group:
         lines.append(line)
     title = Text.assemble(
         ("Separability", "bold"),
-        f" in %: how many of the top {n} tokens stay nearer to the context than every other, at length {length:,}",
+        f" in %: how many of the top {n} tokens stay nearer to the context than every other, "
+        f"{overview.shown_rows(run)}",
     )
     legend = Text("      0% ")
     for color in _SCALE:
@@ -89,10 +94,14 @@ def _cell(value: float | None, wide: bool) -> Text:
     return Text(f"{value * 100:4.0f} " if wide else " ", style=f"{ink} on {_SCALE[level]}")
 
 
-def _by_n(topn: pl.DataFrame) -> Table:
-    title = f"By N at length {overview.longest(topn):,}, median over heads"
+def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Table:
+    title = f"By N {overview.shown_rows(run)}, median over heads"
+    several = run["settings"]["windows"] > 1
+    if several:
+        title += ", +- spread over windows"
     table = _table(title, "N", "weight", "distance", "proved", "printed", "random set", "printed", "separable", "5-95%")
-    for line in overview.median_by_n(topn).iter_rows(named=True):
+    for line in overview.median_by_n(topn, run).iter_rows(named=True):
+        spread = f"+-{line['separability_spread'] * 100:.0f}" if several else ""
         table.add_row(
             str(line["n"]),
             f"{line['top_mass']:.3f}",
@@ -101,16 +110,17 @@ def _by_n(topn: pl.DataFrame) -> Table:
             _number(line["distance_bound_printed"]),
             f"{_number(line['expected_lower'])}-{_number(line['expected_upper'])}",
             _number(line["expected_printed"]),
-            f"{line['separability']:.0%}",
+            f"{line['separability']:.0%}{spread}",
             f"{line['separability_q05']:.0%}-{line['separability_q95']:.0%}",
         )
     return table
 
 
-def _by_length(rows: pl.DataFrame) -> Table:
+def _by_length(rows: pl.DataFrame, run: dict[str, Any]) -> Table:
     names = ("length", "entropy/ln L", "largest weight", "first key", "tokens in use", "Jacobian norm")
-    table = _table("By length, median over heads", *names)
-    for line in overview.median_by_length(rows).iter_rows(named=True):
+    what = "" if run["settings"]["rows"] == "last" else " up to each power of two"
+    table = _table(f"By length{what}, median over heads", *names)
+    for line in overview.median_by_length(rows, run).iter_rows(named=True):
         ratio = line["entropy_ratio"]
         table.add_row(
             f"{line['length']:,}",
@@ -118,6 +128,25 @@ def _by_length(rows: pl.DataFrame) -> Table:
             f"{line['max_weight']:.3f}",
             f"{line['sink_weight']:.3f}",
             f"{line['participation']:.1f}",
+            f"{line['jacobian_norm']:.3f}",
+        )
+    return table
+
+
+def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels: list[str]) -> Table:
+    """One line for each normalizer, on the same logits."""
+    n = overview.usual_n(topn)
+    title = f"What if, {overview.shown_rows(run)}, median over heads"
+    names = ("normalizer", f"top {n} separable", "its weight", "largest", "support", "Jacobian")
+    table = _table(title, *names)
+    for label in labels:
+        line = overview.median_of_heads(rows, topn, run, label)
+        table.add_row(
+            label,
+            f"{line['separability']:.0%}",
+            f"{line['top_mass']:.3f}",
+            f"{line['max_weight']:.3f}",
+            f"{line['support']:,.0f}",
             f"{line['jacobian_norm']:.3f}",
         )
     return table

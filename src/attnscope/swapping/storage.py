@@ -162,7 +162,7 @@ def _rebuilt(description: dict[str, Any], custom: Mapping[str, Any]) -> Any:
     if "learned" in description:
         return getattr(normalizers, description["learned"])(**description["settings"])
     if "temperature" in description:
-        return normalizers.tempered(_rebuilt(description["of"], custom), description["temperature"])
+        return normalizers.Tempered(_rebuilt(description["of"], custom), description["temperature"])
     if "name" in description:
         settings = {
             name: torch.tensor(value["tensor"]) if isinstance(value, dict) else value

@@ -1,0 +1,183 @@
+"""What a scan measures: the settings, filled in from what was asked for, and refused where they cannot be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from attnscope.capture.vectors import VECTOR_KINDS, VectorKind
+from attnscope.errors import InputError
+
+if TYPE_CHECKING:
+    from attnscope.normalizers import Normalizer
+
+DEFAULT_LENGTH = 1024
+DEFAULT_LENGTHS = (32, 64, 128, 256, 512, 1024)
+DEFAULT_TOP_N = (1, 5, 10, 20, 100)
+DEFAULT_MEMORY = 256 * 2**20
+
+RowChoice = int | Literal["last", "all"]
+
+_MEMORY_UNITS = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a scan measures."""
+
+    length: int
+    lengths: tuple[int, ...]
+    top_n: tuple[int, ...]
+    windows: int = 1
+    vectors: VectorKind = "value"
+    bos: bool = False
+    rows: RowChoice = "last"
+    memory_budget: int = DEFAULT_MEMORY
+    normalizers: dict[str, Normalizer] = field(default_factory=dict)  # measured beside the model's own, by label
+    temperatures: tuple[float, ...] = ()
+
+    def positions(self, length: int) -> tuple[int, ...]:
+        """The rows wanted of an input of `length` tokens that is measured as a whole."""
+        if self.rows == "last":
+            return (length - 1,)
+        count = length if self.rows == "all" else min(self.rows, length)
+        return tuple(-(-(i + 1) * length // count) - 1 for i in range(count))
+
+    def as_json(self) -> dict[str, Any]:
+        """The settings for `run.json`."""
+        return {
+            "length": self.length,
+            "lengths": list(self.lengths),
+            "top_n": list(self.top_n),
+            "windows": self.windows,
+            "vectors": self.vectors,
+            "bos": self.bos,
+            "rows": self.rows,
+            "normalizers": list(self.normalizers),
+            "temperatures": list(self.temperatures),
+        }
+
+
+def plan(
+    positions: int | None,
+    length: int | None = None,
+    lengths: Sequence[int] | None = None,
+    top_n: Sequence[int] | None = None,
+    vectors: str = "value",
+    windows: int = 1,
+    bos: bool = False,
+    rows: RowChoice = "last",
+    normalizers: Sequence[str | Normalizer] = (),
+    temperatures: Sequence[float] = (),
+    memory_budget: int | str = DEFAULT_MEMORY,
+    *,
+    causal: bool = True,
+) -> Settings:
+    """Fill in what was not asked for, and refuse what cannot be."""
+    if length is not None:
+        _whole_numbers("--length", [length])
+    lengths, top_n = _whole_numbers("--lengths", lengths), _whole_numbers("--top-n", top_n)
+    _whole_numbers("--windows", [windows])
+    if vectors not in VECTOR_KINDS:
+        raise InputError(f"unknown vectors {vectors!r}; use one of {', '.join(VECTOR_KINDS)}")
+    rows = row_choice(rows)
+    if rows != "last" and lengths and causal:
+        raise InputError(
+            f"--rows {rows} measures rows of every length up to the window's; leave --lengths out, or use --rows last"
+        )
+    size = length or (max(lengths) if lengths else min(DEFAULT_LENGTH, positions or DEFAULT_LENGTH))
+    if positions is not None and size > positions:
+        raise InputError(f"length {size} is beyond the model's {positions} positions; use --length {positions} or less")
+    if lengths and max(lengths) > size:
+        raise InputError(f"--lengths asks for {max(lengths)}, more than the window of {size} tokens; raise --length")
+    usual = {n for n in DEFAULT_LENGTHS if n < size and rows == "last"} | {size}
+    chosen = sorted(set(lengths)) if lengths else sorted(usual)
+    return Settings(
+        size,
+        tuple(chosen),
+        _top_sizes(top_n, chosen[-1]),
+        windows,
+        vectors,  # type: ignore[arg-type]
+        bos,
+        rows,
+        memory_size(memory_budget),
+        _labelled(normalizers),
+        _temperatures(temperatures),
+    )
+
+
+def _top_sizes(top_n: list[int] | None, longest: int) -> tuple[int, ...]:
+    if top_n and max(top_n) >= longest:
+        raise InputError(
+            f"--top-n {max(top_n)} leaves nothing out of a row of {longest} keys; use a value below {longest}"
+        )
+    counts = sorted(set(top_n)) if top_n else [n for n in DEFAULT_TOP_N if n < longest]
+    if not counts:
+        raise InputError(f"a row of {longest} key has no top set to leave out; use a length of at least 2")
+    return tuple(counts)
+
+
+def row_choice(rows: object) -> RowChoice:
+    """`last`, `all`, or a whole number of rows, also as text."""
+    if rows == "last" or rows == "all":
+        return rows
+    number = int(rows) if isinstance(rows, str) and rows.isdecimal() else rows
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise InputError(f"--rows takes last, all or a whole number from 1 up; received {rows!r}")
+    return number
+
+
+def memory_size(budget: int | str) -> int:
+    """Bytes, from a number or a text such as 512MB or 2GB."""
+    if isinstance(budget, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?b?)", budget.strip().lower())
+        unit = match and (match[2] if match[2] in _MEMORY_UNITS else match[2] + "b")
+        size = int(float(match[1]) * _MEMORY_UNITS[unit]) if match and unit is not None else 0
+    else:
+        size = budget if isinstance(budget, int) and not isinstance(budget, bool) else 0
+    if size < 1:
+        raise InputError(f"--memory-budget takes a size such as 512MB or 2GB; received {budget!r}")
+    return size
+
+
+def _labelled(normalizers: Sequence[str | Normalizer]) -> dict[str, Normalizer]:
+    """Normalizers by the label that the tables show."""
+    from attnscope.normalizers import Normalizer, parse
+
+    if isinstance(normalizers, str | Normalizer):
+        normalizers = [normalizers]
+    found: dict[str, Normalizer] = {}
+    for wanted in normalizers:
+        if not isinstance(wanted, str | Normalizer):
+            raise InputError(f"a normalizer is a name such as entmax:alpha=1.3 or a Normalizer; received {wanted!r}")
+        label = wanted.strip() if isinstance(wanted, str) else _unused(wanted.name, found)
+        found[label] = parse(wanted) if isinstance(wanted, str) else wanted
+    return found
+
+
+def _unused(name: str, taken: dict[str, Normalizer]) -> str:
+    number = sum(label.split("#")[0] == name for label in taken)
+    return f"{name}#{number + 1}" if number else name
+
+
+def _temperatures(values: Sequence[float]) -> tuple[float, ...]:
+    found = [values] if isinstance(values, int | float) else list(values)
+    for value in found:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise InputError(f"--temperature takes positive numbers; received {value!r}")
+    return tuple(dict.fromkeys(float(value) for value in found))
+
+
+def _whole_numbers(name: str, values: Any) -> list[int] | None:
+    """The values as a list, every one a whole number from 1 up."""
+    if values is None:
+        return None
+    found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
+    wrong = [value for value in found if not isinstance(value, int) or isinstance(value, bool) or value < 1]
+    if wrong:
+        raise InputError(f"{name} takes whole numbers from 1 up; received {wrong[0]!r}")
+    if not found:
+        raise InputError(f"{name} takes at least one number; received none")
+    return found

@@ -1,0 +1,162 @@
+"""A run that is interrupted goes on where it stopped, and ends with the tables of an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models import build
+
+from attnscope import tables
+from attnscope.cli import run
+from attnscope.errors import OutputError
+from attnscope.scanning import ScanResult, Step, scan
+
+OPTIONS: dict[str, Any] = {"length": 23, "windows": 4, "top_n": [1, 3]}
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stop_in(window: int) -> Any:
+    def stop(step: Step) -> None:
+        if (step.window, step.layer) == (window, 1):
+            raise StoppedError
+
+    return stop
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, tokenizer: Any, text: str) -> Path:
+    out = tmp_path / "run"
+    with pytest.raises(StoppedError):
+        scan(build("gpt2"), text, tokenizer=tokenizer, out=out, progress=stop_in(2), **OPTIONS)
+    return out
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(
+    interrupted: Path, tmp_path: Path, tokenizer: Any, text: str
+) -> None:
+    assert [path.name for path in interrupted.iterdir()] == [".parts"]
+    seen: list[int] = []
+    again = scan(
+        build("gpt2"), text, tokenizer=tokenizer, out=interrupted, progress=lambda s: seen.append(s.window), **OPTIONS
+    )
+    assert set(seen) == {2, 3}
+    whole = scan(build("gpt2"), text, tokenizer=tokenizer, out=tmp_path / "whole", **OPTIONS)
+    assert again.rows.equals(whole.rows)
+    assert again.topn.equals(whole.topn)
+    for name in ("rows.parquet", "topn.parquet"):
+        assert (interrupted / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert not (interrupted / ".parts").exists()
+    assert ScanResult.load(interrupted).rows.equals(whole.rows)
+
+
+@pytest.mark.parametrize("change", ["settings", "text", "weights"])
+def test_parts_of_another_plan_are_not_taken(
+    change: str, interrupted: Path, tmp_path: Path, tokenizer: Any, text: str
+) -> None:
+    model, options = build("gpt2"), dict(OPTIONS)
+    if change == "settings":
+        options["top_n"] = [2]
+    elif change == "text":
+        text = "Another text. " + text
+    else:
+        model.transformer.h[2].mlp.c_fc.weight.data.mul_(1.01)
+    seen: list[int] = []
+    again = scan(model, text, tokenizer=tokenizer, out=interrupted, progress=lambda s: seen.append(s.window), **options)
+    assert set(seen) == {0, 1, 2, 3}
+    assert again.rows.equals(scan(model, text, tokenizer=tokenizer, **options).rows)
+
+
+def test_a_damaged_part_is_measured_anew(interrupted: Path, tokenizer: Any, text: str) -> None:
+    part = interrupted / ".parts" / "window-00001.topn.parquet"
+    part.write_bytes(part.read_bytes()[:50])
+    seen: list[int] = []
+    scan(build("gpt2"), text, tokenizer=tokenizer, out=interrupted, progress=lambda s: seen.append(s.window), **OPTIONS)
+    assert set(seen) == {1, 2, 3}
+
+
+def test_a_run_stopped_before_its_first_window_leaves_nothing(tmp_path: Path, tokenizer: Any, text: str) -> None:
+    with pytest.raises(StoppedError):
+        scan(build("gpt2"), text, tokenizer=tokenizer, out=tmp_path / "run", progress=stop_in(0), **OPTIONS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    holder = (
+        "import sys, pathlib\nfrom attnscope import tables\n"
+        f"with tables.output_folder(pathlib.Path({str(tmp_path / 'run')!r})):\n"
+        "    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(OutputError, match="another attnscope process"), tables.output_folder(tmp_path / "run"):
+            pass
+        other.communicate("")
+    with tables.output_folder(tmp_path / "run"):
+        pass
+
+
+def test_ctrl_c_says_how_to_go_on(
+    model_folder: Path, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from attnscope import scanning
+
+    book = tmp_path / "book.txt"
+    book.write_text(text)
+    out = tmp_path / "a run"
+    command = ["scan", str(model_folder), "--text", str(book), "--length", "32", "--windows", "3", "--out", str(out)]
+    measure = scanning._Scan._window
+
+    def interrupt(self: Any, number: int, *rest: Any) -> Any:
+        if number == 1:
+            raise KeyboardInterrupt
+        return measure(self, number, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scanning._Scan, "_window", interrupt)
+        assert run(command) == 130
+    assert f"--out '{out}' goes on" in capsys.readouterr().err
+    assert run(command) == 0
+
+
+def test_killed_at_any_moment_the_same_command_ends_with_the_same_tables(
+    model_folder: Path, tmp_path: Path, text: str
+) -> None:
+    """Fault 18: kill -9 once the first window is kept."""
+    book = tmp_path / "book.txt"
+    book.write_text(text)
+    command = [sys.executable, "-m", "attnscope.cli", "scan", str(model_folder), "--text", str(book)]
+    command += ["--length", "64", "--windows", "9", "--rows", "all", "--out"]
+    with subprocess.Popen([*command, str(tmp_path / "run")], stdout=subprocess.DEVNULL) as process:
+        parts = tmp_path / "run" / ".parts"
+        while process.poll() is None and not list(parts.glob("*.notes.json")):
+            time.sleep(0.001)
+        process.kill()
+    assert process.returncode == -9, "the run ended before it could be killed"
+    subprocess.run([*command, str(tmp_path / "run")], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, stdout=subprocess.DEVNULL)
+    for name in ("rows.parquet", "topn.parquet"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == sorted(
+        p.name for p in (tmp_path / "whole").iterdir()
+    )
+
+
+def test_a_run_of_the_first_schema_is_read(tmp_path: Path, tokenizer: Any, text: str) -> None:
+    result = scan(build("gpt2"), text, tokenizer=tokenizer, length=17, top_n=[2], out=tmp_path / "run")
+    for name, table in (("rows", result.rows), ("topn", result.topn)):
+        table.drop("normalizer").write_parquet(tmp_path / "run" / f"{name}.parquet")
+    record = tmp_path / "run" / "run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"schema": 1}))
+    assert ScanResult.load(tmp_path / "run").topn.equals(result.topn)
