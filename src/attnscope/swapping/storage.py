@@ -146,7 +146,7 @@ def _described(rule: Any) -> dict[str, Any]:
     if isinstance(rule, Tempered):
         return {"temperature": rule.temperature, "of": _described(rule.inner)}
     if isinstance(rule, Normalizer) and rule.name in normalizers.names():
-        names = [field.name for field in fields(rule)] if is_dataclass(rule) else []
+        names: list[str] = [field.name for field in fields(rule)] if is_dataclass(rule) else []
         values: dict[str, Any] = {name: getattr(rule, name) for name in names}
         if all(isinstance(value, torch.Tensor | int | float | str | None) for value in values.values()):
             return {"name": rule.name, "settings": {name: _value(value) for name, value in values.items()}}
