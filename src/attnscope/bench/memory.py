@@ -19,7 +19,7 @@ class _Live(TorchDispatchMode):
     """Follows every storage that operations make, until it is freed."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = 0
         self.peak = 0
         self._seen: set[int] = set()

@@ -168,7 +168,7 @@ def _calibrate_heads(
             loss = mean_divergence(module, windows, own)
             if float(loss.detach()) < best:
                 best, kept = float(loss.detach()), [p.detach().clone() for p in learned]
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
         with torch.no_grad():
             for parameter, value in zip(learned, kept, strict=True):

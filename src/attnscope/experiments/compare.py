@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -52,7 +52,7 @@ SCHEMA = pl.Schema(
         "perplexity": pl.Float64,
         "agreement": pl.Float64,
         "kl": pl.Float64,
-        **{name: pl.Float64 for name in MEASURED},
+        **dict.fromkeys(MEASURED, pl.Float64),
         "time_ratio": pl.Float64,
         "memory_ratio": pl.Float64,
     }
@@ -156,7 +156,8 @@ class _Comparison:
         return Comparison(pl.DataFrame(lines, schema=SCHEMA), run)
 
     def _calibrated(self, subject: _Subject, windows: list[Tensor], scope: Scope | None) -> _Subject:
-        assert scope is not None and subject.measured is not None
+        assert scope is not None
+        assert subject.measured is not None
         self.progress(f"calibrating {subject.label}")
         found = calibrate(self.model.module, subject.measured, windows, scope)
         measured = found.normalizer if isinstance(found.normalizer, Normalizer) else None
@@ -181,7 +182,9 @@ class _Comparison:
         self.progress("what-if")
         result, measurable = self._scan(subjects)
         lines = [line for i, s in enumerate(measurable) for line in self._lines("what-if", s, result, f"{i}")]
-        return [self._line("what-if", None, length) | _measured(result, OWN, length) for length in self._lengths] + lines
+        return [
+            self._line("what-if", None, length) | _measured(result, OWN, length) for length in self._lengths
+        ] + lines
 
     @property
     def _lengths(self) -> tuple[int, ...]:
@@ -214,20 +217,25 @@ class _Comparison:
                     with swap(module, subject.swapped):
                         score.add(logits_of(module, ids), own, ids)
         lines: list[dict[str, Any]] = []
-        for subject, score in zip([None, *subjects], scores, strict=True):
-            change: Callable[[], AbstractContextManager[Any]] = (
-                nullcontext if subject is None else lambda s=subject: swap(module, s.swapped)
-            )
-            self.progress(f"measuring {OWN if subject is None else subject.label}")
-            cost = {"time_ratio": 1.0, "memory_ratio": 1.0} if subject is None else self._cost(change, windows[0])
-            result = None
-            if subject is None or subject.measured is not None:
-                with change():
-                    result = self._scan([] if subject is None else [subject])[0]
+        for each, score in zip([None, *subjects], scores, strict=True):
+            self.progress(f"measuring {OWN if each is None else each.label}")
+            measured, cost = self._while_swapped(each, windows[0])
             for length in self._lengths:
-                line = self._line("swapped", subject, length) | score.at(length) | cost
-                lines.append(line | ({} if result is None else _measured(result, OWN if subject is None else "0", length)))
+                line = self._line("swapped", each, length) | score.at(length) | cost
+                lines.append(line | ({} if measured is None else _measured(*measured, length)))
         return lines
+
+    def _while_swapped(
+        self, subject: _Subject | None, ids: Tensor
+    ) -> tuple[tuple[ScanResult, str] | None, dict[str, float]]:
+        """A scan of the changed model with the label to look for in it, and what the change costs."""
+        if subject is None:
+            return (self._scan([])[0], OWN), {"time_ratio": 1.0, "memory_ratio": 1.0}
+        cost = self._cost(lambda: swap(self.model.module, subject.swapped), ids)
+        if subject.measured is None:
+            return None, cost
+        with swap(self.model.module, subject.swapped):
+            return (self._scan([subject])[0], "0"), cost
 
     def _cost(self, change: Callable[[], AbstractContextManager[Any]], ids: Tensor) -> dict[str, float]:
         """Time and memory of the swapped forward, as ratios to the model's own in the same run."""
