@@ -107,6 +107,9 @@ def _calibrate_global(module: Any, normalizer: Normalizer, windows: Sequence[Ten
 
     before = _divergence(module, normalizer, windows, own)
     best = bounded_minimum(divergence, math.log(knob.low), math.log(knob.high))
+    if before <= seen[best]:  # what was given is the best
+        value = float(getattr(normalizer, knob.name, 1.0))
+        return Calibrated(normalizer, knob.name, value, before, before, len(seen) + 1)
     value = math.exp(best)
     return Calibrated(with_setting(normalizer, knob, value), knob.name, value, before, seen[best], len(seen) + 1)
 

@@ -1,0 +1,31 @@
+"""The examples run, and do what they say at a small scale."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_fine_tuning_a_swapped_model_lowers_its_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    load("finetune_swapped").main(["--steps", "6", "--length", "64", "--rate", "1e-3", "--only", "ssmax", "lipmax"])
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert [result["normalizer"] for result in results] == ["ssmax", "lipmax"]
+    for result in results:
+        assert result["after"]["loss"] < result["before"]["loss"] - 0.02
+        assert result["learned_range"][0] < result["learned_range"][1]
+        assert 0 <= result["after"]["separability"] <= 1
