@@ -21,8 +21,7 @@ import torch
 import attnscope
 from attnscope.capture.models import load_model
 from attnscope.capture.text import Text, read_text, tokenize
-from attnscope.normalizers import LearnedLipmax, LearnedSSMax, Normalizer
-from attnscope.tables import OWN
+from attnscope.normalizers import LearnedLipmax, LearnedSSMax
 
 SUBJECTS: dict[str, Any] = {"softmax": None, "ssmax": LearnedSSMax, "entmax15": "entmax15", "lipmax": LearnedLipmax}
 
@@ -34,13 +33,10 @@ def held_out_loss(module: Any, windows: list[torch.Tensor]) -> float:
         return sum(float(module(input_ids=w[None], labels=w[None]).loss) for w in windows) / len(windows)
 
 
-def capacity(model: Any, text: Text, length: int, rule: Any) -> float:
+def capacity(model: Any, text: Text, length: int) -> float:
     """Mean separability of the top 20 at the end of a held-out window, under the swapped normalizer."""
-    normalizer = getattr(rule, "normalizer", rule)
-    what_if = [normalizer] if isinstance(normalizer, Normalizer) else []
-    result = attnscope.scan(model, text, lengths=[length], top_n=[20], normalizers=what_if)
-    label = normalizer.name if what_if else OWN
-    return float(result.topn.filter(normalizer=label)["separability"].mean())
+    result = attnscope.scan(model, text, lengths=[length], top_n=[20])
+    return float(result.topn["separability"].to_numpy().mean())
 
 
 def finetune(subject: str, steps: int, length: int, rate: float, seed: int, held_out: int = 4) -> dict[str, Any]:
@@ -56,12 +52,9 @@ def finetune(subject: str, steps: int, length: int, rate: float, seed: int, held
     rest = Text(model.tokenizer.decode(tokens[cut:]), "the end of the sample text")
     given = SUBJECTS[subject]
     change = None if given is None else attnscope.swap(module, given)
-    # One layer's rule stands for the model's in the capacity column: at the start all layers have the same one.
-    rules = [] if change is None else list(change.rules.values())
 
     def measures() -> dict[str, float]:
-        rule = rules[len(rules) // 2] if rules else None
-        return {"loss": held_out_loss(module, windows), "separability": capacity(model, rest, length, rule)}
+        return {"loss": held_out_loss(module, windows), "separability": capacity(model, rest, length)}
 
     before = measures()
     new = [] if change is None else change.parameters

@@ -222,20 +222,16 @@ class _Comparison:
             measured, cost = self._while_swapped(each, windows[0])
             for length in self._lengths:
                 line = self._line("swapped", each, length) | score.at(length) | cost
-                lines.append(line | ({} if measured is None else _measured(*measured, length)))
+                lines.append(line | _measured(measured, OWN, length))
         return lines
 
-    def _while_swapped(
-        self, subject: _Subject | None, ids: Tensor
-    ) -> tuple[tuple[ScanResult, str] | None, dict[str, float]]:
-        """A scan of the changed model with the label to look for in it, and what the change costs."""
+    def _while_swapped(self, subject: _Subject | None, ids: Tensor) -> tuple[ScanResult, dict[str, float]]:
+        """A scan of the changed model, whose own normalizer is the swapped one, and what the change costs."""
         if subject is None:
-            return (self._scan([])[0], OWN), {"time_ratio": 1.0, "memory_ratio": 1.0}
-        cost = self._cost(lambda: swap(self.model.module, subject.swapped), ids)
-        if subject.measured is None:
-            return None, cost
+            return self._scan([])[0], {"time_ratio": 1.0, "memory_ratio": 1.0}
         with swap(self.model.module, subject.swapped):
-            return (self._scan([subject])[0], "0"), cost
+            result = self._scan([])[0]
+        return result, self._cost(lambda: swap(self.model.module, subject.swapped), ids)
 
     def _cost(self, change: Callable[[], AbstractContextManager[Any]], ids: Tensor) -> dict[str, float]:
         """Time and memory of the swapped forward, as ratios to the model's own in the same run."""
