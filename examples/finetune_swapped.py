@@ -1,6 +1,6 @@
 """Fine-tune the embedded model with another normalizer swapped in: loss and capacity before and after.
 
-    python examples/finetune_swapped.py --steps 60
+    python examples/finetune_swapped.py --steps 40
 
 Learnable forms are used where there are any (ssmax learns s, lipmax learns kappa, one number for each head);
 entmax15 has nothing to learn. The model itself is trained along. The last windows of the text are kept out of
@@ -84,9 +84,9 @@ def finetune(subject: str, steps: int, length: int, rate: float, seed: int, held
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Fine-tune with each normalizer and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--length", type=int, default=256)
-    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
     chosen = parser.parse_args(arguments)

@@ -22,10 +22,11 @@ def load(name: str) -> Any:
 
 
 def test_fine_tuning_a_swapped_model_lowers_its_loss(capsys: pytest.CaptureFixture[str]) -> None:
-    load("finetune_swapped").main(["--steps", "6", "--length", "64", "--rate", "1e-3", "--only", "ssmax", "lipmax"])
+    load("finetune_swapped").main(["--steps", "5", "--length", "32", "--only", "entmax15", "lipmax"])
     results = json.loads(capsys.readouterr().out)["results"]
-    assert [result["normalizer"] for result in results] == ["ssmax", "lipmax"]
+    assert [result["normalizer"] for result in results] == ["entmax15", "lipmax"]
     for result in results:
-        assert result["after"]["loss"] < result["before"]["loss"] - 0.02
-        assert result["learned_range"][0] < result["learned_range"][1]
+        assert result["after"]["loss"] < result["before"]["loss"]
         assert 0 <= result["after"]["separability"] <= 1
+    assert results[0]["learned_range"] is None
+    assert results[1]["learned_range"][0] < results[1]["learned_range"][1]

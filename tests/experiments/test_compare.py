@@ -207,14 +207,14 @@ def test_the_command_writes_tables_and_charts(
     book.write_text(written.content, encoding="utf-8")
     out = tmp_path / "out"
     options = ["--text", str(book), "--lengths", "48", "--top-n", "5", "--out", str(out), "--json"]
-    code = run(["compare", str(model_folder), "-n", "ssmax,topk:k=3", "--calibrate", "global", *options])
+    code = run(["compare", str(model_folder), "-n", "topk:k=3", "--calibrate", "global", *options])
     answer = json.loads(capsys.readouterr().out)
     assert code == 0
     assert sorted(path.name for path in out.iterdir()) == sorted(answer["files"])
     assert (out / "capacity.png").read_bytes().startswith(b"\x89PNG")
     table = pl.read_parquet(out / "compare.parquet")
     assert table["calibration"].unique().sort().to_list() == ["global", "none"]
-    assert len(answer["table"]) == len(table) == 2 * 5
+    assert len(answer["table"]) == len(table) == 2 * 3
     for found in answer["run"]["calibration"]:
         assert found["kl_after"] <= found["kl_before"]
 
