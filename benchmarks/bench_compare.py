@@ -19,9 +19,19 @@ from attnscope.capture.models import Model
 from attnscope.capture.text import Text
 from attnscope.experiments.compare import DEFAULT_NORMALIZERS, compare
 from attnscope.scanning import scan
-from bench_scan import LENGTH, RandomTokens
 
 REPEATS = 3
+LENGTH = 1024
+
+
+class RandomTokens:
+    """Stands in for a tokenizer: random ids of the model's vocabulary."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.ids = torch.randint(vocabulary, (LENGTH,), generator=torch.Generator().manual_seed(0)).tolist()
+
+    def __call__(self, text: str, **options: object) -> dict[str, list[int]]:
+        return {"input_ids": self.ids}
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,12 +23,12 @@ import torch
 
 from attnscope import __version__, tables
 from attnscope.capture.huggingface import RECORD, observed
+from attnscope.capture.inputs import special_tokens, window_tokens
 from attnscope.capture.models import Model, load_model
-from attnscope.capture.text import Text, read_text, tokenize, windows
+from attnscope.capture.text import Text, read_text, tokenize
 from attnscope.capture.vectors import VectorKind, VectorSource
 from attnscope.errors import InputError, ModelError
-from attnscope.measure.rows import Rows, row_columns
-from attnscope.measure.topn import topn_columns
+from attnscope.measure import Layer, Rows, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.planning import DEFAULT_MEMORY, RowChoice, Settings, plan
 from attnscope.swapping.measured import own_normalizer
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 
     from attnscope.capture.attention import AttentionCall
 
+# delta looks at all pairs of keys: in longer rows it and the columns made of it are missing.
+DELTA_KEYS = 8192
 # Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
 _COPIES = 12
 
@@ -259,29 +260,8 @@ class _Scan:
         return part
 
     def _windows(self, tokens: list[int]) -> list[list[int]]:
-        """The windows as the model sees them, special tokens included."""
-        tokenizer, size = self.model.tokenizer, self.settings.length
-        if not self.model.causal:
-            if self.settings.bos:
-                raise InputError(
-                    f"--bos: {self.model.name} is an encoder with special tokens of its own; leave --bos out"
-                )
-            inner = size - len(self._special[0]) - len(self._special[1])
-            return windows(tokens, inner, self.settings.windows, self.text.source)
-        if not self.settings.bos:
-            return windows(tokens, size, self.settings.windows, self.text.source)
-        if tokenizer.bos_token_id is None:
-            raise InputError(f"--bos: the tokenizer of {self.model.name} has no begin token; leave --bos out")
-        plain = windows(tokens, size - 1, self.settings.windows, self.text.source)
-        return [[tokenizer.bos_token_id, *window] for window in plain]
-
-    @cached_property
-    def _special(self) -> tuple[list[int], list[int]]:
-        """The special tokens that the model's tokenizer puts before and behind a text."""
-        inner = tokenize(self.model.tokenizer, Text("a", "probe"))
-        full = list(self.model.tokenizer("a")["input_ids"])
-        start = next(i for i in range(len(full)) if full[i : i + len(inner)] == inner)
-        return full[:start], full[start + len(inner) :]
+        settings = self.settings
+        return window_tokens(self.model, tokens, settings.length, settings.windows, settings.bos, self.text.source)
 
     def _forwards(self, window: list[int]) -> list[tuple[list[int], tuple[int, ...]]]:
         """The inputs to run for a window, each with the positions of the rows wanted from it."""
@@ -289,7 +269,7 @@ class _Scan:
         if self.model.causal:
             last = tuple(length - 1 for length in settings.lengths)
             return [(window, last if settings.rows == "last" else settings.positions(len(window)))]
-        before, behind = self._special
+        before, behind = special_tokens(self.model.tokenizer)
         extra = len(before) + len(behind)
         if settings.lengths[0] <= extra:
             raise InputError(f"--lengths {settings.lengths[0]} leaves no room beside the {extra} special tokens")
@@ -337,6 +317,7 @@ class _Scan:
     ) -> None:
         """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
         vectors = source.vectors(call)
+        shared = Layer(vectors)
         heads, keys = call.query.shape[1], call.key.shape[2]
         window.heads[layer] = heads
         own = own_normalizer(call)
@@ -345,7 +326,7 @@ class _Scan:
         while start < len(positions):
             block = positions[start : start + size]
             try:
-                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks)
+                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks, shared)
                 self._block(window, rows, own)
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
@@ -371,11 +352,10 @@ class _Scan:
         kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
         for label, normalizer in self._normalizers(rows, own):
             weights = normalizer.weights(rows.logits, rows.visible)
-            per_row = row_columns(rows, weights)
+            per_row, per_set = columns(rows, weights, self.settings.top_n, DELTA_KEYS)
             if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
                 per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
                 per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
-            per_set = topn_columns(rows, weights, self.settings.top_n)
             window.rows.append(_frame(keys | per_row, kept, label, tables.ROWS))
             window.topn.append(_frame(wide | per_set, kept_sets, label, tables.TOPN))
 
@@ -445,6 +425,7 @@ class _Scan:
                 "tokens": tokens,
             },
             "settings": self.settings.as_json(),
+            "delta_keys": DELTA_KEYS,
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("torch", "transformers", "polars", "numpy")},
