@@ -23,6 +23,7 @@ import torch
 
 from attnscope import __version__, tables
 from attnscope.capture.forward import forward
+from attnscope.capture.huggingface import RECORD
 from attnscope.capture.inputs import special_tokens, window_tokens
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import Text, read_text, tokenize
@@ -31,6 +32,7 @@ from attnscope.errors import InputError, ModelError
 from attnscope.measure import Layer, Rows, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.planning import DEFAULT_MEMORY, RowChoice, Settings, plan
+from attnscope.swapping.measured import own_normalizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -215,6 +217,7 @@ class _Scan:
             "torch": torch.__version__,
             "weights": digest.hexdigest(),
             "attention": module.config._attn_implementation,
+            "swap": getattr(module.config, RECORD, None),
             "text": self.text.digest,
             "settings": self.settings.as_json(),
             "parameters": {label: repr(vars(n)) for label, n in self.settings.normalizers.items()},
@@ -309,13 +312,14 @@ class _Scan:
         shared = Layer(vectors)
         heads, keys = call.heads, call.keys
         window.heads[layer] = source.entry(call, layer)
+        own = own_normalizer(call)
         size = max(1, self.settings.memory_budget // (heads * keys * 8 * _COPIES))
         start = 0
         while start < len(positions):
             block = positions[start : start + size]
             try:
                 rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks, shared)
-                self._block(window, rows)
+                self._block(window, rows, own)
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -327,7 +331,7 @@ class _Scan:
                 return
             start += len(block)
 
-    def _block(self, window: _Window, rows: Rows) -> None:
+    def _block(self, window: _Window, rows: Rows, own: Normalizer) -> None:
         if self.model.causal:
             self._check_causal(rows)
         usable = self._usable_heads(rows, window)
@@ -338,24 +342,24 @@ class _Scan:
         counts = torch.tensor(self.settings.top_n, device=length.device)
         wide = {name: value.unsqueeze(-1) for name, value in keys.items()} | {"n": counts.expand(*length.shape, -1)}
         kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
-        for label, normalizer in self._normalizers(rows):
+        for label, normalizer in self._normalizers(rows, own):
             weights = normalizer.weights(rows.logits, rows.visible)
             per_row, per_set = columns(rows, weights, self.settings.top_n, DELTA_KEYS)
-            if label != tables.OWN:
+            if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
                 per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
                 per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
             window.rows.append(_frame(keys | per_row, kept, label, tables.ROWS))
             window.topn.append(_frame(wide | per_set, kept_sets, label, tables.TOPN))
 
-    def _normalizers(self, rows: Rows) -> Iterator[tuple[str, Normalizer]]:
-        """The model's own normalizer, the what-ifs, and each of them at each temperature."""
+    def _normalizers(self, rows: Rows, own: Normalizer) -> Iterator[tuple[str, Normalizer]]:
+        """The model's own normalizer as it runs, the what-ifs, and each of them at each temperature."""
         sinks = None if rows.sinks is None else rows.sinks[:, None]
-        yield tables.OWN, Softmax() if sinks is None else SinkSoftmax(sinks)
+        yield tables.OWN, own
         yield from self.settings.normalizers.items()
         for temperature in self.settings.temperatures:
             # The sink is a logit too: it is divided like the others.
-            own = Softmax() if sinks is None else SinkSoftmax(sinks / temperature)
-            for label, normalizer in {tables.OWN: own, **self.settings.normalizers}.items():
+            cooled = own if sinks is None else SinkSoftmax(sinks / temperature)
+            for label, normalizer in {tables.OWN: cooled, **self.settings.normalizers}.items():
                 yield f"{label}:temperature={temperature:g}", Tempered(normalizer, temperature)
 
     def _keys(self, rows: Rows, window: int, length: Tensor) -> dict[str, Tensor]:
@@ -400,6 +404,7 @@ class _Scan:
                 "family": self.model.family,
                 "class": type(module).__name__,
                 "attention": module.config._attn_implementation,
+                "swap": getattr(module.config, RECORD, None),
                 "dtype": str(module.dtype).removeprefix("torch."),
                 "device": str(module.device),
                 "parameters": sum(p.numel() for p in module.parameters()),

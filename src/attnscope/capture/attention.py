@@ -18,7 +18,7 @@ import torch
 from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jaxtyping import Bool, Float
     from torch import Tensor, nn
@@ -100,6 +100,7 @@ class AttentionCall:
     options: dict[str, Any]
     kernel: Kernel = "sdpa"
     cross: bool | None = None
+    answer: Callable[..., Any] | None = None  # the kernel itself
     # Wanted rows may come in blocks: an item's keys are converted once.
     _double: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
@@ -141,6 +142,17 @@ class AttentionCall:
         """Keys of an item."""
         return self.key.shape[2]
 
+    def own(self) -> Any:
+        """What the model's own kernel answers: (batch, queries, heads, dims), and weights or None."""
+        assert self.answer is not None
+        return self.answer(self.module, self.query, self.key, self.value, self.mask, **self.options)
+
+    @property
+    def scale(self) -> float:
+        """What the products of queries and keys are multiplied by."""
+        scaling = self.options.get("scaling")
+        return self.query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+
     @property
     def causal(self) -> bool:
         """Whether the kernel hides later keys by itself, there being no mask."""
@@ -179,9 +191,7 @@ class AttentionCall:
         if key is None:
             key = self._double[item] = self.key[item].double()
         grouped = self.query[item, :, rows].double().unflatten(0, (key.shape[0], -1))
-        scaling = self.options.get("scaling")
-        scale = self.query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        logits = (grouped @ key.mT.unsqueeze(1)).flatten(0, 1).mul_(scale)
+        logits = (grouped @ key.mT.unsqueeze(1)).flatten(0, 1).mul_(self.scale)
         softcap = self.options.get("softcap")
         if softcap is not None:
             logits = softcap * torch.tanh(logits / softcap)

@@ -5,6 +5,9 @@ the observer of that model, then runs the very kernel that would have run, with 
 model's configuration, masks and kernels stay as they are, so its output is bit-identical to an unobserved
 run. Models that nobody observes pass through untouched, and the registry is restored when the last
 observation ends.
+
+An attention module with a child named `REPLACEMENT` hands its calls to that child instead (`swapping/`). Both go
+through the one wrapper, so that observing a model and replacing its attention never undo one another.
 """
 
 from __future__ import annotations
@@ -32,10 +35,15 @@ Observer = Callable[[Call], None]
 # The kernels whose masks say which keys are visible. Others keep that to themselves.
 READABLE = ("eager", "sdpa")
 
-_lock = threading.Lock()
+# The name of the child that answers an attention module's calls in place of its kernel.
+REPLACEMENT = "attnscope"
+# The attribute of a model's configuration that says what was replaced; `save_pretrained` writes it.
+RECORD = "attnscope_swap"
+
+_lock = threading.RLock()  # a finalizer may release while this thread holds it
 _observers: weakref.WeakKeyDictionary[nn.Module, list[tuple[int, Observer]]] = weakref.WeakKeyDictionary()
 _originals: dict[str, Callable[..., Any] | None] = {}
-_observations = 0
+_holders = 0
 _inside = threading.local()
 
 
@@ -47,8 +55,8 @@ def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
     """
     modules = list(model.modules())
     entry = (threading.get_ident(), observer)
+    hold()
     with _lock:
-        _install()
         for module in modules:
             _observers.setdefault(module, []).append(entry)
     try:
@@ -61,7 +69,7 @@ def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
                     _observers[module] = left
                 else:
                     _observers.pop(module, None)
-            _uninstall()
+        release()
 
 
 def in_kernel() -> bool:
@@ -69,22 +77,32 @@ def in_kernel() -> bool:
     return getattr(_inside, "depth", 0) > 0
 
 
-def _install() -> None:
-    global _observations
-    _observations += 1
-    if _observations > 1:
-        return
+def hold() -> None:
+    """Keep the registry wrapped until a matching `release`."""
+    global _holders
+    with _lock:
+        _holders += 1
+        if _holders == 1:
+            _wrap()
+
+
+def release() -> None:
+    """Put the registry back if nobody else holds it."""
+    global _holders
+    with _lock:
+        _holders -= 1
+        if _holders == 0:
+            _unwrap()
+
+
+def _wrap() -> None:
     # Eager attention is not in the registry: each model file has its own, passed as the default.
     for name in [*AttentionInterface._global_mapping, "eager"]:
         _originals[name] = AttentionInterface._global_mapping.get(name)
         AttentionInterface.register(name, _wrapper(name))
 
 
-def _uninstall() -> None:
-    global _observations
-    _observations -= 1
-    if _observations:
-        return
+def _unwrap() -> None:
     for name, original in _originals.items():
         if original is None:
             del AttentionInterface._global_mapping[name]
@@ -106,21 +124,21 @@ def _wrapper(name: str) -> Callable[..., Any]:
     ) -> Any:
         kernel = original if original is not None else _eager_of(module)
         observers = _listening(module)
-        if not observers:
+        replacement = module._modules.get(REPLACEMENT)
+        if not observers and replacement is None:
             return kernel(module, query, key, value, attention_mask, **options)
         if name not in READABLE:
             raise ModelError(
                 f"{type(module).__name__} runs the attention kernel {name!r}, whose mask attnscope cannot read; load "
                 "the model with attn_implementation='sdpa' or 'eager'"
             )
+        call = AttentionCall(module, query, key, value, attention_mask, options, cast("Kernel", name), answer=kernel)
         with torch.no_grad():
-            call = AttentionCall(module, query, key, value, attention_mask, options, cast("Kernel", name))
             for observer in observers:
                 observer(call)
-        del call
         _inside.depth = getattr(_inside, "depth", 0) + 1
         try:
-            return kernel(module, query, key, value, attention_mask, **options)
+            return replacement(call) if replacement is not None else call.own()
         finally:
             _inside.depth -= 1
 

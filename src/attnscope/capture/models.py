@@ -15,6 +15,7 @@ import torch
 import transformers
 from torch import nn
 
+from attnscope.capture.huggingface import RECORD
 from attnscope.capture.layers import causal_flags
 from attnscope.errors import InputError, ModelError
 
@@ -143,12 +144,16 @@ def _load(
     gguf = {key: options[key] for key in options if key == "gguf_file"}
     where = {key: value for key, value in options.items() if key != "gguf_file"}
     try:
-        with _quiet():
+        with quiet():
             config = transformers.AutoConfig.from_pretrained(source, **where, **gguf)
             loader = transformers.AutoModelForCausalLM if _is_causal(config) else transformers.AutoModel
             given = {key: value for key, value in how.items() if value is not None and not (gguf and "safe" in key)}
             kind = dtype if dtype == "auto" else getattr(torch, dtype)
             module = loader.from_pretrained(source, dtype=kind, **where, **gguf, **given)
+            if hasattr(module.config, RECORD):
+                from attnscope.swapping import restore
+
+                restore(module, source, revision=where.get("revision"))
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where, **gguf)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise ModelError(_explained(name, error)) from error
@@ -225,7 +230,7 @@ def _device(device: str) -> torch.device:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep loading bars, notices and retries off the terminal: what matters comes back as an error."""
     from huggingface_hub.utils import logging as hub_notices
     from transformers.utils import logging as notices
