@@ -10,6 +10,7 @@ Both answer the same questions, for one item of the batch and the wanted rows on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -18,7 +19,7 @@ import torch
 from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jaxtyping import Bool, Float
     from torch import Tensor, nn
@@ -82,6 +83,10 @@ class Call(Protocol):
 
     def values(self, item: int = 0) -> Float[Tensor, "groups keys dims"]:
         """The value vectors as the model has them, one group for heads that share them."""
+
+
+Observer = Callable[[Call], None]
+"""Takes the calls of a forward pass, one after another."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,10 +24,11 @@ from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from torch import Tensor, nn
 
-    from attnscope.capture.huggingface import Observer
+    from attnscope.capture.attention import Observer
 
 SOFTMAX = {torch.softmax, torch.nn.functional.softmax, torch.Tensor.softmax, torch.special.softmax}
 SDPA = torch.nn.functional.scaled_dot_product_attention
@@ -110,12 +111,12 @@ class WrittenOutAttention(TorchFunctionMode):
 
     def calling_module(self) -> nn.Module | None:
         """The innermost module of the model among the callers."""
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             owner = self._modules.get(id(frame.f_locals.get("self")))
             if owner is not None and not isinstance(owner, torch.nn.Softmax):
                 return owner
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return None
 
     def _kernel(

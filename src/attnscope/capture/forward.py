@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnscope.capture import huggingface, torch_modules
 from attnscope.capture.attention import AttentionCall
@@ -24,8 +24,7 @@ from attnscope.errors import ModelError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnscope.capture.attention import Call
-    from attnscope.capture.huggingface import Observer
+    from attnscope.capture.attention import Call, Observer
     from attnscope.capture.models import Model
 
 Inputs = Any
@@ -108,12 +107,15 @@ def watched(
 
     own = WrittenOutAttention(module, unseen, batch, tokens)
 
-    def recorder(caller: nn.Module | None, *tensors: Any, cross: bool | None, **options: Any) -> None:
+    def recorder(
+        caller: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+    ) -> None:
         caller = own.calling_module() if caller is None else caller
         owner = module if caller is None else caller
         own.recorded(owner)
+        cross = options.pop("cross", None)
         with torch.no_grad():
-            unseen(AttentionCall(owner, *tensors, options, "torch", cross))
+            unseen(AttentionCall(owner, query, key, value, mask, options, "torch", cross))
 
     with ExitStack() as stack:
         stack.enter_context(huggingface.observed(module, unseen))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from transformers.modeling_utils import AttentionInterface
 
-from attnscope.capture.attention import AttentionCall, Call
+from attnscope.capture.attention import AttentionCall
 from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from attnscope.capture.attention import Kernel
 
-Observer = Callable[[Call], None]
+Watcher = Callable[[AttentionCall], None]
 
 # The kernels whose masks say which keys are visible. Others keep that to themselves.
 READABLE = ("eager", "sdpa")
@@ -41,14 +41,14 @@ REPLACEMENT = "attnscope"
 RECORD = "attnscope_swap"
 
 _lock = threading.RLock()  # a finalizer may release while this thread holds it
-_observers: weakref.WeakKeyDictionary[nn.Module, list[tuple[int, Observer]]] = weakref.WeakKeyDictionary()
+_observers: weakref.WeakKeyDictionary[nn.Module, list[tuple[int, Watcher]]] = weakref.WeakKeyDictionary()
 _originals: dict[str, Callable[..., Any] | None] = {}
 _holders = 0
 _inside = threading.local()
 
 
 @contextmanager
-def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
+def observed(model: nn.Module, observer: Watcher) -> Iterator[None]:
     """Show every attention call that the model makes through the interface to the observer while the block runs.
 
     The same model may be observed by several threads at once: each sees the calls of its own forward.
@@ -145,7 +145,7 @@ def _wrapper(name: str) -> Callable[..., Any]:
     return attention
 
 
-def _listening(module: nn.Module) -> list[Observer]:
+def _listening(module: nn.Module) -> list[Watcher]:
     """The observers of a module: with several, those of this thread."""
     entries = _observers.get(module)
     # Gradient checkpointing runs a layer again inside the backward pass; that call was seen in the forward.

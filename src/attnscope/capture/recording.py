@@ -31,7 +31,14 @@ class Recorder(Protocol):
     """Takes the calls that a custom module records."""
 
     def __call__(
-        self, module: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+        self,
+        module: nn.Module | None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        /,
+        **options: Any,
     ) -> None:
         """Take one call."""
 

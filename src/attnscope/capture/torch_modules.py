@@ -57,7 +57,7 @@ def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
             _watchers.remove(watch)
             if not _watchers:
                 for cls, original in _originals.items():
-                    cls.forward = original  # type: ignore[method-assign]
+                    cls.forward = original
                 _originals.clear()
 
 
@@ -68,7 +68,7 @@ def _wrap(cls: type[nn.Module], wrapper: Callable[..., Any]) -> None:
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return wrapper(original, self, *args, **kwargs)
 
-    cls.forward = forward  # type: ignore[method-assign]
+    cls.forward = forward
 
 
 def _attention(
@@ -158,10 +158,9 @@ def _projected(
     module: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of each head, with the keys that the module adds."""
-    if module.in_proj_weight is not None:
-        weights = module.in_proj_weight.chunk(3)
-    else:
-        weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    joint: Tensor | None = module.in_proj_weight
+    separate = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    weights = separate if joint is None else joint.chunk(3)
     biases = (None, None, None) if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
     query, key, value = (
         functional.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)
@@ -172,7 +171,8 @@ def _projected(
     if module.add_zero_attn:
         key, value = (torch.cat([x, torch.zeros_like(x[:, :1])], 1) for x in (key, value))
     heads = module.num_heads
-    return tuple(x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))  # type: ignore[return-value]
+    query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
+    return query, key, value
 
 
 def _mask(

@@ -133,7 +133,8 @@ def _matrix(projection: nn.Module, size: int) -> Tensor | None:
     from transformers.pytorch_utils import Conv1D
 
     weight = getattr(projection, "weight", None)
-    if type(projection).forward in (nn.Linear.forward, Conv1D.forward) and not _altered(projection, weight):
+    plain = type(projection).forward in (nn.Linear.forward, Conv1D.forward)
+    if plain and weight is not None and not _altered(projection, weight):
         matrix = weight.detach() if isinstance(projection, Conv1D) else weight.detach().mT
         return matrix if matrix.shape[0] == size else None
     if getattr(projection, "in_features", size if isinstance(projection, Conv1D) else None) != size:
