@@ -108,7 +108,7 @@ def watched(
     own = WrittenOutAttention(module, unseen, batch, tokens)
 
     def recorder(
-        caller: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+        caller: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, /, **options: Any
     ) -> None:
         caller = own.calling_module() if caller is None else caller
         owner = module if caller is None else caller

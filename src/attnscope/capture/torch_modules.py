@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from attnscope.capture.huggingface import Observer
+    from attnscope.capture.attention import Observer
 
 Watch = Callable[[nn.Module, AttentionCall], None]
 
