@@ -111,7 +111,11 @@ def test_the_rule(interval: tuple[float, float], verdict: str) -> None:
 
 
 def test_a_second_run_draws_from_the_tables(
-    done: Reproduction, model_folder: Path, book: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    done: Reproduction,
+    model_folder: Path,
+    book: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from attnscope.capture import models
 
