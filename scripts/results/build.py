@@ -2,8 +2,9 @@
 
     python scripts/results/build.py MODEL [TEXT]      # MODEL: the SmolLM2 file; TEXT: a copy of the book, else fetched
 
-Every number of the page comes from claims.json through a placeholder: {{run claim form}} is the first measurement of the
-claim's form, {{run claim form 2}} the second, with .low, .high or .verdict behind it; .without takes the row without the first key.
+Every number of the page comes from claims.json through a placeholder: {{run claim form}} is the first measurement of
+the claim's form, {{run claim form 2}} the second, with .low, .high, .percent or .verdict behind it; .without takes the
+rows without the first key.
 """
 
 from __future__ import annotations
@@ -61,10 +62,9 @@ def _measured(claims: list[dict[str, Any]], claim: str, form: str, number: int, 
 
 def _record(result: Reproduction) -> str:
     model, settings, timings = result.run["model"], result.run["settings"], result.run["timings"]
-    return (
-        f"{model['layers']} layers, {model['heads']} heads, {settings['windows']} windows of {settings['lengths'][-1]:,} tokens "
-        f"of {result.run['text']['tokens']:,}, attnscope {result.run['attnscope']}, measured in {timings['measure_seconds']:.0f} s"
-    )
+    where = f"{settings['windows']} windows of {settings['lengths'][-1]:,} tokens of {result.run['text']['tokens']:,}"
+    how = f"attnscope {result.run['attnscope']}, measured in {timings['measure_seconds']:.0f} s"
+    return f"{model['layers']} layers, {model['heads']} heads, {where}, {how}"
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def against_length(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
 
 def against_n(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     """Figure 2b."""
-    longest = int(e.table("topn")["prefix"].max())
+    longest = int(e.table("topn")["prefix"].to_numpy().max())
     found = data(e, (pl.col("prefix") == longest), "n")
     x = log_axis("n", "N, size of the top set", [1, 5, 10, 20, 100, 500])
     return _two_panels(
@@ -74,7 +74,7 @@ def against_n(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
 
 def _two_panels(found: pl.DataFrame, x: dict[str, Any], title: str, note: str) -> alt.HConcatChart:
     positive = found.filter(pl.col("low") > 0)
-    ends = [float(positive["low"].min()) * 0.8, float(positive["high"].max()) * 1.25]
+    ends = [float(positive["low"].to_numpy().min()) * 0.8, float(positive["high"].to_numpy().max()) * 1.25]
     y = log_axis("value", "summed distance", domain=ends)
     by = str(x["shorthand"]).split(":")[0]
     edges = found.filter(pl.col("series").is_in([LOWER, UPPER])).pivot(on="series", index=by, values="value").sort(by)
@@ -103,7 +103,10 @@ def _how_near(found: pl.DataFrame) -> str:
     """How far the proved bounds are from the distance."""
     by = next(name for name in ("prefix", "n") if name in found.columns)
     wide = found.filter(pl.col("series").is_in([DISTANCE, B3, B4])).pivot(on="series", index=by, values="value")
-    apart = max(float((wide[B3] / wide[DISTANCE]).max()), float((wide[DISTANCE] / wide[B4]).max())) - 1
+    apart = (
+        max(float((wide[B3] / wide[DISTANCE]).to_numpy().max()), float((wide[DISTANCE] / wide[B4]).to_numpy().max()))
+        - 1
+    )
     return (
         f"corrected: the bounds B3 and B4 (wide lines) are within {max(apart, 1e-3):.1%} of the distance at every point"
     )
@@ -119,7 +122,7 @@ def critical_data(e: Evidence) -> pl.DataFrame:
         for kind in ("first", "persistent"):
             for (prefix,), table in criticals(e, form, kind).group_by(["prefix"], maintain_order=True):
                 spread = bootstrap(table["n"].to_numpy().astype(float))
-                lines.append((form, kind, int(prefix), *spread, float(table["none"].mean())))
+                lines.append((form, kind, int(str(prefix)), *spread, float(table["none"].to_numpy().mean())))
     schema = ["form", "kind", "prefix", "value", "low", "high", "none"]
     return pl.DataFrame(lines, schema=schema, orient="row")
 
@@ -127,7 +130,7 @@ def critical_data(e: Evidence) -> pl.DataFrame:
 def subset_data(e: Evidence) -> pl.DataFrame:
     """The critical N at the longest length by number of heads: quartiles over subsets and windows; none counts as L."""
     table = e.table("subsets")
-    longest = int(table["prefix"].max()) - (e.sink == "dropped")  # type: ignore[operator]
+    longest = int(table["prefix"].to_numpy().max()) - (e.sink == "dropped")
     first = pl.col("first").fill_null(longest)
     return (
         table.group_by("form", "heads")

@@ -42,7 +42,7 @@ def data(e: Evidence, reading: str = "scaled") -> pl.DataFrame:
 def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     """Left the paper's picture, right the worst direction with the exact suprema."""
     found = data(e)
-    ends = [float(found["low"].min()) * 0.7, 70.0]
+    ends = [float(found["low"].to_numpy().min()) * 0.7, 70.0]
     y = log_axis("value", "largest g over heads", domain=ends)
     random, worst = (found.filter(direction=direction) for direction in ("random", "worst"))
     dashed = _bound(random, "printed", y, [6, 4], BLACK)
@@ -77,8 +77,6 @@ def _curves(table: pl.DataFrame, y: dict[str, Any]) -> alt.LayerChart | alt.Face
 
 
 def _bound(table: pl.DataFrame, column: str, y: dict[str, Any], dash: list[int], color: str | None) -> alt.Chart:
-    chart = alt.Chart(table).mark_line(
-        strokeDash=dash, strokeWidth=1.3, clip=True, **({"color": color} if color else {})
-    )
+    chart = alt.Chart(table).mark_line(strokeDash=dash, strokeWidth=1.3, clip=True)
     encoded = chart.encode(x="temperature:Q", y=alt.Y(**(y | {"shorthand": f"{column}:Q"})))
-    return encoded.encode(color=_color()) if color is None else encoded
+    return encoded.encode(color=_color() if color is None else alt.value(color))
