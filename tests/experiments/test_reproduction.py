@@ -136,18 +136,28 @@ def test_a_second_run_draws_from_the_tables(
     assert "drawn.parquet is damaged; measuring anew" in capsys.readouterr().err
 
 
-def test_the_command_prints_json_or_a_table(
+def test_the_command_prints_one_json_object(
     model_folder: Path, book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["reproduce", str(model_folder), "--text", str(book), "--length", "32", "--windows", "2", "--draws", "9"]
-    command += ["--vectors", "value,hidden", "--out", str(tmp_path / "out")]
-    assert run([*command, "--json"]) == 0
+    assert run([*command, "--vectors", "hidden", "--out", str(tmp_path / "out"), "--json"]) == 0
     answered = json.loads(capsys.readouterr().out)
-    assert sorted(answered["figures"]) == ["hidden", "hidden-without-first-key", "value", "value-without-first-key"]
-    assert run(command) == 0
+    assert sorted(answered["figures"]) == ["hidden", "hidden-without-first-key"]
+    assert all(Path(path).is_file() for files in answered["figures"].values() for path in files.values())
+    assert answered["run"]["settings"]["vectors"] == ["hidden"]
+    assert len(answered["claims"]) == 28
+
+
+def test_the_command_prints_one_line_a_claim(done: Reproduction, capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    from attnscope.cli.reproduce import _print_claims
+
+    _print_claims(Console(width=120), done)
     printed = capsys.readouterr().out
-    assert "critical-share" in printed
-    assert "claims.json" in printed
+    for claim in done.claims:
+        line = next(line for line in printed.splitlines() if line.startswith(claim["id"] + " "))
+        assert claim["verdict"] in line
 
 
 @pytest.mark.parametrize(
@@ -164,7 +174,7 @@ def test_the_command_prints_json_or_a_table(
 def test_bad_usage_ends_with_two(
     model_folder: Path, book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
-    command = ["reproduce", str(model_folder), "--text", str(book), "--length", "32", "--out", str(tmp_path / "out")]
-    assert run([*command, *options]) == 2
+    given = {"--text": str(book), "--length": "32", "--out": str(tmp_path / "out")} | {options[0]: options[1]}
+    assert run(["reproduce", str(model_folder), *(part for pair in given.items() for part in pair)]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
