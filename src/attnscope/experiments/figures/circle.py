@@ -34,7 +34,7 @@ def figure(circle: pl.DataFrame) -> alt.HConcatChart:
     ]
     count, inside = int(circle["selected"].sum()), int(circle["inside"].sum())
     chart = alt.hconcat(*panels, spacing=22)
-    return finished(  # type: ignore[no-any-return]
+    return finished(
         chart,
         "Figure 1. What it takes to tell tokens apart",
         [
@@ -54,7 +54,7 @@ def _panel(
     reach: float,
     rings: list[tuple[float, float, float, str | None]],
     title: str,
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart:
     legend = alt.Legend(orient="bottom", title=None, symbolOpacity=1) if x == "x" else None
     across, up = (alt.Scale(domain=[middle - reach, middle + reach], nice=False, zero=False) for middle in center)
     layers = []

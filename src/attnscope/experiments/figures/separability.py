@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 import polars as pl
 
@@ -53,10 +55,10 @@ def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     return chart, found
 
 
-def _boxes(found: pl.DataFrame, form: str) -> alt.LayerChart:
+def _boxes(found: pl.DataFrame, form: str) -> alt.LayerChart | alt.FacetChart:
     x = alt.X("n:O", title="N, size of the top set", axis=alt.Axis(labelAngle=0))
     scale = alt.Scale(domain=[0, 1.02], nice=False)
-    y = {"title": "separability", "scale": scale}
+    y: dict[str, Any] = {"title": "separability", "scale": scale}
     base = alt.Chart(found).encode(x=x)
     palette = {f"upper bound, {form}": RED, f"lower bound, {form}": BLUE}
     long = found.select(

@@ -58,7 +58,7 @@ def spread_lines(
     y: dict[str, Any],
     dashed: tuple[str, ...] = (),
     legend: dict[str, str] | None = None,
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart:
     """Medians as lines, the least to the most over windows as bands; `legend` may name more than is drawn here."""
     chosen = data.filter(pl.col("series").is_in(list(palette)) & (pl.col("value") > 0) & (pl.col("low") > 0))
     base = alt.Chart(chosen).encode(x=alt.X(**x), color=colors(legend or palette))
