@@ -155,6 +155,7 @@ def critical(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     base = alt.Chart(inline(shown)).encode(
         x=alt.X(**log_axis("prefix", "L, tokens", lengths)),
         color=colors(palette, columns=1),
+        detail="kind:N",
         strokeDash=alt.condition("datum.kind == 'first'", alt.value([1, 0]), alt.value([4, 3])),
     )  # fmt: skip
     lines = base.mark_line(point=alt.OverlayMarkDef(size=26), strokeWidth=1.6).encode(y=alt.Y(**y))
