@@ -86,7 +86,7 @@ def _row_columns(w: Tensor, seen: Tensor) -> dict[str, Tensor]:
 def _set_columns(
     w: Tensor, seen: Tensor, x: Tensor, u: Tensor, pairs: Tensor, delta: Tensor, top_n: Sequence[int]
 ) -> dict[str, Tensor]:
-    order = w.masked_fill(~seen, -1).argsort(-1, descending=True, stable=True)
+    order = w.masked_fill(~seen, -1).argsort(dim=-1, descending=True, stable=True)
     rank = order.argsort(-1)
     length = seen.sum(-1, keepdim=True).double()
     y, v = w.unsqueeze(-1) * x, w.unsqueeze(-1) * u

@@ -1,4 +1,4 @@
-"""The paper's experiments on any model: figures, tables, and an answer to each empirical claim.
+"""Experiments on any model: those of the paper, other normalizers, and whether the guidelines hold.
 
     >>> from attnscope.experiments import reproduce
     >>> result = reproduce(out="runs/reproduce-sample")

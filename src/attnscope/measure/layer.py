@@ -63,14 +63,14 @@ class Layer:
         with self._lock:
             if self._prepared is None:
                 shape = self.vectors.shape
-                double, single = {"dtype": torch.float64}, {"dtype": torch.float32}
+                double, single = torch.float64, torch.float32
                 parts = (
-                    torch.empty(shape, **double),
-                    torch.empty(shape[:2], **double),
-                    torch.empty(shape, **single),
-                    torch.empty(shape[:2], **single),
-                    torch.empty(shape, **single),
-                    torch.empty(shape[:2], **single),
+                    torch.empty(shape, dtype=double),
+                    torch.empty(shape[:2], dtype=double),
+                    torch.empty(shape, dtype=single),
+                    torch.empty(shape[:2], dtype=single),
+                    torch.empty(shape, dtype=single),
+                    torch.empty(shape[:2], dtype=single),
                 )
                 arrays = [part.numpy() for part in (self.vectors, *parts)]
                 share_out(lambda group: kernels.prepare(*(part[group] for part in arrays)), range(shape[0]))

@@ -1,8 +1,9 @@
 """Normalizers with something to learn, as torch modules.
 
 All take logits of shape (..., heads, query, key) and a mask that broadcasts against them, and
-hold one number for each head. What must stay positive or in a range is learned through a
-function that keeps it there: alpha = 1 + sigmoid(a), kappa = softplus(k).
+hold one number for each head; `normalizer` is the `Normalizer` that they are at the moment.
+What must stay positive or in a range is learned through a function that keeps it there:
+alpha = 1 + sigmoid(a), kappa = softplus(k).
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from torch.nn import functional
 
 from attnscope.errors import InputError
 from attnscope.normalizers import _checks
-from attnscope.normalizers.sink import sink_softmax
-from attnscope.normalizers.softmax import ssmax
-from attnscope.normalizers.sparse import asentmax, entmax, lipmax
+from attnscope.normalizers.sink import SinkSoftmax
+from attnscope.normalizers.softmax import SSMax
+from attnscope.normalizers.sparse import ASEntmax, Entmax, Lipmax
 
 
 def _inverse_softplus(value: float) -> float:
@@ -43,9 +44,14 @@ class LearnedSSMax(nn.Module):
         self.s = _per_head(heads, s)
         self.b = None if b is None else _per_head(heads, b)
 
+    @property
+    def normalizer(self) -> SSMax:
+        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        return SSMax(self.s[:, None], 0.0 if self.b is None else self.b[:, None])
+
     def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Weights of the logits (..., heads, query, key)."""
-        return ssmax(logits, visible, s=self.s[:, None], b=0.0 if self.b is None else self.b[:, None])
+        return self.normalizer.weights(logits, visible)
 
 
 class LearnedSink(nn.Module):
@@ -55,9 +61,14 @@ class LearnedSink(nn.Module):
         super().__init__()
         self.sink = _per_head(heads, sink)
 
+    @property
+    def normalizer(self) -> SinkSoftmax:
+        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        return SinkSoftmax(self.sink[:, None])
+
     def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Weights of the logits (..., heads, query, key)."""
-        return sink_softmax(logits, visible, sink=self.sink[:, None])
+        return self.normalizer.weights(logits, visible)
 
 
 class LearnedEntmax(nn.Module):
@@ -74,9 +85,14 @@ class LearnedEntmax(nn.Module):
         """The order of each head."""
         return 1 + self.raw_alpha.sigmoid()
 
+    @property
+    def normalizer(self) -> Entmax:
+        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        return Entmax(self.alpha[:, None])
+
     def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Weights of the logits (..., heads, query, key)."""
-        return entmax(logits, visible, alpha=self.alpha[:, None])
+        return self.normalizer.weights(logits, visible)
 
 
 class LearnedASEntmax(nn.Module):
@@ -96,17 +112,22 @@ class LearnedASEntmax(nn.Module):
         self.projection = None if width is None else nn.Linear(width, 2 * heads, bias=False)
         self.free = None if width is not None else nn.Parameter(torch.zeros(2, heads))
 
+    @property
+    def normalizer(self) -> ASEntmax:
+        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        if self.free is None:
+            raise InputError("this module was made with `width`: pass the layer's input as `hidden`")
+        return self._with(self.free[:, :, None])
+
+    def _with(self, raw: Tensor) -> ASEntmax:
+        return ASEntmax(self.alpha, functional.softplus(raw[0]), 2 * raw[1].tanh())
+
     def forward(self, logits: Tensor, visible: Tensor | None = None, hidden: Tensor | None = None) -> Tensor:
         """Weights of the logits (..., heads, query, key); `hidden` is (..., query, width)."""
-        if self.projection is not None:
-            if hidden is None:
-                raise InputError("this module was made with `width`: pass the layer's input as `hidden`")
-            raw = self.projection(hidden).unflatten(-1, (2, self.heads))  # (..., query, 2, heads)
-            raw = raw.movedim(-2, 0).mT  # (2, ..., heads, query)
-        else:
-            assert self.free is not None
-            raw = self.free[:, :, None]
-        return asentmax(logits, visible, alpha=self.alpha, beta=functional.softplus(raw[0]), gamma=2 * raw[1].tanh())
+        if self.projection is None or hidden is None:
+            return self.normalizer.weights(logits, visible)
+        raw = self.projection(hidden).unflatten(-1, (2, self.heads))  # (..., query, 2, heads)
+        return self._with(raw.movedim(-2, 0).mT).weights(logits, visible)  # (2, ..., heads, query)
 
 
 class LearnedLipmax(nn.Module):
@@ -135,6 +156,11 @@ class LearnedLipmax(nn.Module):
         """Cosines of queries (..., query, size) and keys (..., key, size): (..., query, key) in [-1, 1]."""
         return functional.normalize(query, dim=-1) @ functional.normalize(key, dim=-1).mT
 
+    @property
+    def normalizer(self) -> Lipmax:
+        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        return Lipmax(self.alpha, self.kappa[:, None], self.cap)
+
     def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Weights of the logits (..., heads, query, key)."""
-        return lipmax(logits, visible, alpha=self.alpha, kappa=self.kappa[:, None], cap=self.cap)
+        return self.normalizer.weights(logits, visible)
