@@ -57,6 +57,7 @@ def _measured(claims: list[dict[str, Any]], claim: str, form: str, number: int, 
     measured = reading["measured"][number]
     low, high = measured["interval"]
     shown = low if "low" in wish else high if "high" in wish else measured["value"]
+    shown = 0.0 if abs(shown) < 1e-9 else shown
     return f"{100 * shown:.0f}" if "percent" in wish else f"{shown:.3g}"
 
 

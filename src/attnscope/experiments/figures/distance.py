@@ -20,6 +20,7 @@ from attnscope.experiments.figures.style import (
     RED,
     SKY,
     colors,
+    inline,
     log_axis,
     over_windows,
     panel,
@@ -82,7 +83,7 @@ def _two_panels(found: pl.DataFrame, x: dict[str, Any], title: str, note: str) -
     palette = AS_CORRECTED | {BAND: SKY}
     # B3 and B4 often coincide with the distance: they lie under it, wider.
     bounds = [
-        alt.Chart(found.filter(pl.col("series") == name))
+        alt.Chart(inline(found.filter(pl.col("series") == name)))
         .mark_line(strokeWidth=size, color=color, opacity=0.55)
         .encode(x=alt.X(**x), y=alt.Y(**y))
         for name, color, size in ((B3, RED, 8), (B4, ORANGE, 4.5))
@@ -90,7 +91,11 @@ def _two_panels(found: pl.DataFrame, x: dict[str, Any], title: str, note: str) -
     lines = {name: color for name, color in AS_CORRECTED.items() if name not in (B3, B4)}
     corrected = alt.layer(*bounds, spread_lines(found, lines, x, y, legend=palette))
     low = y | {"shorthand": "edge_low:Q"}
-    band = alt.Chart(edges).mark_area(opacity=0.35, color=SKY).encode(x=alt.X(**x), y=alt.Y(**low), y2="edge_high:Q")
+    band = (
+        alt.Chart(inline(edges))
+        .mark_area(opacity=0.35, color=SKY)
+        .encode(x=alt.X(**x), y=alt.Y(**low), y2="edge_high:Q")
+    )
     return side_by_side(
         panel(spread_lines(found, AS_PRINTED, x, y, (BOUND,)), PRINTED),
         panel(alt.layer(band, corrected), CORRECTED),
@@ -147,23 +152,28 @@ def critical(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     palette = dict(FORMS.values())
     lengths = shown["prefix"].unique().sort().to_list()
     y = log_axis("value", "critical N", [1, 3, 10, 30, 100, 300, 1000], domain=[0.8, 1.3 * max(lengths)])
-    base = alt.Chart(shown).encode(
+    base = alt.Chart(inline(shown)).encode(
         x=alt.X(**log_axis("prefix", "L, tokens", lengths)),
         color=colors(palette, columns=1),
+        detail="kind:N",
         strokeDash=alt.condition("datum.kind == 'first'", alt.value([1, 0]), alt.value([4, 3])),
     )  # fmt: skip
     lines = base.mark_line(point=alt.OverlayMarkDef(size=26), strokeWidth=1.6).encode(y=alt.Y(**y))
     bars = base.mark_rule(strokeWidth=1.4).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q")
     guide = pl.DataFrame({"prefix": lengths, "value": [0.06 * length for length in lengths]})
-    dotted = alt.Chart(guide).mark_line(strokeDash=[2, 2], color=BLACK, strokeWidth=1).encode(x="prefix:Q", y="value:Q")
+    dotted = (
+        alt.Chart(inline(guide))
+        .mark_line(strokeDash=[2, 2], color=BLACK, strokeWidth=1)
+        .encode(x="prefix:Q", y="value:Q")
+    )
     label = (
-        alt.Chart(guide.tail(1))
+        alt.Chart(inline(guide.tail(1)))
         .mark_text(align="right", dx=-2, dy=16, fontSize=10, color=BLACK)
         .encode(x="prefix:Q", y="value:Q", text=alt.value("0.06 L"))
     )
     heads = subsets.with_columns(series=pl.col("form").replace_strict(labels))
     counts = heads["heads"].unique().sort().to_list()
-    few = alt.Chart(heads).encode(
+    few = alt.Chart(inline(heads)).encode(
         x=alt.X(**log_axis("heads", "heads in the test", counts)),
         color=colors(palette, columns=1),
     )  # fmt: skip

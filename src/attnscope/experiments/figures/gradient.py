@@ -9,7 +9,7 @@ import polars as pl
 
 from attnscope.experiments.claims.evidence import Evidence
 from attnscope.experiments.claims.gradient import maxima
-from attnscope.experiments.figures.style import BLACK, BLUE, GRAY, GREEN, ORANGE, log_axis, panel, side_by_side
+from attnscope.experiments.figures.style import BLACK, BLUE, GRAY, GREEN, ORANGE, inline, log_axis, panel, side_by_side
 from attnscope.experiments.settings import STEPS
 
 COLORS = dict(zip((f"eps = {step:g}" for step in STEPS), (BLUE, GREEN, ORANGE), strict=True))
@@ -68,7 +68,7 @@ def _color() -> alt.Color:
 
 def _curves(table: pl.DataFrame, y: dict[str, Any]) -> alt.LayerChart | alt.FacetChart:
     x = alt.X(**log_axis("temperature", "temperature T", [0.01, 0.03, 0.1, 0.3, 1, 3, 10]))
-    base = alt.Chart(table).encode(x=x, color=_color())
+    base = alt.Chart(inline(table)).encode(x=x, color=_color())
     band = base.mark_area(opacity=0.18, clip=True).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q")
     # The smallest step lies under the others where they coincide: wider, so that it shows.
     width = alt.condition(f"datum.step == {STEPS[0]}", alt.value(4), alt.value(1.6))
@@ -77,6 +77,6 @@ def _curves(table: pl.DataFrame, y: dict[str, Any]) -> alt.LayerChart | alt.Face
 
 
 def _bound(table: pl.DataFrame, column: str, y: dict[str, Any], dash: list[int], color: str | None) -> alt.Chart:
-    chart = alt.Chart(table).mark_line(strokeDash=dash, strokeWidth=1.3, clip=True)
+    chart = alt.Chart(inline(table)).mark_line(strokeDash=dash, strokeWidth=1.3, clip=True)
     encoded = chart.encode(x="temperature:Q", y=alt.Y(**(y | {"shorthand": f"{column}:Q"})))
     return encoded.encode(color=_color() if color is None else alt.value(color))
