@@ -342,7 +342,13 @@ class _Scan:
         counts = torch.tensor(self.settings.top_n, device=length.device)
         wide = {name: value.unsqueeze(-1) for name, value in keys.items()} | {"n": counts.expand(*length.shape, -1)}
         kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
+        of_rows, of_topn = len(window.rows), len(window.topn)  # where the model's own comes first
+        plain = isinstance(own, Softmax)
         for label, normalizer in self._normalizers(rows, own):
+            if plain and label != tables.OWN and isinstance(normalizer, Softmax) and normalizer.temperature == 1:
+                window.rows.append(window.rows[of_rows].with_columns(normalizer=pl.lit(label)))
+                window.topn.append(window.topn[of_topn].with_columns(normalizer=pl.lit(label)))
+                continue
             weights = normalizer.weights(rows.logits, rows.visible)
             per_row, per_set = columns(rows, weights, self.settings.top_n, DELTA_KEYS)
             if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
