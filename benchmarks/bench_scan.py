@@ -34,6 +34,12 @@ class RandomTokens:
     def __call__(self, text: str, **options: object) -> dict[str, list[int]]:
         return {"input_ids": self.ids}
 
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [f"t{index}" for index in ids]
+
+    def batch_decode(self, batch: list[list[int]], **options: object) -> list[str]:
+        return [f" t{ids[0]}" for ids in batch]
+
 
 def median_seconds(work: Callable[[], object]) -> float:
     work()
