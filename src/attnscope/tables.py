@@ -258,7 +258,10 @@ def save_run(
 ) -> None:
     """Write a finished run; an older one in the same folder is replaced."""
     record = json.dumps(run, indent=1, allow_nan=False) + "\n"
-    files: dict[str, Callable[[Path], object]] = {"rows.parquet": rows.write_parquet, "topn.parquet": topn.write_parquet}
+    files: dict[str, Callable[[Path], object]] = {
+        "rows.parquet": rows.write_parquet,
+        "topn.parquet": topn.write_parquet,
+    }
     if shown is not None:
         tokens = json.dumps({"tokens": shown.tokens, "texts": shown.texts}) + "\n"
         files["weights.parquet"] = shown.weights.write_parquet

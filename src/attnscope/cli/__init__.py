@@ -20,6 +20,7 @@ from attnscope import __version__
 from attnscope.cli.audit import audit
 from attnscope.cli.bench import bench
 from attnscope.cli.scan import scan
+from attnscope.cli.serve import serve
 from attnscope.errors import AttnscopeError
 
 BAD_USAGE, INTERRUPTED = 2, 130
@@ -34,6 +35,7 @@ app = App(
 app.command(scan)
 app.command(bench)
 app.command(audit)
+app.command(serve)
 
 
 def main() -> None:

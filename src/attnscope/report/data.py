@@ -78,7 +78,9 @@ def _curves(topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame, groups
     sizes = topn["n"].unique().sort()
     kept = min(groups, max(1, _CURVE_NUMBERS // (order.height * len(sizes) * len(overview.CURVES))))
     keys = ["layer", "head", "group", "n"]
-    table = overview.by_group(topn, run).filter(pl.col("group") < kept).group_by(keys).agg(pl.col(overview.CURVES).mean())
+    table = (
+        overview.by_group(topn, run).filter(pl.col("group") < kept).group_by(keys).agg(pl.col(overview.CURVES).mean())
+    )
     grid = order.join(pl.DataFrame({"group": range(kept)}, schema={"group": pl.Int32}), how="cross")
     grid = grid.join(pl.DataFrame({"n": sizes}), how="cross")
     columns = _columns(grid.join(table, on=keys, how="left").select(overview.CURVES))

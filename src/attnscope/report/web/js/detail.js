@@ -51,7 +51,8 @@ function inWords({ run, i, group }) {
   const value = (name) => run.value(name, i, group);
   const length = run.groups[group];
   const rank = run.rank("participation", i, group);
-  const than = rank >= 0.5 ? `more than ${share(rank)} of the heads` : `fewer than ${share(1 - rank)} of the heads`;
+  const others = (part) => (part > 0.995 ? "all other heads" : `${share(part)} of the heads`);
+  const than = rank >= 0.5 ? `more than ${others(rank)}` : `fewer than ${others(1 - rank)}`;
   const first = value("sink_weight");
   return `Averages about ${number(value("participation"))} tokens at length ${length}, ${than}. Its largest weight is `
     + `${share(value("max_weight"))}; the first token gets ${share(first)}. `

@@ -45,7 +45,7 @@ function element(name, attributes = {}, ...children) {
     else if (value === true) made.setAttribute(key, "");
     else made.setAttribute(key, value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ""));
   return made;
 }
 

@@ -99,7 +99,7 @@ function mapFigure(run) {
     if (cell) showHint(cell, cell.getAttribute("aria-label"));
   });
   drawn.addEventListener("pointerout", hideHint);
-  made.insertBefore(legendFigure(), drawn.nextSibling);
+  made.insertBefore(legendFigure(), drawn);
   const holder = element("div", { class: "scroll" });
   drawn.replaceWith(holder);
   holder.append(drawn);
