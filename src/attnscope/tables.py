@@ -1,9 +1,9 @@
 """The tables of a run: their schemas, writing and reading.
 
 Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `weights.parquet`, `tokens.json`,
-`run.json` and `report.html`. All are written beside their places before the first is moved to its own, `run.json` last: a
-reader never sees half a file, and a run that cannot be written leaves an older one as it was. While a run goes on,
-the windows it has finished are kept in `.parts` inside the folder, and the same command takes them up again.
+`run.json` and `report.html`. All are written beside their places before the first is moved to its own, `run.json`
+last: a reader never sees half a file, and a run that cannot be written leaves an older one as it was. While a run
+goes on, the windows it has finished are kept in `.parts` inside the folder, and the same command takes them up again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The data of the page: everything it shows of a run, as columns of rounded numbers.
 
 A page must stay under 5 MB for any model, so what grows with the number of heads has a budget: shorter lengths lose
-their curves, heads keep fewer rows and weights. The page says so where it happens. The numbers of a column
-run over the heads in the order of `heads`, and for each head over groups of lengths, sizes of the top set, rows or keys.
+their curves, heads keep fewer rows and weights. The page says so where it happens. The numbers of a column run
+over the heads in the order of `heads`, and for each head over groups of lengths, sizes of the top set, rows or keys.
 """
 
 from __future__ import annotations

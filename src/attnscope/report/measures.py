@@ -23,7 +23,7 @@ class Measure:
 MEASURES = {
     "participation": Measure(
         "Tokens in use",
-        "How many tokens the head really averages: 1 if one token takes all the weight, the number of tokens it sees if all "
+        "How many tokens the head really averages: 1 if one token takes all the weight, as many as it sees if all "
         "weigh the same.",
     ),
     "separability": Measure(
@@ -54,24 +54,24 @@ MEASURES = {
     ),
     "entropy_ratio": Measure(
         "Evenness",
-        "How evenly the weight is spread, from 0 (all on one token) to 1 (the same for every token): the entropy of the "
-        "weights over its largest possible value, the logarithm of the length.",
+        "How evenly the weight is spread, from 0 (all on one token) to 1 (the same for every token): the entropy of "
+        "the weights over its largest possible value, the logarithm of the length.",
         "number",
         fixed=True,
     ),
     "distance_ratio": Measure(
         "Distance to the rest",
-        "How far the other tokens lie from the weighted sum of the top {n}, compared with what {n} tokens chosen at random "
-        "would give. 1 means no better than chance.",
+        "How far the other tokens lie from the weighted sum of the top {n}, compared with what {n} tokens chosen at "
+        "random would give. 1 means no better than chance.",
     ),
     "jacobian_norm": Measure(
         "Sensitivity",
-        "How strongly the weights can react to a change of the logits (the scores before softmax): the spectral norm of "
-        "softmax's Jacobian, at most 0.5. Near 0 the head hardly learns: its gradient vanishes.",
+        "How strongly the weights can react to a change of the logits (the scores before softmax): the spectral norm "
+        "of softmax's Jacobian, at most 0.5. Near 0 the head hardly learns: its gradient vanishes.",
     ),
     "logit_range": Measure(
         "Range of the logits",
-        "The largest minus the smallest logit (the scores before softmax) of a row. Without a range no token can stand out.",
+        "The largest minus the smallest logit (the scores before softmax) of a row. Without one no token stands out.",
     ),
     "support": Measure(
         "Tokens with weight",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 # A head counts as resting on the first token, or on one other token, from this share of the weight.
@@ -26,7 +27,7 @@ def telling_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[di
     sharp = heads.filter((pl.col("max_weight") > RESTING) & (pl.col("sink_weight") <= RESTING))
     broad = heads.filter(pl.col("participation") > SPREAD * length)
     numb = heads.filter(pl.col("jacobian_norm") < INSENSITIVE)
-    use = heads["participation"]
+    use, separability = heads["participation"], heads["separability"].cast(pl.Float64).to_numpy()
     notes = [
         _note(
             "tokens-in-use",
@@ -36,17 +37,17 @@ def telling_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[di
         ),
         _note(
             "separability",
-            f"The median head tells {heads['separability'].median():.0%} of its top {n} tokens apart from the rest",
+            f"The median head tells {np.nanmedian(separability):.0%} of its top {n} tokens apart from the rest",
             f"The others lie farther from what the head hands on than some token outside its top {n}. "
-            f"The lowest tenth of the heads is below {heads['separability'].quantile(0.1):.0%}.",
+            f"The lowest tenth of the heads is below {np.nanquantile(separability, 0.1):.0%}.",
         ),
         _counted(
             "first-token",
             "Resting on the first token",
             resting,
             total,
-            f"The first token takes more than {RESTING:.0%} of the weight: on this text such a head is as good as switched "
-            "off. That is common in trained models and by itself no fault.",
+            f"The first token takes more than {RESTING:.0%} of the weight: on this text such a head is as good as "
+            "switched off. That is common in trained models and by itself no fault.",
         ),
         _counted(
             "one-token",
@@ -60,14 +61,14 @@ def telling_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[di
             f"Using more than half of all {length:,} tokens",
             broad,
             total,
-            "Such a head averages so much that a single token hardly counts, and counts still less if the text gets longer.",
+            "Such a head averages so much that a single token hardly counts, and counts less as the text gets longer.",
         ),
         _counted(
             "insensitive",
             "Hardly reacting to its scores",
             numb,
             total,
-            f"The sensitivity is below {INSENSITIVE:g}, where 0.5 is possible: little gradient gets through such a head.",
+            f"The sensitivity is below {INSENSITIVE:g}, where 0.5 is possible: little gradient gets through.",
         ),
     ]
     return [note for note in notes if note is not None]

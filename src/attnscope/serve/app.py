@@ -88,7 +88,8 @@ class _Server:
             data = [await run_in_threadpool(self.library.data, name) for name in names]
         except OutputError as error:
             return PlainTextResponse(f"{error}\n", 404)
-        return HTMLResponse(await run_in_threadpool(document, *data, links={"home": "/"}))
+        other = data[1] if len(data) > 1 else None
+        return HTMLResponse(await run_in_threadpool(document, data[0], other, {"home": "/"}))
 
     async def file(self, request: Request) -> Response:
         name, file = request.path_params["name"], request.path_params["file"]
