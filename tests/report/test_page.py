@@ -38,7 +38,7 @@ def data_of(page: str, name: str = "data") -> dict[str, Any]:
 
 def test_the_page_needs_nothing_from_outside(result: ScanResult) -> None:
     page = render(result.rows, result.topn, result.run, shown=result.shown)
-    assert not re.search(r'<(script|img|iframe)[^>]+src=|<link|@import|url\(|fetch\(|XMLHttpRequest|eval\(', page)
+    assert not re.search(r"<(script|img|iframe)[^>]+src=|<link|@import|url\(|fetch\(|XMLHttpRequest|eval\(", page)
     assert len(page) < 5_000_000
 
 

@@ -59,7 +59,14 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
         ],
         "verification": {
             "predictions": [
-                {"state": "local", "held": True, "kl_state": 0.01, "kl_random": 0.1, "ratio": 10.0, "sentence": "Local held."}
+                {
+                    "state": "local",
+                    "held": True,
+                    "kl_state": 0.01,
+                    "kl_random": 0.1,
+                    "ratio": 10.0,
+                    "sentence": "Local held.",
+                }
             ]
         },
     }

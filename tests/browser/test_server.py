@@ -1,0 +1,47 @@
+"""The server's pages in a real browser: the list, the form, progress, cancel, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from servers import serving
+
+from attnscope.scanning import ScanResult
+
+
+def test_a_scan_is_started_watched_cancelled_and_taken_up(
+    opened: Callable[..., Any], result: ScanResult, model_folder: Path, text: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name in ("one", "two"):
+        result.save(tmp_path / name)
+    with serving(tmp_path) as served:
+        page = opened(f"{served.address}/")
+        page.wait_for_selector(".runs")
+        assert page.locator(".runs tbody th").all_inner_texts() == ["two", "one"]
+
+        page.locator("#model").fill(str(model_folder))
+        page.locator("#pasted").fill(text * 4)
+        page.locator("#length").fill("64")
+        page.locator("#windows").fill("40")
+        page.locator("#rows").fill("all")
+        page.locator("#start").click()
+        page.wait_for_function("document.getElementById('progress-bar').value >= 4")
+        assert "window" in page.locator("#progress-words").inner_text()
+        page.locator("#cancel").click()
+        page.wait_for_function("document.getElementById('status').textContent.includes('was cancelled')")
+        stopped = page.locator(".runs tr", has_text="windows kept")
+        assert stopped.count() == 1
+        stopped.get_by_role("button", name="Go on").click()
+        page.wait_for_function("document.getElementById('status').textContent.includes('is finished')")
+        assert page.locator(".runs tbody th a").count() == 3
+
+        for name in ("one", "two"):
+            page.get_by_label(f"Choose {name} for comparison").check()
+        page.locator("#compare").click()
+        page.wait_for_selector("html[data-ready]", state="attached")
+        assert page.locator(".map").count() == 2
+        page.get_by_role("link", name="all runs").click()
+        page.wait_for_selector(".runs")
