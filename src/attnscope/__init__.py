@@ -7,7 +7,7 @@
     >>> weights = attnscope.normalizers.sparsemax(logits)
 
 Requirement: importing this module loads neither torch nor transformers. The public
-names below, and the rooms `normalizers` and `theory`, are resolved on first use.
+names below, and the rooms (`capture`, `normalizers`, `theory`, ...), are resolved on first use.
 """
 
 from __future__ import annotations
@@ -18,19 +18,24 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
+    from attnscope import capture as capture
+    from attnscope import experiments as experiments
     from attnscope import normalizers as normalizers
+    from attnscope import swapping as swapping
     from attnscope import theory as theory
     from attnscope.scanning import ScanResult as ScanResult
     from attnscope.scanning import scan as scan
+    from attnscope.swapping import swap as swap
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "ScanResult": "attnscope.scanning",
     "scan": "attnscope.scanning",
+    "swap": "attnscope.swapping",
 }
 
-_ROOMS = ("normalizers", "theory")
+_ROOMS = ("capture", "experiments", "normalizers", "swapping", "theory")
 
 __all__ = [
     "AttnscopeError",
@@ -39,8 +44,12 @@ __all__ = [
     "OutputError",
     "ScanResult",
     "__version__",
+    "capture",
+    "experiments",
     "normalizers",
     "scan",
+    "swap",
+    "swapping",
     "theory",
 ]
 

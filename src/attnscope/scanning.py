@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,23 +22,27 @@ import polars as pl
 import torch
 
 from attnscope import __version__, tables
-from attnscope.capture.huggingface import observed
+from attnscope.capture.forward import forward
+from attnscope.capture.huggingface import RECORD
+from attnscope.capture.inputs import special_tokens, window_tokens
 from attnscope.capture.models import Model, load_model
-from attnscope.capture.text import Text, read_text, token_texts, tokenize, windows
+from attnscope.capture.text import Text, read_text, token_texts, tokenize
 from attnscope.capture.vectors import VectorKind, VectorSource
 from attnscope.errors import InputError, ModelError
-from attnscope.measure.rows import Rows, row_columns
-from attnscope.measure.topn import topn_columns
+from attnscope.measure import Layer, Rows, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.planning import DEFAULT_MEMORY, RowChoice, Settings, plan
+from attnscope.swapping.measured import own_normalizer
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from attnscope.capture.attention import AttentionCall
+    from attnscope.capture.attention import Call
 
+# delta looks at all pairs of keys: in longer rows it and the columns made of it are missing.
+DELTA_KEYS = 8192
 # Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
 _COPIES = 12
 
@@ -174,7 +177,7 @@ class _Window:
     weights: dict[int, pl.DataFrame] = field(default_factory=dict)  # of the last row, by layer
     last: int = -1  # the last row wanted of the input at work
     skipped: dict[tuple[int, int], str] = field(default_factory=dict)
-    heads: dict[int, int] = field(default_factory=dict)
+    heads: dict[int, dict[str, Any]] = field(default_factory=dict)
     dropped_rows: int = 0
 
     def part(self) -> tables.Part:
@@ -184,7 +187,7 @@ class _Window:
                 {"layer": layer, "head": head, "window": self.number, "reason": reason}
                 for (layer, head), reason in sorted(self.skipped.items())
             ],
-            "heads": sorted(self.heads.items()),
+            "heads": [self.heads[layer] for layer in sorted(self.heads)],
             "dropped_rows": self.dropped_rows,
         }
         order = ("layer", "head", "position", "length", "normalizer")
@@ -228,6 +231,7 @@ class _Scan:
             "torch": torch.__version__,
             "weights": digest.hexdigest(),
             "attention": module.config._attn_implementation,
+            "swap": getattr(module.config, RECORD, None),
             "text": self.text.digest,
             "settings": self.settings.as_json(),
             "parameters": {label: repr(vars(n)) for label, n in self.settings.normalizers.items()},
@@ -272,29 +276,8 @@ class _Scan:
         return part
 
     def _windows(self, tokens: list[int]) -> list[list[int]]:
-        """The windows as the model sees them, special tokens included."""
-        tokenizer, size = self.model.tokenizer, self.settings.length
-        if not self.model.causal:
-            if self.settings.bos:
-                raise InputError(
-                    f"--bos: {self.model.name} is an encoder with special tokens of its own; leave --bos out"
-                )
-            inner = size - len(self._special[0]) - len(self._special[1])
-            return windows(tokens, inner, self.settings.windows, self.text.source)
-        if not self.settings.bos:
-            return windows(tokens, size, self.settings.windows, self.text.source)
-        if tokenizer.bos_token_id is None:
-            raise InputError(f"--bos: the tokenizer of {self.model.name} has no begin token; leave --bos out")
-        plain = windows(tokens, size - 1, self.settings.windows, self.text.source)
-        return [[tokenizer.bos_token_id, *window] for window in plain]
-
-    @cached_property
-    def _special(self) -> tuple[list[int], list[int]]:
-        """The special tokens that the model's tokenizer puts before and behind a text."""
-        inner = tokenize(self.model.tokenizer, Text("a", "probe"))
-        full = list(self.model.tokenizer("a")["input_ids"])
-        start = next(i for i in range(len(full)) if full[i : i + len(inner)] == inner)
-        return full[:start], full[start + len(inner) :]
+        settings = self.settings
+        return window_tokens(self.model, tokens, settings.length, settings.windows, settings.bos, self.text.source)
 
     def _forwards(self, window: list[int]) -> list[tuple[list[int], tuple[int, ...]]]:
         """The inputs to run for a window, each with the positions of the rows wanted from it."""
@@ -302,7 +285,7 @@ class _Scan:
         if self.model.causal:
             last = tuple(length - 1 for length in settings.lengths)
             return [(window, last if settings.rows == "last" else settings.positions(len(window)))]
-        before, behind = self._special
+        before, behind = special_tokens(self.model.tokenizer)
         extra = len(before) + len(behind)
         if settings.lengths[0] <= extra:
             raise InputError(f"--lengths {settings.lengths[0]} leaves no room beside the {extra} special tokens")
@@ -323,7 +306,7 @@ class _Scan:
         window.last = positions[-1]
         calls = 0
 
-        def collect(call: AttentionCall) -> None:
+        def collect(call: Call) -> None:
             nonlocal calls
             started = time.perf_counter()
             layer = source.layer(call.module, calls)
@@ -335,31 +318,24 @@ class _Scan:
                 done = (window.number * forwards + index) * layers + min(calls, layers)
                 self.progress(Step(done, total, window.number, self.settings.windows, layer))
 
-        module = self.model.module.base_model
-        inputs = torch.tensor([ids], device=self.model.module.device)
-        options = {"use_cache": False} if self.model.causal else {}
-        with torch.no_grad(), observed(module, collect):
-            module(input_ids=inputs, **options)
-        if not calls:
-            raise ModelError(
-                f"{self.model.name} ({self.model.family}) does not use transformers' attention interface; "
-                "attnscope cannot observe this family"
-            )
+        forward(self.model, ids, collect)
 
     def _measure(
-        self, window: _Window, layer: int, call: AttentionCall, positions: tuple[int, ...], source: VectorSource
+        self, window: _Window, layer: int, call: Call, positions: tuple[int, ...], source: VectorSource
     ) -> None:
         """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
         vectors = source.vectors(call)
-        heads, keys = call.query.shape[1], call.key.shape[2]
-        window.heads[layer] = heads
+        shared = Layer(vectors)
+        heads, keys = call.heads, call.keys
+        window.heads[layer] = source.entry(call, layer)
+        own = own_normalizer(call)
         size = max(1, self.settings.memory_budget // (heads * keys * 8 * _COPIES))
         start = 0
         while start < len(positions):
             block = positions[start : start + size]
             try:
-                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks)
-                self._block(window, rows)
+                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks, shared)
+                self._block(window, rows, own)
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -371,7 +347,7 @@ class _Scan:
                 return
             start += len(block)
 
-    def _block(self, window: _Window, rows: Rows) -> None:
+    def _block(self, window: _Window, rows: Rows, own: Normalizer) -> None:
         if self.model.causal:
             self._check_causal(rows)
         usable = self._usable_heads(rows, window)
@@ -382,28 +358,27 @@ class _Scan:
         counts = torch.tensor(self.settings.top_n, device=length.device)
         wide = {name: value.unsqueeze(-1) for name, value in keys.items()} | {"n": counts.expand(*length.shape, -1)}
         kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
-        for label, normalizer in self._normalizers(rows):
+        for label, normalizer in self._normalizers(rows, own):
             weights = normalizer.weights(rows.logits, rows.visible)
-            per_row = row_columns(rows, weights)
-            if label != tables.OWN:
+            per_row, per_set = columns(rows, weights, self.settings.top_n, DELTA_KEYS)
+            if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
                 per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
                 per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
-            per_set = topn_columns(rows, weights, self.settings.top_n)
             window.rows.append(_frame(keys | per_row, kept, label, tables.ROWS))
             window.topn.append(_frame(wide | per_set, kept_sets, label, tables.TOPN))
             if label == tables.OWN and window.number == 0 and rows.positions[-1] == window.last:
                 # An encoder runs once for each length: the longest comes last and stays.
                 window.weights[rows.layer] = _largest(weights[:, -1], {name: key[:, -1:] for name, key in keys.items()})
 
-    def _normalizers(self, rows: Rows) -> Iterator[tuple[str, Normalizer]]:
-        """The model's own normalizer, the what-ifs, and each of them at each temperature."""
+    def _normalizers(self, rows: Rows, own: Normalizer) -> Iterator[tuple[str, Normalizer]]:
+        """The model's own normalizer as it runs, the what-ifs, and each of them at each temperature."""
         sinks = None if rows.sinks is None else rows.sinks[:, None]
-        yield tables.OWN, Softmax() if sinks is None else SinkSoftmax(sinks)
+        yield tables.OWN, own
         yield from self.settings.normalizers.items()
         for temperature in self.settings.temperatures:
             # The sink is a logit too: it is divided like the others.
-            own = Softmax() if sinks is None else SinkSoftmax(sinks / temperature)
-            for label, normalizer in {tables.OWN: own, **self.settings.normalizers}.items():
+            cooled = own if sinks is None else SinkSoftmax(sinks / temperature)
+            for label, normalizer in {tables.OWN: cooled, **self.settings.normalizers}.items():
                 yield f"{label}:temperature={temperature:g}", Tempered(normalizer, temperature)
 
     def _keys(self, rows: Rows, window: int, length: Tensor) -> dict[str, Tensor]:
@@ -437,7 +412,7 @@ class _Scan:
     def _record(self, tokens: int, timings: dict[str, float], notes: list[dict[str, Any]]) -> dict[str, Any]:
         module = self.model.module
         skipped = {(entry["layer"], entry["head"]): entry for note in reversed(notes) for entry in note["skipped"]}
-        heads = dict(pair for note in notes for pair in note["heads"])
+        heads = {entry["layer"]: entry for note in notes for entry in note["heads"]}
         return {
             "schema": tables.SCHEMA_VERSION,
             "attnscope": __version__,
@@ -448,10 +423,11 @@ class _Scan:
                 "family": self.model.family,
                 "class": type(module).__name__,
                 "attention": module.config._attn_implementation,
+                "swap": getattr(module.config, RECORD, None),
                 "dtype": str(module.dtype).removeprefix("torch."),
                 "device": str(module.device),
                 "parameters": sum(p.numel() for p in module.parameters()),
-                "heads": [{"layer": layer, "heads": count} for layer, count in sorted(heads.items())],
+                "heads": [heads[layer] for layer in sorted(heads)],
             },
             "text": {
                 "source": self.text.source,
@@ -460,6 +436,7 @@ class _Scan:
                 "tokens": tokens,
             },
             "settings": self.settings.as_json(),
+            "delta_keys": DELTA_KEYS,
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("torch", "transformers", "polars", "numpy")},

@@ -5,6 +5,9 @@ the observer of that model, then runs the very kernel that would have run, with 
 model's configuration, masks and kernels stay as they are, so its output is bit-identical to an unobserved
 run. Models that nobody observes pass through untouched, and the registry is restored when the last
 observation ends.
+
+An attention module with a child named `REPLACEMENT` hands its calls to that child instead (`swapping/`). Both go
+through the one wrapper, so that observing a model and replacing its attention never undo one another.
 """
 
 from __future__ import annotations
@@ -14,57 +17,106 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers.modeling_utils import AttentionInterface
 
 from attnscope.capture.attention import AttentionCall
+from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import nn
 
-Observer = Callable[[AttentionCall], None]
+    from attnscope.capture.attention import Kernel
 
-_lock = threading.Lock()
-_observers: weakref.WeakKeyDictionary[nn.Module, Observer] = weakref.WeakKeyDictionary()
+Watcher = Callable[[AttentionCall], None]
+
+# The kernels whose masks say which keys are visible. Others keep that to themselves.
+READABLE = ("eager", "sdpa")
+
+# The name of the child that answers an attention module's calls in place of its kernel.
+REPLACEMENT = "attnscope"
+# The attribute of a model's configuration that says what was replaced; `save_pretrained` writes it.
+RECORD = "attnscope_swap"
+
+_lock = threading.RLock()  # a finalizer may release while this thread holds it
+_observers: weakref.WeakKeyDictionary[nn.Module, list[tuple[int, Watcher]]] = weakref.WeakKeyDictionary()
 _originals: dict[str, Callable[..., Any] | None] = {}
-_observations = 0
+_holders = 0
+_inside = threading.local()
 
 
 @contextmanager
-def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
-    """Show every attention call of the model to the observer while the block runs."""
+def probed(model: nn.Module, observer: Watcher) -> Iterator[None]:
+    """As `observed`, unnoticed by whoever else observes: for a trial run that is none of their business."""
     modules = list(model.modules())
     with _lock:
-        _install()
+        hidden = {module: _observers.pop(module) for module in modules if module in _observers}
+    try:
+        with observed(model, observer):
+            yield
+    finally:
+        with _lock:
+            _observers.update(hidden)
+
+
+@contextmanager
+def observed(model: nn.Module, observer: Watcher) -> Iterator[None]:
+    """Show every attention call that the model makes through the interface to the observer while the block runs.
+
+    The same model may be observed by several threads at once: each sees the calls of its own forward.
+    """
+    modules = list(model.modules())
+    entry = (threading.get_ident(), observer)
+    hold()
+    with _lock:
         for module in modules:
-            _observers[module] = observer
+            _observers.setdefault(module, []).append(entry)
     try:
         yield
     finally:
         with _lock:
             for module in modules:
-                _observers.pop(module, None)
-            _uninstall()
+                left = [other for other in _observers.get(module, []) if other is not entry]
+                if left:
+                    _observers[module] = left
+                else:
+                    _observers.pop(module, None)
+        release()
 
 
-def _install() -> None:
-    global _observations
-    _observations += 1
-    if _observations > 1:
-        return
+def in_kernel() -> bool:
+    """Whether an observed kernel is running in this thread: what it calls has been seen already."""
+    return getattr(_inside, "depth", 0) > 0
+
+
+def hold() -> None:
+    """Keep the registry wrapped until a matching `release`."""
+    global _holders
+    with _lock:
+        _holders += 1
+        if _holders == 1:
+            _wrap()
+
+
+def release() -> None:
+    """Put the registry back if nobody else holds it."""
+    global _holders
+    with _lock:
+        _holders -= 1
+        if _holders == 0:
+            _unwrap()
+
+
+def _wrap() -> None:
     # Eager attention is not in the registry: each model file has its own, passed as the default.
     for name in [*AttentionInterface._global_mapping, "eager"]:
         _originals[name] = AttentionInterface._global_mapping.get(name)
         AttentionInterface.register(name, _wrapper(name))
 
 
-def _uninstall() -> None:
-    global _observations
-    _observations -= 1
-    if _observations:
-        return
+def _unwrap() -> None:
     for name, original in _originals.items():
         if original is None:
             del AttentionInterface._global_mapping[name]
@@ -85,13 +137,36 @@ def _wrapper(name: str) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         kernel = original if original is not None else _eager_of(module)
-        observer = _observers.get(module)
-        if observer is not None:
-            with torch.no_grad():
-                observer(AttentionCall(module, query, key, value, attention_mask, options))
-        return kernel(module, query, key, value, attention_mask, **options)
+        observers = _listening(module)
+        replacement = module._modules.get(REPLACEMENT)
+        if not observers and replacement is None:
+            return kernel(module, query, key, value, attention_mask, **options)
+        if name not in READABLE:
+            raise ModelError(
+                f"{type(module).__name__} runs the attention kernel {name!r}, whose mask attnscope cannot read; load "
+                "the model with attn_implementation='sdpa' or 'eager'"
+            )
+        call = AttentionCall(module, query, key, value, attention_mask, options, cast("Kernel", name), answer=kernel)
+        with torch.no_grad():
+            for observer in observers:
+                observer(call)
+        _inside.depth = getattr(_inside, "depth", 0) + 1
+        try:
+            return replacement(call) if replacement is not None else call.own()
+        finally:
+            _inside.depth -= 1
 
     return attention
+
+
+def _listening(module: nn.Module) -> list[Watcher]:
+    """The observers of a module: with several, those of this thread."""
+    entries = _observers.get(module)
+    # Gradient checkpointing runs a layer again inside the backward pass; that call was seen in the forward.
+    if not entries or torch._C._current_graph_task_id() != -1:
+        return []
+    threads = {thread for thread, _ in entries}
+    return [observer for thread, observer in entries if len(threads) == 1 or thread == threading.get_ident()]
 
 
 def _eager_of(module: nn.Module) -> Callable[..., Any]:

@@ -1,8 +1,9 @@
 """Normalizers with something to learn, as torch modules.
 
 All take logits of shape (..., heads, query, key) and a mask that broadcasts against them, and
-hold one number for each head. What must stay positive or in a range is learned through a
-function that keeps it there: alpha = 1 + sigmoid(a), kappa = softplus(k).
+hold one number for each head; `normalizer` is the `Normalizer` that they are at the moment.
+What must stay positive or in a range is learned through a function that keeps it there:
+alpha = 1 + sigmoid(a), kappa = softplus(k).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attnscope.errors import InputError
-from attnscope.normalizers.sink import sink_softmax
-from attnscope.normalizers.softmax import ssmax
-from attnscope.normalizers.sparse import asentmax, entmax, lipmax
+from attnscope.normalizers import _checks
+from attnscope.normalizers.sink import SinkSoftmax
+from attnscope.normalizers.softmax import SSMax
+from attnscope.normalizers.sparse import ASEntmax, Entmax, Lipmax
 
 
 def _inverse_softplus(value: float) -> float:
@@ -27,17 +29,29 @@ def _inverse_sigmoid(value: float) -> float:
     return math.log(value / (1 - value))
 
 
+def _per_head(heads: int, value: float) -> nn.Parameter:
+    """One number for each head, all the same to begin with."""
+    _checks.whole("heads", heads, least=1)
+    _checks.number("the value to start from", value)
+    return nn.Parameter(torch.full((heads,), float(value)))
+
+
 class LearnedSSMax(nn.Module):
     """softmax((s ln n + b) z) with s, and b if asked for, learned for each head: see `SSMax`."""
 
     def __init__(self, heads: int, s: float = 0.43, b: float | None = None) -> None:
         super().__init__()
-        self.s = nn.Parameter(torch.full((heads,), s))
-        self.b = None if b is None else nn.Parameter(torch.full((heads,), b))
+        self.s = _per_head(heads, s)
+        self.b = None if b is None else _per_head(heads, b)
+
+    @property
+    def normalizer(self) -> SSMax:
+        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        return SSMax(self.s[:, None], 0.0 if self.b is None else self.b[:, None])
 
     def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Weights of the logits (..., heads, query, key)."""
-        return ssmax(logits, visible, s=self.s[:, None], b=0.0 if self.b is None else self.b[:, None])
+        return self.normalizer.weights(logits, visible)
 
 
 class LearnedSink(nn.Module):
@@ -45,11 +59,16 @@ class LearnedSink(nn.Module):
 
     def __init__(self, heads: int, sink: float = 0.0) -> None:
         super().__init__()
-        self.sink = nn.Parameter(torch.full((heads,), sink))
+        self.sink = _per_head(heads, sink)
+
+    @property
+    def normalizer(self) -> SinkSoftmax:
+        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        return SinkSoftmax(self.sink[:, None])
 
     def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Weights of the logits (..., heads, query, key)."""
-        return sink_softmax(logits, visible, sink=self.sink[:, None])
+        return self.normalizer.weights(logits, visible)
 
 
 class LearnedEntmax(nn.Module):
@@ -59,16 +78,21 @@ class LearnedEntmax(nn.Module):
         super().__init__()
         if not 1 < alpha < 2:
             raise InputError(f"a learned alpha starts strictly between 1 and 2, received {alpha}")
-        self.raw_alpha = nn.Parameter(torch.full((heads,), _inverse_sigmoid(alpha - 1)))
+        self.raw_alpha = _per_head(heads, _inverse_sigmoid(alpha - 1))
 
     @property
     def alpha(self) -> Tensor:
         """The order of each head."""
         return 1 + self.raw_alpha.sigmoid()
 
+    @property
+    def normalizer(self) -> Entmax:
+        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        return Entmax(self.alpha[:, None])
+
     def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Weights of the logits (..., heads, query, key)."""
-        return entmax(logits, visible, alpha=self.alpha[:, None])
+        return self.normalizer.weights(logits, visible)
 
 
 class LearnedASEntmax(nn.Module):
@@ -81,22 +105,29 @@ class LearnedASEntmax(nn.Module):
 
     def __init__(self, heads: int, width: int | None = None, alpha: float = 1.5) -> None:
         super().__init__()
+        _checks.whole("heads", heads, least=1)
+        _checks.number("alpha", alpha, low=1.0, high=2.0)
         self.alpha = alpha
         self.heads = heads
         self.projection = None if width is None else nn.Linear(width, 2 * heads, bias=False)
         self.free = None if width is not None else nn.Parameter(torch.zeros(2, heads))
 
+    @property
+    def normalizer(self) -> ASEntmax:
+        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        if self.free is None:
+            raise InputError("this module was made with `width`: pass the layer's input as `hidden`")
+        return self._with(self.free[:, :, None])
+
+    def _with(self, raw: Tensor) -> ASEntmax:
+        return ASEntmax(self.alpha, functional.softplus(raw[0]), 2 * raw[1].tanh())
+
     def forward(self, logits: Tensor, visible: Tensor | None = None, hidden: Tensor | None = None) -> Tensor:
         """Weights of the logits (..., heads, query, key); `hidden` is (..., query, width)."""
-        if self.projection is not None:
-            if hidden is None:
-                raise InputError("this module was made with `width`: pass the layer's input as `hidden`")
-            raw = self.projection(hidden).unflatten(-1, (2, self.heads))  # (..., query, 2, heads)
-            raw = raw.movedim(-2, 0).mT  # (2, ..., heads, query)
-        else:
-            assert self.free is not None
-            raw = self.free[:, :, None]
-        return asentmax(logits, visible, alpha=self.alpha, beta=functional.softplus(raw[0]), gamma=2 * raw[1].tanh())
+        if self.projection is None or hidden is None:
+            return self.normalizer.weights(logits, visible)
+        raw = self.projection(hidden).unflatten(-1, (2, self.heads))  # (..., query, 2, heads)
+        return self._with(raw.movedim(-2, 0).mT).weights(logits, visible)  # (2, ..., heads, query)
 
 
 class LearnedLipmax(nn.Module):
@@ -108,9 +139,10 @@ class LearnedLipmax(nn.Module):
 
     def __init__(self, heads: int, kappa: float = 1.0, cap: float = 4.0, alpha: float = 2.0) -> None:
         super().__init__()
-        if not kappa > 0:
-            raise InputError(f"kappa must be positive, received {kappa}")
-        self.raw_kappa = nn.Parameter(torch.full((heads,), _inverse_softplus(kappa)))
+        _checks.number("kappa", kappa, above=0.0)
+        _checks.number("cap", cap, above=0.0)
+        _checks.number("alpha", alpha, low=1.5, high=2.0)
+        self.raw_kappa = _per_head(heads, _inverse_softplus(kappa))
         self.cap = cap
         self.alpha = alpha
 
@@ -124,6 +156,11 @@ class LearnedLipmax(nn.Module):
         """Cosines of queries (..., query, size) and keys (..., key, size): (..., query, key) in [-1, 1]."""
         return functional.normalize(query, dim=-1) @ functional.normalize(key, dim=-1).mT
 
+    @property
+    def normalizer(self) -> Lipmax:
+        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        return Lipmax(self.alpha, self.kappa[:, None], self.cap)
+
     def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Weights of the logits (..., heads, query, key)."""
-        return lipmax(logits, visible, alpha=self.alpha, kappa=self.kappa[:, None], cap=self.cap)
+        return self.normalizer.weights(logits, visible)

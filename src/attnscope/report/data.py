@@ -134,7 +134,8 @@ def _text(shown: Shown | None, order: pl.DataFrame) -> dict[str, Any] | None:
     count = max(_LEAST_WEIGHTS, min(_MOST_WEIGHTS, room))
     keys = ["layer", "head"]
     lists = (
-        shown.weights.sort(*keys, "weight", descending=[False, False, True], maintain_order=True)
+        shown.weights.filter(pl.col("key") < len(shown.texts))  # keys of another input have no token here
+        .sort(*keys, "weight", descending=[False, False, True], maintain_order=True)
         .group_by(keys, maintain_order=True)
         .agg(pl.col("key").head(count), pl.col("weight").round_sig_figs(3).head(count), pl.col("position").first())
     )

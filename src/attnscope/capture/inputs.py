@@ -1,0 +1,33 @@
+"""The inputs that a model gets: windows of a text, with the special tokens that belong to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnscope.capture.text import Text, tokenize, windows
+from attnscope.errors import InputError
+
+if TYPE_CHECKING:
+    from attnscope.capture.models import Model
+
+
+def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens that a tokenizer puts before and behind a text."""
+    inner = tokenize(tokenizer, Text("a", "probe"))
+    full = list(tokenizer("a")["input_ids"])
+    start = next(i for i in range(len(full)) if full[i : i + len(inner)] == inner)
+    return full[:start], full[start + len(inner) :]
+
+
+def window_tokens(model: Model, tokens: list[int], size: int, count: int, bos: bool, source: str) -> list[list[int]]:
+    """The tokens of each window: with the begin token if asked for, without those that an encoder adds itself."""
+    if not model.causal:
+        if bos:
+            raise InputError(f"--bos: {model.name} is an encoder with special tokens of its own; leave --bos out")
+        before, behind = special_tokens(model.tokenizer)
+        return windows(tokens, size - len(before) - len(behind), count, source)
+    if not bos:
+        return windows(tokens, size, count, source)
+    if model.tokenizer.bos_token_id is None:
+        raise InputError(f"--bos: the tokenizer of {model.name} has no begin token; leave --bos out")
+    return [[model.tokenizer.bos_token_id, *window] for window in windows(tokens, size - 1, count, source)]

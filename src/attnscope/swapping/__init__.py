@@ -1,0 +1,13 @@
+"""Replace the normalizer in a loaded model, or what single heads do, and see what follows.
+
+>>> with attnscope.swap(model, "entmax15", layers=[3]):
+...     model.generate(ids)
+>>> with attnscope.swapping.intervene(model, {(3, 5): first_key}):
+...     loss = model(ids, labels=ids).loss
+"""
+
+from attnscope.swapping.changes import Swap, intervene, swap
+from attnscope.swapping.interventions import first_key, mean_outputs, sink_and_last, top_share
+from attnscope.swapping.storage import load, restore
+
+__all__ = ["Swap", "first_key", "intervene", "load", "mean_outputs", "restore", "sink_and_last", "swap", "top_share"]

@@ -1,0 +1,175 @@
+"""Replace the normalizer of a model, or what single heads do, for a while or for good.
+
+    >>> with attnscope.swap(model, "ssmax"):
+    ...     loss = model(ids, labels=ids).loss
+    >>> change = attnscope.swap(model, LearnedSSMax, layers=range(4))  # until change.undo()
+
+The model's configuration keeps its kernel's name, so masks and caches are built as always; heads that are not
+replaced keep the model's own attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attnscope.errors import InputError
+from attnscope.swapping import storage
+from attnscope.swapping.layout import Site, sites
+from attnscope.swapping.replacement import Entry, change, unchange
+from attnscope.swapping.rules import check, rule_for
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from torch import Tensor, nn
+
+    Selection = int | Iterable[int] | None
+    Intervention = Callable[[Tensor, Tensor], Tensor] | Tensor
+
+
+class Swap:
+    """A change to a model: a context manager, and `undo()` for one that was meant to last."""
+
+    def __init__(self, model: nn.Module, made: Iterable[tuple[Site, Entry]]) -> None:
+        self.model = model
+        self._made = [(site, change(site.module, site.heads, entry), entry) for site, entry in made]
+        storage.record(model)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """What the swapped normalizers have to learn."""
+        return [p for rule in self.rules.values() if isinstance(rule, torch.nn.Module) for p in rule.parameters()]
+
+    @property
+    def rules(self) -> dict[tuple[str, tuple[int, ...]], Any]:
+        """What weighs the rows of the changed heads, by the attention module's name and its heads."""
+        return {(site.name, entry.heads): entry.rule for site, _, entry in self._made if entry.output is None}
+
+    def undo(self) -> None:
+        """Take the change back; other changes to the model stay. A second call does nothing."""
+        for site, key, entry in self._made:
+            unchange(site.module, key, entry)
+        storage.record(self.model)
+
+    def __enter__(self) -> Swap:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+
+def swap(model: nn.Module, normalizer: Any, layers: Selection = None, heads: Selection = None) -> Swap:
+    """Replace the normalizer of a loaded model, in all heads or in some.
+
+    `normalizer` is a name with settings (`"entmax:alpha=1.3"`), a `Normalizer`, a learnable module or its class
+    (`LearnedSSMax`: each layer gets its own, made for its number of heads), any function of (logits, visible), or a
+    mapping `{layer: normalizer}`, `{(layer, head): normalizer}`.
+
+    The change holds until `undo()` is called, or to the end of a `with` block. A later swap goes on top of an earlier
+    one in the heads that it names.
+    """
+    return Swap(
+        model,
+        [
+            (site, Entry(chosen, _rule(given, site, chosen), lasting=True))
+            for site, given, chosen in _chosen(sites(model), normalizer, layers, heads)
+        ],
+    )
+
+
+def intervene(model: nn.Module, rules: Mapping[tuple[int, int], Intervention]) -> Swap:
+    """Replace what single heads do: `{(layer, head): rule}`.
+
+    A rule is a function of (logits, visible), both (batch, heads, rows, keys) with -inf on hidden keys, that gives
+    the weights; or a vector (dims,) that the head puts out in every row. Other heads keep the model's own kernel.
+    Keys are in the order of the window, from the first on; the last ones are left out where no row of a block
+    sees them. Nothing of it is saved with the model.
+    """
+    made = []
+    for site, given, chosen in _chosen(sites(model), rules, None, None):
+        if isinstance(given, torch.Tensor):
+            if given.shape != (site.dims,):
+                shape = tuple(given.shape)
+                raise InputError(
+                    f"a head of {site.name} puts out {site.dims} numbers; received a vector of shape {shape}"
+                )
+            made.append((site, Entry(chosen, output=given.detach())))
+        else:
+            made.append((site, Entry(chosen, _rule(given, site, chosen))))
+    return Swap(model, made)
+
+
+def _rule(given: Any, site: Site, heads: tuple[int, ...]) -> Any:
+    rule = rule_for(given, len(heads))
+    device = next((p.device for p in site.module.parameters()), torch.device("cpu"))
+    if isinstance(rule, torch.nn.Module):
+        rule.to(device).train(site.module.training)
+    check(rule, len(heads), device)
+    return rule
+
+
+def _chosen(
+    found: list[Site], normalizer: Any, layers: Selection, heads: Selection
+) -> Iterator[tuple[Site, Any, tuple[int, ...]]]:
+    """What each attention module's heads are given, heads that are given the same together."""
+    if isinstance(normalizer, Mapping):
+        if layers is not None or heads is not None:
+            raise InputError("a mapping names its layers and heads itself; leave layers= and heads= out")
+        given = {_place(key): value for key, value in normalizer.items()}
+    else:
+        chosen_heads = [None] if heads is None else _numbers("heads", heads)
+        chosen_layers = {site.layer for site in found} if layers is None else _numbers("layers", layers)
+        given = {(layer, head): normalizer for layer in chosen_layers for head in chosen_heads}
+    _refuse_unknown(found, given)
+    for site in found:
+        own: dict[int, Any] = {}
+        for head in range(site.heads):
+            for place in ((site.layer, head), (site.layer, None)):
+                if place in given:
+                    own[head] = given[place]
+                    break
+        while own:
+            value = next(iter(own.values()))
+            together = tuple(head for head, other in own.items() if other is value or _same_name(other, value))
+            yield site, value, together
+            own = {head: other for head, other in own.items() if head not in together}
+
+
+def _place(key: Any) -> tuple[int, int | None]:
+    if isinstance(key, int):
+        return key, None
+    if isinstance(key, tuple) and len(key) == 2 and all(isinstance(part, int) for part in key):
+        return key
+    raise InputError(f"a mapping's keys are a layer or (layer, head); received {key!r}")
+
+
+def _same_name(a: Any, b: Any) -> bool:
+    return isinstance(a, str) and isinstance(b, str) and a == b
+
+
+def _numbers(name: str, selection: Any) -> list[int]:
+    chosen = [selection] if isinstance(selection, int) else list(selection)
+    if not chosen or any(not isinstance(n, int) or isinstance(n, bool) for n in chosen):
+        raise InputError(f"{name} takes whole numbers; received {selection!r}")
+    return chosen
+
+
+def _refuse_unknown(found: list[Site], given: Mapping[tuple[int, int | None], Any]) -> None:
+    heads: dict[int, int] = {}
+    for site in found:
+        heads[site.layer] = max(site.heads, heads.get(site.layer, 0))
+    for layer, head in given:
+        if layer not in heads:
+            raise InputError(f"no layer {layer} with attention; the model has {_listed(sorted(heads))}")
+        if head is not None and not 0 <= head < heads[layer]:
+            raise InputError(f"no head {head} in layer {layer}; it has heads 0 to {heads[layer] - 1}")
+
+
+def _listed(numbers: list[int]) -> str:
+    run = numbers == list(range(numbers[0], numbers[-1] + 1))
+    return f"{numbers[0]} to {numbers[-1]}" if run else ", ".join(map(str, numbers))

@@ -1,0 +1,87 @@
+"""Rules to put in the place of a head's weights, and the mean of what heads put out.
+
+Each rule keeps some of a row's visible keys and gives them the softmax of their logits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from attnscope.capture.huggingface import observed
+from attnscope.normalizers import softmax
+from attnscope.swapping.layout import sites
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from jaxtyping import Bool, Float
+    from torch import Tensor, nn
+
+    from attnscope.capture.attention import AttentionCall
+
+
+def first_key(
+    logits: Float[Tensor, "*batch keys"], visible: Bool[Tensor, "*batch keys"]
+) -> Float[Tensor, "*batch keys"]:
+    """All weight on the first visible key."""
+    first = visible & (visible.cumsum(-1) == 1)
+    return first.to(logits.dtype)
+
+
+def sink_and_last(count: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Softmax over the first visible key and the last `count`."""
+
+    def rule(logits: Tensor, visible: Tensor) -> Tensor:
+        place = visible.cumsum(-1)
+        length = place[..., -1:]
+        return softmax(logits, visible & ((place == 1) | (place > length - count)))
+
+    return rule
+
+
+def top_share(share: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """Softmax over the largest logits of a row, the given share of its visible keys, at least one."""
+
+    def rule(logits: Tensor, visible: Tensor) -> Tensor:
+        length = visible.sum(-1, keepdim=True)
+        kept = (length * share).ceil().long().clamp(min=1)
+        order = logits.masked_fill(~visible, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+        ranks = torch.arange(order.shape[-1], device=order.device).expand_as(order)
+        rank = torch.empty_like(order).scatter_(-1, order, ranks)
+        return softmax(logits, visible & (rank < kept))
+
+    return rule
+
+
+def mean_outputs(
+    model: nn.Module, inputs: Iterable[dict[str, Tensor]]
+) -> dict[tuple[int, int], Float[Tensor, " dims"]]:
+    """The mean of what every head puts out, over all rows of these inputs: vectors to intervene with.
+
+    A row that sees nothing (padding) is left out.
+    """
+    layer = {site.module: site.layer for site in sites(model)}
+    totals: dict[int, Tensor] = {}
+    counts: dict[int, Tensor] = {}
+
+    def add(call: AttentionCall) -> None:
+        output = call.own()[0].double()
+        if call.mask is None:
+            seen = torch.ones(output.shape[0], output.shape[1], 1, 1, dtype=torch.bool, device=output.device)
+        else:
+            mask = call.mask if call.mask.dtype == torch.bool else call.mask > torch.finfo(call.mask.dtype).min / 2
+            seen = mask.any(-1).any(1)[..., None, None].expand(output.shape[0], output.shape[1], 1, 1)
+        number = layer[call.module]
+        totals[number] = totals.get(number, 0) + torch.where(seen, output, 0).sum((0, 1))
+        counts[number] = counts.get(number, 0) + seen.sum()
+
+    with torch.no_grad(), observed(model, add):
+        for batch in inputs:
+            model(**batch)
+    return {
+        (number, head): totals[number][head] / counts[number]
+        for number in totals
+        for head in range(totals[number].shape[0])
+    }

@@ -1,0 +1,120 @@
+"""Which modules of a model call the attention interface, found by running it once on a few tokens.
+
+The run also proves, layer by layer, that attention in blocks with softmax gives what the model's own kernel gives.
+A family that computes anything else is refused by name before its attention is replaced.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attnscope.capture.huggingface import probed
+from attnscope.capture.vectors import VectorSource
+from attnscope.errors import InputError, ModelError
+from attnscope.normalizers import Softmax
+from attnscope.swapping.blocks import attend
+from attnscope.swapping.rules import weigher_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from attnscope.capture.attention import AttentionCall
+
+IMPLEMENTATIONS = ("eager", "sdpa")
+# Twenty times the error of one product in the type; what a different formula does is far larger.
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention module of a model."""
+
+    module: nn.Module
+    name: str
+    layer: int
+    heads: int
+    dims: int  # of what a head puts out
+
+
+_known: weakref.WeakKeyDictionary[nn.Module, tuple[str, list[Site]]] = weakref.WeakKeyDictionary()
+
+
+def sites(model: nn.Module) -> list[Site]:
+    """The attention modules of a model in the order in which they run."""
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(model, "dummy_inputs"):
+        raise InputError(f"swap takes a transformers model; received a {type(model).__name__}")
+    state = str(getattr(config, "_attn_implementation", None))
+    known = _known.get(model)
+    if known is None or known[0] != state:
+        known = _known[model] = state, _probe(model)
+    return known[1]
+
+
+def _probe(model: Any) -> list[Site]:
+    names = {module: name for name, module in model.named_modules()}
+    source = VectorSource(model, "value")
+    found: dict[nn.Module, Site] = {}
+
+    def look(call: AttentionCall) -> None:
+        _check(call, str(model.config.model_type))
+        layer = source.layer(call.module, len(found))
+        site = Site(call.module, names[call.module], layer, call.query.shape[1], call.value.shape[-1])
+        found.setdefault(call.module, site)
+
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), probed(model, look):
+            model(**_inputs(model))
+    except ModelError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(f"cannot run {_named(model)} on a few tokens to find its attention: {reason}") from error
+    finally:
+        model.train(training)
+    if not found:
+        raise ModelError(
+            f"{_named(model)} does not use transformers' attention interface; attnscope cannot swap its normalizer"
+        )
+    return list(found.values())
+
+
+def _inputs(model: Any) -> dict[str, torch.Tensor]:
+    config = model.config.get_text_config()
+    if model.main_input_name == "pixel_values":
+        size = model.config.image_size
+        height, width = (size, size) if isinstance(size, int) else size
+        return {"pixel_values": torch.zeros(1, model.config.num_channels, height, width, device=model.device)}
+    vocabulary = getattr(config, "vocab_size", None) or 1
+    # Without its masks: a row that sees nothing is uniform to some kernels and zero to others.
+    return {
+        name: value.to(model.device) % vocabulary
+        for name, value in model.dummy_inputs.items()
+        if name.endswith("input_ids")
+    }
+
+
+def _check(call: AttentionCall, family: str) -> None:
+    """Refuse a call whose output attention in blocks cannot reproduce."""
+    if call.kernel not in IMPLEMENTATIONS:
+        raise ModelError(
+            f"the model runs with {call.kernel} attention; swap needs eager or sdpa: load it with "
+            "attn_implementation='sdpa'"
+        )
+    own = call.own()[0]
+    mine = attend(call, None, weigher_of(Softmax()), with_weights=False)[0]
+    if own.shape != mine.shape or (own - mine).abs().max() > _TOLERANCE[own.dtype] * own.abs().max().clamp(min=1):
+        raise ModelError(
+            f"{type(call.module).__name__} ({family}) does more than softmax attention; attnscope cannot rebuild its "
+            "output and will not swap its normalizer"
+        )
+
+
+def _named(model: Any) -> str:
+    return f"{type(model).__name__} ({model.config.model_type})"

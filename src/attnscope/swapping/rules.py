@@ -1,0 +1,118 @@
+"""From what a user gives for a normalizer to how a layer's heads get their weights.
+
+A normalizer is given as
+
+- a name with settings, `"ssmax"` or `"entmax:alpha=1.3"`;
+- a `Normalizer`;
+- a module with something to learn, copied for each layer: `LearnedSSMax(heads)`;
+- a function that makes one from a number of heads: `LearnedSSMax` itself;
+- any function of (logits, visible) to weights, both (batch, heads, rows, keys); it sees the keys and not the sinks.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from attnscope.errors import InputError
+from attnscope.normalizers import (
+    LearnedASEntmax,
+    LearnedEntmax,
+    LearnedLipmax,
+    LearnedSink,
+    LearnedSSMax,
+    MappedNormalizer,
+    Normalizer,
+    Tempered,
+    parse,
+)
+from attnscope.normalizers._autograd import apply_map
+from attnscope.normalizers._rows import lengths, prepare
+from attnscope.swapping.blocks import Weigher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    Rule = Normalizer | nn.Module | Callable[[Tensor, Tensor | None], Tensor]
+
+LEARNED = (LearnedSSMax, LearnedSink, LearnedEntmax, LearnedASEntmax, LearnedLipmax)
+
+
+def rule_for(given: Any, heads: int) -> Rule:
+    """What weighs the rows of this many heads of one layer; modules are the layer's own."""
+    if isinstance(given, str):
+        return parse(given)
+    if isinstance(given, type) and issubclass(given, Normalizer):
+        return given()
+    rule = given
+    if isinstance(given, nn.Module):
+        rule = copy.deepcopy(given)
+    elif not isinstance(given, Normalizer) and callable(given) and _makes_modules(given):
+        rule = given(heads)
+    if not isinstance(rule, Normalizer) and not callable(rule):
+        raise InputError(
+            f"a normalizer is a name, a Normalizer, a module or a function of (logits, visible); received {given!r}"
+        )
+    if isinstance(rule, LearnedASEntmax) and rule.projection is not None:
+        raise InputError(
+            "LearnedASEntmax with `width` needs the layer's input, which no attention kernel sees; leave it out"
+        )
+    return rule
+
+
+def _makes_modules(given: Callable[..., Any]) -> bool:
+    """Whether it is called with a number of heads: a module class, or a function of one required argument."""
+    if isinstance(given, type):
+        return issubclass(given, nn.Module)
+    try:
+        parameters = inspect.signature(given).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) == 1
+
+
+def weigher_of(rule: Rule) -> Weigher:
+    """The rule as the blocks call it."""
+    if isinstance(rule, Normalizer):
+        return Weigher(lambda logits, _, sinks: normalized(rule, logits, sinks))
+    if isinstance(rule, LEARNED):
+        return Weigher(lambda logits, _, sinks: normalized(rule.normalizer, logits, sinks))
+    return Weigher(lambda logits, visible, _: rule(logits, visible), wants_mask=True)
+
+
+def normalized(normalizer: Normalizer, logits: Tensor, sinks: Tensor | None) -> Tensor:
+    """The normalizer's weights; a sink is one more key, which has no value and does not count in the length."""
+    if sinks is None:
+        return normalizer.weights(logits)
+    if isinstance(normalizer, Tempered):
+        return normalized(normalizer.inner, logits / normalizer.temperature, sinks / normalizer.temperature)
+    extended = torch.cat([logits, sinks[:, None, None].to(logits.dtype).expand(*logits.shape[:-1], 1)], -1)
+    if isinstance(normalizer, MappedNormalizer):
+        z, _ = prepare(extended, None)
+        m = normalizer.row_map(lengths(z[..., :-1], None)).fit(z)
+        return apply_map(m.kind, z, None, m.scale, m.alpha, m.sink, m.k)[..., :-1].to(logits.dtype)
+    return normalizer.weights(extended)[..., :-1]
+
+
+def check(rule: Rule, heads: int, device: torch.device) -> None:
+    """Try the rule on a few rows of this many heads, so that what does not fit is refused at once."""
+    logits = torch.linspace(-1, 1, 15 * heads, device=device).view(1, heads, 3, 5)
+    logits = logits.masked_fill(torch.ones(3, 5, dtype=torch.bool, device=device).triu(1), -torch.inf)
+    weigher = weigher_of(rule)
+    name = rule.__name__ if inspect.isfunction(rule) else type(rule).__name__
+    try:
+        with torch.no_grad():
+            weights = weigher.weigh(logits, logits != -torch.inf if weigher.wants_mask else None, None)
+    except (InputError, RuntimeError) as error:
+        raise InputError(f"{name} does not fit logits of {heads} heads: {error}") from error
+    if not isinstance(weights, torch.Tensor) or weights.shape != logits.shape:
+        got = tuple(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__
+        raise InputError(f"{name} gave {got} for logits of shape {tuple(logits.shape)}; it must keep their shape")
+    if (weights[logits == -torch.inf] != 0).any():
+        raise InputError(f"{name} gives weight to keys that are not visible")

@@ -1,0 +1,175 @@
+"""A swapped model on disk: what was swapped is in its configuration, what was learned among its weights.
+
+`save_pretrained` writes both without knowing of it. `restore` puts a swap back on a model that was loaded from such
+a folder; `load` loads and restores in one call.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from attnscope import normalizers
+from attnscope.capture.huggingface import RECORD, REPLACEMENT
+from attnscope.errors import ModelError
+from attnscope.normalizers import (
+    LearnedASEntmax,
+    LearnedEntmax,
+    LearnedLipmax,
+    LearnedSink,
+    LearnedSSMax,
+    Normalizer,
+    Tempered,
+)
+from attnscope.swapping.layout import sites
+from attnscope.swapping.replacement import Entry, change, replacement_of
+from attnscope.swapping.rules import LEARNED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+# The arguments that make a learnable module of the same shape anew; what it learned is among the weights.
+_SHAPES: dict[type[nn.Module], Callable[[Any], dict[str, Any]]] = {
+    LearnedSSMax: lambda m: {"heads": len(m.s), "b": None if m.b is None else 0.0},
+    LearnedSink: lambda m: {"heads": len(m.sink)},
+    LearnedEntmax: lambda m: {"heads": len(m.raw_alpha)},
+    LearnedASEntmax: lambda m: {"heads": m.heads, "alpha": m.alpha},
+    LearnedLipmax: lambda m: {"heads": len(m.raw_kappa), "cap": m.cap, "alpha": m.alpha},
+}
+
+
+def record(model: nn.Module) -> None:
+    """Write what is swapped now to the model's configuration, or remove what an undone swap left there."""
+    entries = [
+        {"module": name, "key": key, "heads": list(entry.heads), "normalizer": _described(entry.rule)}
+        for name, module in model.named_modules()
+        if (own := replacement_of(module)) is not None
+        for key, entry in own.entries.items()
+        if entry.lasting
+    ]
+    config: Any = model.config
+    if entries:
+        setattr(config, RECORD, entries)
+    elif hasattr(config, RECORD):
+        delattr(config, RECORD)
+
+
+def load(source: str | Path, *, custom: Mapping[str, Any] | None = None, cls: Any = None, **options: Any) -> Any:
+    """Load a swapped model that was saved by `save_pretrained`, from a folder or a hub.
+
+    `cls` is the class to load it with (default: `AutoModelForCausalLM`), `options` are those of `from_pretrained`.
+    """
+    import transformers
+
+    from attnscope.capture.models import quiet
+
+    loader = transformers.AutoModelForCausalLM if cls is None else cls
+    with quiet():  # it would report the normalizers' parameters, which `restore` reads, as unexpected
+        model = loader.from_pretrained(source, **options)
+    restore(model, source, custom=custom, revision=options.get("revision"))
+    return model
+
+
+def restore(
+    model: Any, source: str | Path, *, custom: Mapping[str, Any] | None = None, revision: str | None = None
+) -> None:
+    """Put the swap that a model's configuration records back on it; `source` is where it was loaded from.
+
+    `custom` gives normalizers that are not attnscope's own by the name under which they were recorded.
+    """
+    entries = getattr(model.config, RECORD, None)
+    if not entries:
+        raise ModelError(f"{str(source)!r} records no swap in its configuration; load it with from_pretrained")
+    found = sites(model)
+    learned: dict[str, Path] | None = None
+    for entry in entries:
+        name = entry["module"]
+        site = next((s for s in found if f".{s.name}".endswith(f".{name}") or name.endswith(f".{s.name}")), None)
+        if site is None:
+            raise ModelError(f"{str(source)!r} records a swap in {name}, which {type(model).__name__} does not have")
+        rule = _rebuilt(entry["normalizer"], custom or {})
+        if isinstance(rule, nn.Module):
+            learned = _learned(str(source), revision) if learned is None else learned
+            rule.load_state_dict(_state(learned, name, entry["key"], str(source)))
+            rule.to(next(site.module.parameters()).device)
+            rule.train(site.module.training)
+        change(site.module, site.heads, Entry(tuple(entry["heads"]), rule, lasting=True), entry["key"])
+    record(model)
+
+
+def _learned(source: str, revision: str | None) -> dict[str, Path]:
+    """In which file each parameter of a replacement lies."""
+    index = _file(source, "model.safetensors.index.json", revision)
+    if index is not None:
+        names = json.loads(index.read_text("utf-8"))["weight_map"]
+        own = {name: file for name, file in names.items() if f".{REPLACEMENT}." in name}
+        return {name: path for name, file in own.items() if (path := _file(source, file, revision)) is not None}
+    weights = _file(source, "model.safetensors", revision)
+    if weights is None:
+        raise ModelError(f"{source!r} has no model.safetensors; save the swapped model with save_pretrained")
+    with safe_open(weights, "pt") as file:
+        return {name: weights for name in file.keys() if f".{REPLACEMENT}." in name}  # noqa: SIM118
+
+
+def _file(source: str, name: str, revision: str | None) -> Path | None:
+    """A file of a folder or of a hub's repository, or None if it is not there."""
+    from transformers.utils.hub import cached_file
+
+    found = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    return None if found is None else Path(found)
+
+
+def _state(learned: Mapping[str, Path], module: str, key: str, source: str) -> dict[str, torch.Tensor]:
+    """The parameters of one rule by their own names."""
+    ending = f".{module}.{REPLACEMENT}.rules.{key}."
+    state = {}
+    for name, path in learned.items():
+        _, found, parameter = f".{name}".partition(ending)
+        if found:
+            with safe_open(path, "pt") as file:
+                state[parameter] = file.get_tensor(name)
+    if not state:
+        raise ModelError(f"{source!r} holds no parameters of the normalizer in {module}; save the model again")
+    return state
+
+
+def _described(rule: Any) -> dict[str, Any]:
+    """A normalizer as JSON."""
+    if isinstance(rule, LEARNED):
+        return {"learned": type(rule).__name__, "settings": _SHAPES[type(rule)](rule)}
+    if isinstance(rule, Tempered):
+        return {"temperature": rule.temperature, "of": _described(rule.inner)}
+    if isinstance(rule, Normalizer) and rule.name in normalizers.names():
+        names: list[str] = [field.name for field in fields(rule)] if is_dataclass(rule) else []
+        values: dict[str, Any] = {name: getattr(rule, name) for name in names}
+        if all(isinstance(value, torch.Tensor | int | float | str | None) for value in values.values()):
+            return {"name": rule.name, "settings": {name: _value(value) for name, value in values.items()}}
+    kind = rule if hasattr(rule, "__qualname__") else type(rule)
+    return {"custom": f"{kind.__module__}.{kind.__qualname__}"}
+
+
+def _value(value: Any) -> Any:
+    return {"tensor": value.tolist()} if isinstance(value, torch.Tensor) else value
+
+
+def _rebuilt(description: dict[str, Any], custom: Mapping[str, Any]) -> Any:
+    if "learned" in description:
+        return getattr(normalizers, description["learned"])(**description["settings"])
+    if "temperature" in description:
+        return normalizers.Tempered(_rebuilt(description["of"], custom), description["temperature"])
+    if "name" in description:
+        settings = {
+            name: torch.tensor(value["tensor"]) if isinstance(value, dict) else value
+            for name, value in description["settings"].items()
+        }
+        return normalizers.get(description["name"], **settings)
+    name = description["custom"]
+    if name not in custom:
+        raise ModelError(f"the swap uses {name}, which is not attnscope's own; pass custom={{{name!r}: ...}}")
+    return custom[name]

@@ -1,0 +1,110 @@
+"""What a scan must never do: build a matrix of keys by keys, leak, depend on threads, or disturb another scan."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import pytest
+import torch
+from models import build
+from polars.testing import assert_frame_equal
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers.modeling_utils import AttentionInterface
+
+from attnscope.scanning import Step, scan
+
+LONG = "A longer text, of which no two parts are quite the same: {}. "
+
+
+@pytest.fixture
+def long_text() -> str:
+    return "".join(LONG.format(number**2) for number in range(60))
+
+
+class Largest(TorchDispatchMode):
+    """Notes the largest tensor that any operation makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        storages = {
+            leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes() // leaf.element_size()
+            for leaf in tree_leaves(result)
+            if isinstance(leaf, torch.Tensor)
+        }
+        self.elements = max(self.elements, *storages.values(), 0, 0)
+        return result
+
+
+@pytest.mark.parametrize("rows", ["last", "all"])
+def test_nothing_of_heads_by_keys_by_keys_is_ever_allocated(rows: Any, tokenizer: Any, long_text: str) -> None:
+    """Fault 16."""
+    model = build("llama-gqa")
+    length, heads = (512, 6) if rows == "last" else (192, 6)
+    with Largest() as seen:
+        scan(model, long_text, tokenizer=tokenizer, length=length, rows=rows, top_n=[1, 5], memory_budget="512KB")
+    assert seen.elements > length  # something was noted
+    assert seen.elements < heads * length * length / 2
+
+
+def test_two_scans_in_two_threads_do_not_meet(tokenizer: Any, long_text: str) -> None:
+    """Fault 17."""
+    models = [build("gpt2"), build("llama-gqa")]
+    alone = [scan(model, long_text, tokenizer=tokenizer, length=31, windows=3, top_n=[3]) for model in models]
+    together: list[Any] = [None, None]
+
+    def work(index: int) -> None:
+        together[index] = scan(models[index], long_text, tokenizer=tokenizer, length=31, windows=3, top_n=[3])
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result, expected in zip(together, alone, strict=True):
+        assert_frame_equal(result.rows, expected.rows)
+        assert_frame_equal(result.topn, expected.topn)
+
+
+def test_an_exception_leaves_model_and_registry_as_they_were(tokenizer: Any, long_text: str) -> None:
+    """Fault 17."""
+    model = build("gpt2").train()
+    before = dict(AttentionInterface._global_mapping)
+
+    def fail(step: Step) -> None:
+        raise KeyError(step.layer)
+
+    with pytest.raises(KeyError):
+        scan(model, long_text, tokenizer=tokenizer, length=31, top_n=[3], vectors="hidden", progress=fail)
+    assert AttentionInterface._global_mapping == before
+    assert model.training
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+
+
+def test_the_number_of_threads_changes_nothing_beyond_rounding(tokenizer: Any, long_text: str) -> None:
+    """Fault 15."""
+    model = build("llama-gqa").double()
+    one = scan(model, long_text, tokenizer=tokenizer, length=67, rows=9, top_n=[3])
+    torch.set_num_threads(2)
+    two = scan(model, long_text, tokenizer=tokenizer, length=67, rows=9, top_n=[3])
+    assert_frame_equal(one.rows, two.rows, rel_tol=1e-9)
+    assert_frame_equal(one.topn, two.topn, rel_tol=1e-9)
+
+
+def test_windows_leave_no_tensors_behind(tokenizer: Any, long_text: str) -> None:
+    """Fault 17: what is alive after a window is alive after the first, too."""
+    model = build("gpt2")
+    alive: list[int] = []
+
+    def count(step: Step) -> None:
+        if step.layer == 0:
+            gc.collect()
+            alive.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
+
+    scan(model, long_text, tokenizer=tokenizer, length=9, windows=12, top_n=[3], progress=count)
+    assert len(alive) == 12
+    assert max(alive[1:]) <= alive[1]
