@@ -37,6 +37,7 @@ _SCRIPTS = (
     "findings.js",
     "list.js",
     "compare.js",
+    "claims.js",
     "main.js",
 )
 

@@ -116,19 +116,6 @@ function drawModel() {
   byId("model").replaceChildren(element("h2", { id: "model-title" }, "The whole model as the text grows"), element("div", { class: "charts wide" }, made));
 }
 
-/** The paper's claims as an audit or a reproduction found them, if the run carries any. */
-function drawClaims() {
-  const claims = runs[0].data.claims?.claims ?? [];
-  const section = byId("claims");
-  section.hidden = !claims.length;
-  if (!claims.length) return;
-  const lines = claims.map((claim) => element("tr", {}, element("th", { scope: "row" }, visible(claim.id ?? claim.claim ?? "")), element("td", { class: "words" }, visible(claim.place ?? "")), element("td", { class: "words" }, visible(claim.verdict ?? "")), element("td", { class: "words" }, visible(claim.note ?? claim.statement ?? claim.sentence ?? ""))));
-  section.replaceChildren(
-    element("h2", { id: "claims-title" }, "The paper's claims"),
-    element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ["claim", "place", "verdict", "note"].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, lines))),
-  );
-}
-
 function drawHow() {
   const { run } = runs[0].data;
   const { model, text, settings } = run;
