@@ -82,6 +82,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+        listening.listen()  # whoever reads the address may call at once
     except OSError as error:
         listening.close()
         reason = error.strerror or str(error)

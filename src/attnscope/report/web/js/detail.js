@@ -17,6 +17,8 @@ function drawDetail() {
   const limits = sharedLimits(shown);
   if (shown.length > 1) panel.append(differences(shown));
   panel.append(element("div", { class: "subjects" }, shown.map((subject) => subjectPanel(subject, limits))));
+  // Start each text where the head looks most.
+  for (const most of panel.querySelectorAll(".tokens .most")) most.parentElement.scrollTop = most.offsetTop - 60;
 }
 
 function subjectTitle({ run, i, group }) {

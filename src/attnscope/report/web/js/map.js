@@ -1,9 +1,11 @@
 // The map: every head of a run as a cell, colored by a measure or by state; arrow keys walk over it.
 
+const NARROW = 860; // below this width the panel stands under the map
+
 /** Cell sizes that suit the number of heads. */
 function cellSize(run) {
   const room = run.width > 24 ? 1000 : 380;
-  return { wide: Math.max(12, Math.min(34, Math.floor(room / run.width))), high: Math.max(10, Math.min(24, Math.floor(760 / run.layers.length))) };
+  return { wide: Math.max(12, Math.min(34, Math.floor(room / run.width))), high: Math.max(10, Math.min(24, Math.floor(600 / run.layers.length))) };
 }
 
 /** The heads of a layer from left to right: in their own order, or by the measure. */
@@ -91,7 +93,9 @@ function mapFigure(run) {
   if (run === runs[0]) drawn.id = "map";
   drawn.addEventListener("click", (event) => {
     const cell = event.target.closest(".cell");
-    if (cell) choose(run.layer(cell.dataset.i), run.head(cell.dataset.i));
+    if (!cell) return;
+    choose(run.layer(cell.dataset.i), run.head(cell.dataset.i));
+    if (innerWidth < NARROW) byId("panel").scrollIntoView({ behavior: "smooth" });
   });
   drawn.addEventListener("keydown", (event) => walk(event, run));
   drawn.addEventListener("pointerover", (event) => {

@@ -48,6 +48,7 @@ function tokenMark(text, key, weight, most, position) {
   if (weight !== undefined) {
     const depth = Math.min(1, Math.sqrt(weight / most));
     made.style.backgroundColor = `color-mix(in srgb, var(--shade) ${Math.round(8 + 72 * depth)}%, transparent)`;
+    if (weight === most) made.classList.add("most");
     if (depth > (themeName() === "dark" ? 0.8 : 0.55)) made.classList.add("deep");
   }
   return made;
