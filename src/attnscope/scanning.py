@@ -94,7 +94,7 @@ class ScanResult:
     @classmethod
     def load(cls, folder: str | Path) -> ScanResult:
         """Read a run that was saved before."""
-        return cls(*tables.load_run(Path(folder)), tables.load_shown(Path(folder)))
+        return cls(*tables.load_run(Path(folder)), shown=tables.load_shown(Path(folder)))
 
 
 def scan(
@@ -250,7 +250,7 @@ class _Scan:
         rows = pl.concat([part.rows for part in done])
         topn = pl.concat([part.topn for part in done])
         shown = tables.Shown(done[0].weights, *token_texts(self.model.tokenizer, plans[0][-1][0]))
-        return ScanResult(rows, topn, self._record(len(tokens), timings, [part.notes for part in done]), shown)
+        return ScanResult(rows, topn, self._record(len(tokens), timings, [part.notes for part in done]), shown=shown)
 
     def _window(
         self, number: int, forwards: list[tuple[list[int], tuple[int, ...]]], parts: tables.Parts | None

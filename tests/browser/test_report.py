@@ -38,7 +38,7 @@ def test_a_click_on_a_head_shows_its_numbers(opened: Open, reports: Path, result
     page.locator("#cell-0-2-4").click()
     assert page.locator(".subject h3").inner_text() == "Layer 2, head 4"
     tokens = result.rows.filter(layer=2, head=4, length=128, normalizer="own")["participation"].item()
-    assert f"about {round(tokens)}" in page.locator(".in-words").inner_text()
+    assert f"about {tokens:.3g} tokens" in page.locator(".in-words").inner_text()
     titles = page.locator(".subject .figure-title").all_inner_texts()
     assert len(titles) == 7  # text, five charts, what if
     assert page.locator(".what-if tbody tr").count() == 2
@@ -72,7 +72,7 @@ def test_heads_lengths_and_runs_are_compared(opened: Open, reports: Path) -> Non
     with page.expect_file_chooser() as chooser:
         page.locator("#compare").select_option("runs")
     chooser.value.set_files(reports / "judged.html")
-    page.wait_for_function("document.querySelectorAll('.map').length === 2")
+    page.locator(".map").nth(1).wait_for()
     assert [title[:2] for title in page.locator(".subject h3").all_inner_texts()] == ["A:", "B:"]
     assert "B minus A" in page.locator(".maps").inner_text()
     differences = page.locator(".differences tbody tr td:last-child").all_inner_texts()
@@ -83,7 +83,7 @@ def test_a_file_that_is_no_report_is_refused(opened: Open, reports: Path, tmp_pa
     page = opened((reports / "plain.html").as_uri())
     (tmp_path / "other.html").write_text('<script id="data">alert(1)</script>')
     page.locator("#other-file").set_input_files(tmp_path / "other.html")
-    page.wait_for_function("document.getElementById('status').textContent.includes('no report.html')")
+    page.locator("#status", has_text="no report.html").wait_for()
 
 
 def test_heads_are_filtered_and_sorted(opened: Open, reports: Path, result: ScanResult) -> None:

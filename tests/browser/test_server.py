@@ -28,14 +28,15 @@ def test_a_scan_is_started_watched_cancelled_and_taken_up(
         page.locator("#windows").fill("40")
         page.locator("#rows").fill("all")
         page.locator("#start").click()
-        page.wait_for_function("document.getElementById('progress-bar').value >= 4")
+        while page.locator("#progress-bar").evaluate("bar => bar.value") < 4:
+            page.wait_for_timeout(50)
         assert "window" in page.locator("#progress-words").inner_text()
         page.locator("#cancel").click()
-        page.wait_for_function("document.getElementById('status').textContent.includes('was cancelled')")
+        page.locator("#status", has_text="was cancelled").wait_for()
         stopped = page.locator(".runs tr", has_text="windows kept")
         assert stopped.count() == 1
         stopped.get_by_role("button", name="Go on").click()
-        page.wait_for_function("document.getElementById('status').textContent.includes('is finished')")
+        page.locator("#status", has_text="is finished").wait_for()
         assert page.locator(".runs tbody th a").count() == 3
 
         for name in ("one", "two"):

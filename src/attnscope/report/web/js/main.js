@@ -21,7 +21,7 @@ function drawTop() {
   const themes = select("theme", "Colors", [["", "as the system"], ["light", "light"], ["dark", "dark"]], document.documentElement.dataset.theme ?? "", setTheme);
   byId("top").replaceChildren(
     element("div", { class: "bar" }, brand, themes),
-    element("h1", {}, runs[0].name.split(/[\\/]/).at(-1)),
+    element("h1", {}, visible(run.model.name.split(/[\\/]/).filter(Boolean).at(-1) ?? run.model.name)),
     element("p", { class: "lead" }, facts),
   );
 }

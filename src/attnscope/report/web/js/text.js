@@ -29,7 +29,7 @@ function textPanel(run, i) {
   return element(
     "figure", { class: "text" },
     element("figcaption", {}, element("span", { class: "figure-title" }, "Where it looks"), saving),
-    element("p", { class: "figure-note" }, `One row: the token in the frame looks back at the text. The darker a token, the more weight it gets; shaded are the ${keys.length} largest weights, ${share(covered)} in all.`),
+    element("p", { class: "figure-note" }, `One row: the token in the frame looks back at the text. The stronger its color, the more weight a token gets; shaded are the ${keys.length} largest weights, ${share(covered)} in all.`),
     element("ol", { class: "largest" }, top),
     box,
   );
