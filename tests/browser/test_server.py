@@ -25,7 +25,7 @@ def test_a_scan_is_started_watched_cancelled_and_taken_up(
         page.locator("#model").fill(str(model_folder))
         page.locator("#pasted").fill(text * 4)
         page.locator("#length").fill("64")
-        page.locator("#windows").fill("40")
+        page.locator("#windows").fill("24")
         page.locator("#rows").fill("all")
         page.locator("#start").click()
         while page.locator("#progress-bar").evaluate("bar => bar.value") < 4:
@@ -34,10 +34,10 @@ def test_a_scan_is_started_watched_cancelled_and_taken_up(
         page.locator("#cancel").click()
         page.locator("#status", has_text="was cancelled").wait_for()
         stopped = page.locator(".runs tr", has_text="windows kept")
-        assert stopped.count() == 1
+        stopped.wait_for()
         stopped.get_by_role("button", name="Go on").click()
         page.locator("#status", has_text="is finished").wait_for()
-        assert page.locator(".runs tbody th a").count() == 3
+        page.locator(".runs tbody th a").nth(2).wait_for()
 
         for name in ("one", "two"):
             page.get_by_label(f"Choose {name} for comparison").check()

@@ -143,7 +143,7 @@ def test_a_scan_is_started_cancelled_taken_up_and_finished(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "runs").mkdir()
     with serving(tmp_path / "runs") as served:
-        form = {"model": str(model_folder), "pasted": text * 4, "length": "64", "windows": "32", "rows": "all"}
+        form = {"model": str(model_folder), "pasted": text * 4, "length": "64", "windows": "12", "rows": "all"}
         started = served.post("/api/scans", form)
         assert started.status == 202
         name = started.json()["name"]
@@ -154,7 +154,7 @@ def test_a_scan_is_started_cancelled_taken_up_and_finished(
         assert served.post(f"/api/scans/{name}/cancel").json()["state"] == "cancelled"
         (entry,) = served.ask("/api/runs").json()["runs"]
         assert entry["state"] == "stopped"
-        assert 1 <= entry["kept"] < entry["windows"] == 32
+        assert 1 <= entry["kept"] < entry["windows"] == 12
         assert served.ask(f"/run/{name}").status == 404
         assert served.post(f"/api/scans/{name}/resume").status == 202
         done = follow(served, name, lambda job: job["state"] != "running")
