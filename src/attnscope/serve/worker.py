@@ -35,11 +35,14 @@ def main(folder: Path) -> int:
 
 def _scan(folder: Path, request: dict[str, Any]) -> None:
     from attnscope.capture.text import Text, read_text
-    from attnscope.planning import row_choice
-    from attnscope.scanning import scan
 
     pasted = request.get("pasted")
     text = Text(pasted, "pasted text") if pasted else read_text(request.get("text"))
+
+    # These take seconds to load: a text that cannot be read is told before.
+    from attnscope.planning import row_choice
+    from attnscope.scanning import scan
+
     scan(
         request.get("model"),
         text,
