@@ -12,7 +12,7 @@ function drawDetail() {
   }
   panel.classList.toggle("two", shown.length > 1);
   if (view.compare === "heads" && shown.length < 2) {
-    panel.append(element("p", { class: "note" }, `Comparing with ${shown[0].run.title(shown[0].i)}: now choose the second head on the map.`));
+    panel.append(element("p", { class: "told" }, `Comparing with ${shown[0].run.title(shown[0].i)}: now choose the second head on the map.`));
   }
   const limits = sharedLimits(shown);
   if (shown.length > 1) panel.append(differences(shown));
