@@ -16,7 +16,7 @@ from attnscope.report.page import render
 from attnscope.scanning import ScanResult, scan
 
 # A machine under load may take its time; nothing here waits longer than it has to.
-PATIENCE = 60_000
+PATIENCE = 240_000
 HOSTILE = "</script><script>window.hacked=1</script>"
 
 
