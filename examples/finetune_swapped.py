@@ -3,8 +3,8 @@
     python examples/finetune_swapped.py --steps 40
 
 Learnable forms are used where there are any (ssmax learns s, lipmax learns kappa, one number for each head);
-entmax15 has nothing to learn. The model itself is trained along. The last windows of the text are kept out of
-training, and all figures are taken on them. Prints one JSON object.
+entmax15 has nothing to learn. The model itself is trained along. A few windows, spread over the text, are kept out
+of training, and all figures are taken on them. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -47,9 +47,11 @@ def finetune(subject: str, steps: int, length: int, rate: float, seed: int, held
     module: Any = model.module
     content = read_text(None)
     tokens = tokenize(model.tokenizer, content)
-    cut = len(tokens) - held_out * length
-    windows = [torch.tensor(tokens[cut + i * length : cut + (i + 1) * length]) for i in range(held_out)]
-    rest = Text(model.tokenizer.decode(tokens[cut:]), "the end of the sample text")
+    every = [torch.tensor(tokens[i : i + length]) for i in range(0, len(tokens) - length + 1, length)]
+    kept_out = {(2 * i + 1) * len(every) // (2 * held_out) for i in range(held_out)}
+    windows = [every[i] for i in sorted(kept_out)]
+    trained_on = [window for i, window in enumerate(every) if i not in kept_out]
+    rest = Text(model.tokenizer.decode(torch.cat(windows)), "windows of the sample text")
     given = SUBJECTS[subject]
     change = None if given is None else attnscope.swap(module, given)
 
@@ -64,8 +66,7 @@ def finetune(subject: str, steps: int, length: int, rate: float, seed: int, held
     started = time.perf_counter()
     for _ in range(steps):
         module.train()
-        places = [draws.randrange(cut - length) for _ in range(4)]
-        batch = torch.stack([torch.tensor(tokens[p : p + length]) for p in places])
+        batch = torch.stack(draws.sample(trained_on, min(4, len(trained_on))))
         optimizer.zero_grad()
         module(input_ids=batch, labels=batch).loss.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
