@@ -24,8 +24,9 @@ import torch
 
 from attnscope import __version__, tables
 from attnscope.capture.huggingface import observed
+from attnscope.capture.inputs import plain_windows, special_tokens
 from attnscope.capture.models import Model, load_model
-from attnscope.capture.text import Text, read_text, tokenize, windows
+from attnscope.capture.text import Text, read_text, tokenize
 from attnscope.capture.vectors import VectorKind, VectorSource
 from attnscope.errors import InputError, ModelError
 from attnscope.measure.rows import Rows, row_columns
@@ -222,7 +223,9 @@ class _Scan:
     def run(self, parts: tables.Parts | None) -> ScanResult:
         started = time.perf_counter()
         tokens = tokenize(self.model.tokenizer, self.text)
-        plans = [self._forwards(window) for window in self._windows(tokens)]
+        size, count, bos = self.settings.length, self.settings.windows, self.settings.bos
+        cut = plain_windows(self.model, self.text, tokens, size, count, bos)
+        plans = [self._forwards(window) for window in cut]
         done = [self._window(number, forwards, parts) for number, forwards in enumerate(plans)]
         timings = {
             "load_seconds": round(self.loading, 3),
@@ -256,30 +259,9 @@ class _Scan:
             parts.add(number, part)
         return part
 
-    def _windows(self, tokens: list[int]) -> list[list[int]]:
-        """The windows as the model sees them, special tokens included."""
-        tokenizer, size = self.model.tokenizer, self.settings.length
-        if not self.model.causal:
-            if self.settings.bos:
-                raise InputError(
-                    f"--bos: {self.model.name} is an encoder with special tokens of its own; leave --bos out"
-                )
-            inner = size - len(self._special[0]) - len(self._special[1])
-            return windows(tokens, inner, self.settings.windows, self.text.source)
-        if not self.settings.bos:
-            return windows(tokens, size, self.settings.windows, self.text.source)
-        if tokenizer.bos_token_id is None:
-            raise InputError(f"--bos: the tokenizer of {self.model.name} has no begin token; leave --bos out")
-        plain = windows(tokens, size - 1, self.settings.windows, self.text.source)
-        return [[tokenizer.bos_token_id, *window] for window in plain]
-
     @cached_property
     def _special(self) -> tuple[list[int], list[int]]:
-        """The special tokens that the model's tokenizer puts before and behind a text."""
-        inner = tokenize(self.model.tokenizer, Text("a", "probe"))
-        full = list(self.model.tokenizer("a")["input_ids"])
-        start = next(i for i in range(len(full)) if full[i : i + len(inner)] == inner)
-        return full[:start], full[start + len(inner) :]
+        return special_tokens(self.model)
 
     def _forwards(self, window: list[int]) -> list[tuple[list[int], tuple[int, ...]]]:
         """The inputs to run for a window, each with the positions of the rows wanted from it."""
