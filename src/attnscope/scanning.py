@@ -12,7 +12,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture.attention import AttentionCall
+    from attnscope.diagnosis.thresholds import Thresholds
 
 # Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
 _COPIES = 12
@@ -52,10 +53,11 @@ class Step(NamedTuple):
     window: int
     windows: int
     layer: int
+    doing: str = ""  # what goes on beside scanning
 
 
 Progress = Callable[[Step], None]
-"""Called after each layer."""
+"""Called after each layer, and after each step of a diagnosis."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class ScanResult:
     rows: pl.DataFrame
     topn: pl.DataFrame
     run: dict[str, Any]
+    findings: dict[str, Any] | None = None  # what a diagnosis found, if one was asked for
 
     @property
     def skipped_heads(self) -> list[dict[str, Any]]:
@@ -81,12 +84,13 @@ class ScanResult:
     def _write(self, place: Path) -> None:
         from attnscope.report.page import render
 
+        tables.save_findings(place, self.findings)
         tables.save_run(place, self.rows, self.topn, self.run, render(self.rows, self.topn, self.run))
 
     @classmethod
     def load(cls, folder: str | Path) -> ScanResult:
         """Read a run that was saved before."""
-        return cls(*tables.load_run(Path(folder)))
+        return cls(*tables.load_run(Path(folder)), findings=tables.load_findings(Path(folder)))
 
 
 def scan(
@@ -104,6 +108,9 @@ def scan(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
+    diagnose: bool = False,
+    verify: bool = False,
+    thresholds: Thresholds | None = None,
     out: str | Path | None = None,
     device: str = "cpu",
     dtype: str = "float32",
@@ -123,6 +130,9 @@ def scan(
     `normalizers` (`"entmax:alpha=1.3"`, or `Normalizer` objects) and `temperatures` are what-ifs: the weights they
     make of the very same logits are measured beside the model's own, in the same forward, with their label in the
     column `normalizer`.
+
+    With `diagnose`, every head is labeled on windows spread over the text, and `findings` says what follows; `verify`
+    also tries the labels inside the model (see `attnscope.diagnose`).
 
     With `out`, the results are saved there, window by window as they are finished: after an interruption the same
     call takes up where it stopped.
@@ -150,13 +160,32 @@ def scan(
             causal=model.causal,
         )
         job = _Scan(model, text, settings, progress, time.perf_counter() - started)
+        diagnosis = _diagnosis(job, verify, thresholds) if diagnose or verify else None
         if folder is None:
-            return job.run(None)
+            return _diagnosed(job.run(None), diagnosis)
         with tables.Parts(folder, job.identity()) as parts:
-            result = job.run(parts)
+            result = _diagnosed(job.run(parts), diagnosis)
             result._write(folder)
             parts.clear()
         return result
+
+
+def _diagnosis(job: _Scan, verify: bool, thresholds: Thresholds | None) -> Callable[[ScanResult], dict[str, Any]]:
+    """A diagnosis to run after the scan; what it cannot do is refused now."""
+    from attnscope.diagnosis.running import choose_windows, diagnose_windows
+
+    count = job.settings.windows if job.settings.windows > 1 else None
+    chosen = choose_windows(job.model, job.text, job.tokens, job.settings.length, count, job.settings.bos, verify)
+
+    def tell(doing: str, done: int, total: int) -> None:
+        if job.progress is not None:
+            job.progress(Step(done, total, 0, 1, 0, doing))
+
+    return lambda result: diagnose_windows(job.model, chosen, thresholds=thresholds, what_if=result.rows, progress=tell)
+
+
+def _diagnosed(result: ScanResult, diagnosis: Callable[[ScanResult], dict[str, Any]] | None) -> ScanResult:
+    return result if diagnosis is None else replace(result, findings=diagnosis(result))
 
 
 @dataclass
@@ -222,7 +251,7 @@ class _Scan:
 
     def run(self, parts: tables.Parts | None) -> ScanResult:
         started = time.perf_counter()
-        tokens = tokenize(self.model.tokenizer, self.text)
+        tokens = self.tokens
         size, count, bos = self.settings.length, self.settings.windows, self.settings.bos
         cut = plain_windows(self.model, self.text, tokens, size, count, bos)
         plans = [self._forwards(window) for window in cut]
@@ -258,6 +287,11 @@ class _Scan:
         if parts is not None and self.settings.windows > 1:
             parts.add(number, part)
         return part
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        """The text's tokens."""
+        return tokenize(self.model.tokenizer, self.text)
 
     @cached_property
     def _special(self) -> tuple[list[int], list[int]]:

@@ -37,9 +37,8 @@ def first_and_near(
     # Twice the distance, less one on the left side: no two keys are equally near.
     nearness = 2 * (places - own).abs() - (places < own).long()
     nearness = torch.where(visible, nearness, torch.iinfo(torch.long).max)
-    order = nearness.argsort(dim=-1, stable=True)
-    rank = torch.empty_like(order).scatter_(-1, order, places.expand_as(order))
-    return visible & ((rank < count) | first_visible(visible))
+    farthest = nearness.topk(min(count, visible.shape[-1]), dim=-1, largest=False).values[..., -1:]
+    return visible & ((nearness <= farthest) | first_visible(visible))
 
 
 def top_counts(length: Int[Tensor, "*batch rows"], share: float) -> Int[Tensor, "*batch rows"]:

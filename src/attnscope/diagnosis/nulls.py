@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-RANDOM_SETS = 4  # for each row; the mean over rows and windows is what is told
+RANDOM_SETS = 1  # for each row; the mean over rows and windows is what is told
 
 
 def separability_columns(
@@ -56,4 +56,6 @@ def random_sets(
     scores = torch.rand(shape, generator=generator, dtype=torch.float64).to(visible.device)
     scores = torch.where(visible.unsqueeze(-2), scores, -1)
     places = scores.topk(min(n, visible.shape[-1]), dim=-1).indices
-    return torch.zeros(shape, dtype=torch.bool, device=visible.device).scatter_(-1, places, True) & visible.unsqueeze(-2)
+    return torch.zeros(shape, dtype=torch.bool, device=visible.device).scatter_(-1, places, True) & visible.unsqueeze(
+        -2
+    )

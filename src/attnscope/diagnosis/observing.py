@@ -151,7 +151,7 @@ def _keep(
         columns, context = row_measures(rows, thresholds, generator, nulls=kind == "rows")
         pieces.append(columns)
         contexts.append(context)
-    columns = {name: torch.cat([piece[name] for piece in pieces], -1).cpu().numpy() for name in pieces[0]}
+    measured = {name: torch.cat([piece[name] for piece in pieces], -1).cpu().numpy() for name in pieces[0]}
     outputs = torch.cat(contexts, 1).float().cpu().numpy()
     store = window.rows if kind == "rows" else window.shorter
     for head in range(heads):
@@ -160,8 +160,8 @@ def _keep(
             window.skipped[place] = "logits or values not finite"
             continue
         # A row that sees nothing (padding) says nothing.
-        seen = columns["length"][head] > 0
-        own = {name: np.asarray(values[head][seen], dtype=np.float64) for name, values in columns.items()}
+        seen = measured["length"][head] > 0
+        own = {name: np.asarray(values[head][seen], dtype=np.float64) for name, values in measured.items()}
         if place in store:
             own = {name: np.concatenate([store[place][name], values]) for name, values in own.items()}
         store[place] = own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from attnscope.diagnosis.observing import Head, WindowRows, observe_window
 from attnscope.diagnosis.statistics import agreement
 from attnscope.diagnosis.thresholds import Thresholds
 from attnscope.errors import InputError, ModelError
-from attnscope.planning import DEFAULT_LENGTH
+from attnscope.planning import plan
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,7 +36,7 @@ def diagnose(
     *,
     tokenizer: Any = None,
     length: int | None = None,
-    windows: int = WINDOWS,
+    windows: int | None = None,
     rows: int = ROWS,
     bos: bool = False,
     thresholds: Thresholds | None = None,
@@ -53,50 +53,83 @@ def diagnose(
         >>> found = attnscope.diagnose("path/to/model", Path("book.txt"))
         >>> [finding["sentence"] for finding in found["findings"]]
 
-    `windows` of `length` tokens, spread over the text, are watched at `rows` rows each. With `verify`, the labels are
-    tried on one more window: heads' weights are replaced inside the model by what their state says would be enough, and the change of
-    the next-token distribution is compared with that for random heads. `what_if` is the rows table of a scan with
-    other normalizers. Returns what `findings.json` holds (docs/diagnosis.md).
+    `windows` of `length` tokens (4, or as many as fit), spread over the text, are watched at `rows` rows each. With
+    `verify`, the labels are tried on one more window: heads' weights are replaced inside the model by what their state
+    says would be enough, and the change of the next-token distribution is compared with that for random heads.
+    `what_if` is the rows table of a scan with other normalizers. Returns what `findings.json` holds
+    (docs/diagnosis.md).
     """
     limits = thresholds or Thresholds()
-    for name, value, least in (("--windows", windows, 2), ("rows", rows, 1)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(f"a diagnosis takes {name} from {least} up; received {value!r}")
     text = Text(text, "the string given") if isinstance(text, str) else text
     text = text if isinstance(text, Text) else read_text(text)
     if not isinstance(model, Model):
         model = load_model(model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision)
-    length = length or min(DEFAULT_LENGTH, model.positions or DEFAULT_LENGTH)
+    settings = plan(model.positions, length, bos=bos, causal=model.causal)
+    tokens = tokenize(model.tokenizer, text)
+    chosen = choose_windows(model, text, tokens, settings.length, windows, bos, verify)
+    return diagnose_windows(model, chosen, rows, limits, what_if, seed, progress)
+
+
+class Windows(NamedTuple):
+    """The windows to watch, and those held out to try the labels on."""
+
+    watched: list[list[int]]
+    held_out: list[list[int]]
+
+
+def choose_windows(
+    model: Model, text: Text, tokens: list[int], length: int, windows: int | None, bos: bool, verify: bool
+) -> Windows:
+    """Windows over the whole text, one in the middle held out to verify; refuses what cannot be diagnosed."""
+    if windows is not None and (not isinstance(windows, int) or isinstance(windows, bool) or windows < 2):
+        raise InputError(f"a diagnosis takes 2 windows or more; received {windows!r}")
     if verify:
         from attnscope.diagnosis.verify import check_verifiable
 
         check_verifiable(model)
-    tokens = tokenize(model.tokenizer, text)
-    inputs = spread_windows(model, text, tokens, length, windows + verify, bos)
+    count = windows or min(WINDOWS, max(2, len(tokens) // length - verify))
+    inputs = spread_windows(model, text, tokens, length, count + verify, bos)
     held_out = [inputs.pop(len(inputs) // 2)] if verify else []
+    return Windows(inputs, held_out)
+
+
+def diagnose_windows(
+    model: Model,
+    chosen: Windows,
+    rows: int = ROWS,
+    thresholds: Thresholds | None = None,
+    what_if: pl.DataFrame | None = None,
+    seed: int = 0,
+    progress: Report | None = None,
+) -> dict[str, Any]:
+    """The diagnosis of a loaded model on windows chosen before."""
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
+        raise InputError(f"a diagnosis takes rows from 1 up; received {rows!r}")
+    limits = thresholds or Thresholds()
     tell = progress or (lambda what, done, total: None)
     training = model.module.training
     model.module.eval()
     try:
-        seen = _observe(model, inputs, rows, limits, seed, tell)
+        seen = _observe(model, chosen.watched, rows, limits, seed, tell)
         labels, share, kappa, skipped = _labels(seen, limits, model)
         checked = None
-        if verify:
-            from attnscope.diagnosis.verify import verify as verify_states
+        if chosen.held_out:
+            from attnscope.diagnosis.verify import verify
 
-            checked = verify_states(model, held_out, labels, limits, seed, tell, _shares(seen, labels))
+            checked = verify(model, chosen.held_out, labels, limits, seed, tell, _shares(seen, labels))
     finally:
         model.module.train(training)
     heads = describe(seen, labels, limits, seed)
+    length = len(chosen.watched[0])
     return {
         "schema": SCHEMA_VERSION,
         "length": length,
-        "windows": windows,
+        "windows": len(seen),
         "rows": rows,
         "thresholds": limits.as_json(),
         "heads": heads,
         "skipped_heads": [{"layer": place[0], "head": place[1], "reason": why} for place, why in skipped.items()],
-        "agreement": {"share": share, "kappa": kappa, "windows": windows},
+        "agreement": {"share": share, "kappa": kappa, "windows": len(seen)},
         "findings": findings(heads, seen, share, kappa, length, limits, checked, what_if, seed),
         "verification": checked,
     }

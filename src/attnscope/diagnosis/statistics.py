@@ -37,10 +37,10 @@ def spread(values: Sequence[NDArray[np.float64]], seed: int = 0) -> Spread:
     number = counts[..., drawn].sum(-1)
     means = np.where(number > 0, sums[..., drawn].sum(-1) / np.maximum(number, 1), np.nan)
     tail = (1 - LEVEL) / 2
-    none = ~np.isfinite(rows).any(-1)
-    filled = np.where(none[..., None], 0, rows)
-    low, high = np.nanquantile(np.where(none[..., None], 0, means), [tail, 1 - tail], axis=-1)
-    edge = np.where(none, np.nan, 0)
+    none = np.logical_not(np.isfinite(rows).any(-1, keepdims=True))
+    filled = np.where(none, 0, rows)
+    low, high = np.nanquantile(np.where(none, 0, means), [tail, 1 - tail], axis=-1)
+    edge = np.where(none, np.nan, 0)[..., 0]
     return Spread(np.nanmean(filled, -1) + edge, np.nanstd(filled, -1) + edge, low + edge, high + edge)
 
 

@@ -216,7 +216,8 @@ def judged(
     verdict = "held" if held else "did not hold"
     sentence = (
         f"{state}: {verdict}. {_RULES[state].format(near=int(thresholds.near_keys), top=thresholds.top_share)} in all "
-        f"{heads} {state} heads changes the next-token distribution {times} {compared} than in random heads of the same "
+        f"{heads} {state} heads changes the next-token distribution {times} {compared} than in random heads of the "
+        f"same "
         f"layers (KL {together:.3g} against {average:.3g}, {min(random):.3g} to {max(random):.3g} over "
         f"{len(random)} draws of {min(random_heads)} to {max(random_heads)} heads)."
     )
