@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.diagnosis.counterfactuals import first_and_near, first_visible, key_grid, keys_enough, kept_context
+from attnscope.diagnosis.counterfactuals import first_and_near, first_visible, kept_context, key_grid, keys_enough
 from attnscope.diagnosis.nulls import random_sets, separability_columns
 from attnscope.diagnosis.statistics import agreement, growth, spread
 from attnscope.diagnosis.thresholds import Thresholds

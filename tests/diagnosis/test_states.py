@@ -46,7 +46,9 @@ def constructed(state: str) -> tuple[torch.Tensor, torch.Tensor]:
         near = (places[:, None] - places).abs()
         logits = -0.7 * near.double()
     elif state == "broad":
-        logits = (torch.rand(KEYS, KEYS, generator=generator) < 0.3).double() * 5  # another third of the keys in each row
+        logits = (
+            torch.rand(KEYS, KEYS, generator=generator) < 0.3
+        ).double() * 5  # another third of the keys in each row
     elif state == "selective":
         chosen = torch.randint(1, 90, (KEYS, 3), generator=generator)
         logits.scatter_(1, chosen, 9.0)
@@ -135,7 +137,7 @@ def test_errors_of_a_model_agree_with_plain_loops(family: str, hook: Any, text: 
     for head in found["heads"]:
         rows = [
             plain_errors(
-                (w := layers[window][head["layer"]][0][head["head"], p])[: p + 1 if family == "gpt2" else 53],
+                layers[window][head["layer"]][0][head["head"], p][: p + 1 if family == "gpt2" else 53],
                 layers[window][head["layer"]][1][head["head"]],
                 p,
                 8,
