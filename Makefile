@@ -2,7 +2,7 @@
 # rebuilt only when the dependencies change.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-real check format bench sample-model pictures clean
+.PHONY: help setup demo test test-real check format bench families sample-model pictures clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -42,6 +42,9 @@ format: $(READY) ## Format the code and apply safe lint fixes
 
 bench: $(READY) ## Measure speed and memory as ratios, printed as JSON
 	@for script in benchmarks/bench_*.py; do $(BIN)/python "$$script"; done
+
+families: $(READY) ## Write the table of model families in docs/families.md anew
+	@$(BIN)/python scripts/families
 
 sample-model: $(READY) ## Train the embedded model anew (about an hour on 2 cores)
 	@$(BIN)/python scripts/sample_model/train.py --out src/attnscope/sample

@@ -200,18 +200,20 @@ def test_run_json_says_what_was_run(scanned: Any) -> None:
         "normalizers": [],
         "temperatures": [],
     }
-    assert run["model"]["heads"] == [{"layer": layer, "heads": 5} for layer in range(3)]
+    assert run["model"]["heads"] == [
+        {"layer": layer, "heads": 5, "module": f"transformer.h.{layer}.attn", "kind": "self"} for layer in range(3)
+    ]
     assert run["versions"]["torch"] == torch.__version__
     assert run["skipped_heads"] == []
     assert len(run["text"]["sha256"]) == 64
 
 
-def test_a_family_without_the_interface_is_refused_by_name(tokenizer: Any, text: str) -> None:
+def test_a_family_without_attention_is_refused_by_name(tokenizer: Any, text: str) -> None:
     import transformers
 
-    config = transformers.BloomConfig(vocab_size=257, hidden_size=24, n_layer=1, n_head=3)
-    with pytest.raises(ModelError, match="bloom"):
-        scan(transformers.BloomForCausalLM(config), text, tokenizer=tokenizer, length=17)
+    config = transformers.MambaConfig(vocab_size=257, hidden_size=24, num_hidden_layers=1, state_size=4)
+    with pytest.raises(ModelError, match="mamba"):
+        scan(transformers.MambaForCausalLM(config), text, tokenizer=tokenizer, length=17)
 
 
 def test_defaults_follow_the_model_and_the_paper() -> None:

@@ -171,11 +171,11 @@ def test_out_of_memory_halves_the_block_then_leaves_the_layer_out(
     sizes: list[int] = []
     measure = scanning._Scan._block
 
-    def with_little_memory(self: Any, window: Any, rows: Any) -> None:
+    def with_little_memory(self: Any, window: Any, rows: Any, *rest: Any) -> None:
         sizes.append(len(rows.positions))
         if len(rows.positions) > 3 or rows.layer == 1:
             raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
-        measure(self, window, rows)
+        measure(self, window, rows, *rest)
 
     plain = scan(model, text, tokenizer=tokenizer, length=17, rows="all", top_n=TOP_N)
     monkeypatch.setattr(scanning._Scan, "_block", with_little_memory)

@@ -7,7 +7,7 @@
     >>> weights = attnscope.normalizers.sparsemax(logits)
 
 Requirement: importing this module loads neither torch nor transformers. The public
-names below, and the rooms `normalizers`, `swapping` and `theory`, are resolved on first use.
+names below, and the rooms (`capture`, `normalizers`, `theory`, ...), are resolved on first use.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
+    from attnscope import capture as capture
+    from attnscope import experiments as experiments
     from attnscope import normalizers as normalizers
     from attnscope import swapping as swapping
     from attnscope import theory as theory
@@ -37,7 +39,7 @@ _LAZY = {
     "swap": "attnscope.swapping",
 }
 
-_ROOMS = ("normalizers", "swapping", "theory")
+_ROOMS = ("capture", "experiments", "normalizers", "swapping", "theory")
 
 __all__ = [
     "AttnscopeError",
@@ -47,7 +49,9 @@ __all__ = [
     "ScanResult",
     "Thresholds",
     "__version__",
+    "capture",
     "diagnose",
+    "experiments",
     "normalizers",
     "scan",
     "swap",

@@ -23,24 +23,27 @@ import polars as pl
 import torch
 
 from attnscope import __version__, tables
-from attnscope.capture.huggingface import observed
-from attnscope.capture.inputs import plain_windows, special_tokens
+from attnscope.capture.forward import forward
+from attnscope.capture.huggingface import RECORD
+from attnscope.capture.inputs import special_tokens, window_tokens
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import Text, read_text, tokenize
 from attnscope.capture.vectors import VectorKind, VectorSource
 from attnscope.errors import InputError, ModelError
-from attnscope.measure.rows import Rows, row_columns
-from attnscope.measure.topn import topn_columns
+from attnscope.measure import Layer, Rows, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.planning import DEFAULT_MEMORY, RowChoice, Settings, plan
+from attnscope.swapping.measured import own_normalizer
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from attnscope.capture.attention import AttentionCall
+    from attnscope.capture.attention import Call
     from attnscope.diagnosis.thresholds import Thresholds
 
+# delta looks at all pairs of keys: in longer rows it and the columns made of it are missing.
+DELTA_KEYS = 8192
 # Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
 _COPIES = 12
 
@@ -196,7 +199,7 @@ class _Window:
     rows: list[pl.DataFrame] = field(default_factory=list)
     topn: list[pl.DataFrame] = field(default_factory=list)
     skipped: dict[tuple[int, int], str] = field(default_factory=dict)
-    heads: dict[int, int] = field(default_factory=dict)
+    heads: dict[int, dict[str, Any]] = field(default_factory=dict)
     dropped_rows: int = 0
 
     def part(self) -> tables.Part:
@@ -206,7 +209,7 @@ class _Window:
                 {"layer": layer, "head": head, "window": self.number, "reason": reason}
                 for (layer, head), reason in sorted(self.skipped.items())
             ],
-            "heads": sorted(self.heads.items()),
+            "heads": [self.heads[layer] for layer in sorted(self.heads)],
             "dropped_rows": self.dropped_rows,
         }
         return tables.Part(self._table(tables.ROWS, self.rows), self._table(tables.TOPN, self.topn, "n"), notes)
@@ -244,6 +247,7 @@ class _Scan:
             "torch": torch.__version__,
             "weights": digest.hexdigest(),
             "attention": module.config._attn_implementation,
+            "swap": getattr(module.config, RECORD, None),
             "text": self.text.digest,
             "settings": self.settings.as_json(),
             "parameters": {label: repr(vars(n)) for label, n in self.settings.normalizers.items()},
@@ -252,9 +256,7 @@ class _Scan:
     def run(self, parts: tables.Parts | None) -> ScanResult:
         started = time.perf_counter()
         tokens = self.tokens
-        size, count, bos = self.settings.length, self.settings.windows, self.settings.bos
-        cut = plain_windows(self.model, self.text, tokens, size, count, bos)
-        plans = [self._forwards(window) for window in cut]
+        plans = [self._forwards(window) for window in self._windows(tokens)]
         done = [self._window(number, forwards, parts) for number, forwards in enumerate(plans)]
         timings = {
             "load_seconds": round(self.loading, 3),
@@ -293,9 +295,9 @@ class _Scan:
         """The text's tokens."""
         return tokenize(self.model.tokenizer, self.text)
 
-    @cached_property
-    def _special(self) -> tuple[list[int], list[int]]:
-        return special_tokens(self.model)
+    def _windows(self, tokens: list[int]) -> list[list[int]]:
+        settings = self.settings
+        return window_tokens(self.model, tokens, settings.length, settings.windows, settings.bos, self.text.source)
 
     def _forwards(self, window: list[int]) -> list[tuple[list[int], tuple[int, ...]]]:
         """The inputs to run for a window, each with the positions of the rows wanted from it."""
@@ -303,7 +305,7 @@ class _Scan:
         if self.model.causal:
             last = tuple(length - 1 for length in settings.lengths)
             return [(window, last if settings.rows == "last" else settings.positions(len(window)))]
-        before, behind = self._special
+        before, behind = special_tokens(self.model.tokenizer)
         extra = len(before) + len(behind)
         if settings.lengths[0] <= extra:
             raise InputError(f"--lengths {settings.lengths[0]} leaves no room beside the {extra} special tokens")
@@ -323,7 +325,7 @@ class _Scan:
         layers = self.model.module.config.get_text_config().num_hidden_layers
         calls = 0
 
-        def collect(call: AttentionCall) -> None:
+        def collect(call: Call) -> None:
             nonlocal calls
             started = time.perf_counter()
             layer = source.layer(call.module, calls)
@@ -335,31 +337,24 @@ class _Scan:
                 done = (window.number * forwards + index) * layers + min(calls, layers)
                 self.progress(Step(done, total, window.number, self.settings.windows, layer))
 
-        module = self.model.module.base_model
-        inputs = torch.tensor([ids], device=self.model.module.device)
-        options = {"use_cache": False} if self.model.causal else {}
-        with torch.no_grad(), observed(module, collect):
-            module(input_ids=inputs, **options)
-        if not calls:
-            raise ModelError(
-                f"{self.model.name} ({self.model.family}) does not use transformers' attention interface; "
-                "attnscope cannot observe this family"
-            )
+        forward(self.model, ids, collect)
 
     def _measure(
-        self, window: _Window, layer: int, call: AttentionCall, positions: tuple[int, ...], source: VectorSource
+        self, window: _Window, layer: int, call: Call, positions: tuple[int, ...], source: VectorSource
     ) -> None:
         """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
         vectors = source.vectors(call)
-        heads, keys = call.query.shape[1], call.key.shape[2]
-        window.heads[layer] = heads
+        shared = Layer(vectors)
+        heads, keys = call.heads, call.keys
+        window.heads[layer] = source.entry(call, layer)
+        own = own_normalizer(call)
         size = max(1, self.settings.memory_budget // (heads * keys * 8 * _COPIES))
         start = 0
         while start < len(positions):
             block = positions[start : start + size]
             try:
-                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks)
-                self._block(window, rows)
+                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks, shared)
+                self._block(window, rows, own)
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -371,7 +366,7 @@ class _Scan:
                 return
             start += len(block)
 
-    def _block(self, window: _Window, rows: Rows) -> None:
+    def _block(self, window: _Window, rows: Rows, own: Normalizer) -> None:
         if self.model.causal:
             self._check_causal(rows)
         usable = self._usable_heads(rows, window)
@@ -382,25 +377,24 @@ class _Scan:
         counts = torch.tensor(self.settings.top_n, device=length.device)
         wide = {name: value.unsqueeze(-1) for name, value in keys.items()} | {"n": counts.expand(*length.shape, -1)}
         kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
-        for label, normalizer in self._normalizers(rows):
+        for label, normalizer in self._normalizers(rows, own):
             weights = normalizer.weights(rows.logits, rows.visible)
-            per_row = row_columns(rows, weights)
-            if label != tables.OWN:
+            per_row, per_set = columns(rows, weights, self.settings.top_n, DELTA_KEYS)
+            if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
                 per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
                 per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
-            per_set = topn_columns(rows, weights, self.settings.top_n)
             window.rows.append(_frame(keys | per_row, kept, label, tables.ROWS))
             window.topn.append(_frame(wide | per_set, kept_sets, label, tables.TOPN))
 
-    def _normalizers(self, rows: Rows) -> Iterator[tuple[str, Normalizer]]:
-        """The model's own normalizer, the what-ifs, and each of them at each temperature."""
+    def _normalizers(self, rows: Rows, own: Normalizer) -> Iterator[tuple[str, Normalizer]]:
+        """The model's own normalizer as it runs, the what-ifs, and each of them at each temperature."""
         sinks = None if rows.sinks is None else rows.sinks[:, None]
-        yield tables.OWN, Softmax() if sinks is None else SinkSoftmax(sinks)
+        yield tables.OWN, own
         yield from self.settings.normalizers.items()
         for temperature in self.settings.temperatures:
             # The sink is a logit too: it is divided like the others.
-            own = Softmax() if sinks is None else SinkSoftmax(sinks / temperature)
-            for label, normalizer in {tables.OWN: own, **self.settings.normalizers}.items():
+            cooled = own if sinks is None else SinkSoftmax(sinks / temperature)
+            for label, normalizer in {tables.OWN: cooled, **self.settings.normalizers}.items():
                 yield f"{label}:temperature={temperature:g}", Tempered(normalizer, temperature)
 
     def _keys(self, rows: Rows, window: int, length: Tensor) -> dict[str, Tensor]:
@@ -434,7 +428,7 @@ class _Scan:
     def _record(self, tokens: int, timings: dict[str, float], notes: list[dict[str, Any]]) -> dict[str, Any]:
         module = self.model.module
         skipped = {(entry["layer"], entry["head"]): entry for note in reversed(notes) for entry in note["skipped"]}
-        heads = dict(pair for note in notes for pair in note["heads"])
+        heads = {entry["layer"]: entry for note in notes for entry in note["heads"]}
         return {
             "schema": tables.SCHEMA_VERSION,
             "attnscope": __version__,
@@ -445,10 +439,11 @@ class _Scan:
                 "family": self.model.family,
                 "class": type(module).__name__,
                 "attention": module.config._attn_implementation,
+                "swap": getattr(module.config, RECORD, None),
                 "dtype": str(module.dtype).removeprefix("torch."),
                 "device": str(module.device),
                 "parameters": sum(p.numel() for p in module.parameters()),
-                "heads": [{"layer": layer, "heads": count} for layer, count in sorted(heads.items())],
+                "heads": [heads[layer] for layer in sorted(heads)],
             },
             "text": {
                 "source": self.text.source,
@@ -457,6 +452,7 @@ class _Scan:
                 "tokens": tokens,
             },
             "settings": self.settings.as_json(),
+            "delta_keys": DELTA_KEYS,
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("torch", "transformers", "polars", "numpy")},

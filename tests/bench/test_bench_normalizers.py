@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
+from attnscope.bench._oracle import ORACLES
 from attnscope.bench.normalizers import SUBJECTS, measure
 from attnscope.cli import run
 from attnscope.errors import InputError
+from attnscope.normalizers import get
 
 
 def test_one_result_for_each_normalizer_and_length() -> None:
@@ -35,6 +38,31 @@ def test_the_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) 
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "normalizers", "--rows", "2", "--lengths", "13", "--repeats", "1", "--only", "entmax15"]) == 0
     assert "entmax15" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("label", SUBJECTS)
+def test_the_oracle_tells_a_right_normalizer_from_a_wrong_one(label: str) -> None:
+    report = measure(rows=2, lengths=(101,), repeats=1, subjects=[label])
+    assert report["results"][0]["largest_error"] < 1e-6
+    name, settings = SUBJECTS[label]
+    z = torch.randn(3, 101, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    assert float((get(name, **settings)(1.01 * z) - torch.from_numpy(ORACLES[label](z.numpy()))).abs().max()) > 1e-6
+
+
+def test_lengths_are_separated_by_commas_as_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--rows", "2", "--lengths", "13,17", "--repeats", "1"]
+    assert run(["bench", "normalizers", *sizes, "--only", "softmax,sparsemax", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(r["normalizer"], r["length"]) for r in report["results"]] == [
+        (name, length) for length in (13, 17) for name in ("softmax", "sparsemax")
+    ]
+    assert run(["bench", "normalizers", "--lengths", "13 17"]) == 2
+    assert "--lengths takes whole numbers separated by commas" in capsys.readouterr().err
+
+
+def test_sizes_beyond_the_memory_are_refused_with_what_they_need() -> None:
+    with pytest.raises(InputError, match=r"would need [\d,.]+ GiB of memory"):
+        measure(lengths=(10**13,))
 
 
 def test_an_unknown_normalizer_is_named() -> None:

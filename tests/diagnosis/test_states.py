@@ -14,7 +14,7 @@ from attnscope.diagnosis.heads import label
 from attnscope.diagnosis.observing import WindowRows, row_measures, shorter_lengths, state_rows
 from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.thresholds import Thresholds
-from attnscope.measure.rows import Rows
+from attnscope.measure.rows import Rows, softmax_weights
 
 KEYS, DIMS = 211, 23
 ROWS = tuple(range(107, 211, 4))
@@ -24,7 +24,9 @@ def rows_of(logits: torch.Tensor, values: torch.Tensor) -> WindowRows:
     """One head with these logits (queries, keys), seen causally."""
     visible = torch.arange(KEYS) <= torch.tensor(ROWS)[:, None]
     rows = Rows(0, ROWS, logits[list(ROWS)][None], visible[None], values[None])
-    columns, context = row_measures(rows, Thresholds(), torch.Generator().manual_seed(0), nulls=True)
+    columns, context = row_measures(
+        rows, softmax_weights(rows), Thresholds(), torch.Generator().manual_seed(0), nulls=True
+    )
     window = WindowRows()
     window.rows[0, 0] = {name: value[0].double().numpy() for name, value in columns.items()}
     window.contexts[0, 0] = context[0].float().numpy()

@@ -14,7 +14,6 @@ from models import build, byte_tokenizer
 import attnscope
 from attnscope.capture.inputs import spread_windows
 from attnscope.capture.models import load_model
-from attnscope.capture.text import Text
 from attnscope.cli import run
 from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import STATES
@@ -135,13 +134,13 @@ def test_models_that_cannot_be_verified_are_refused_by_name(text: str) -> None:
     assert len(found["heads"]) == 12
 
 
-def test_windows_lie_evenly_over_the_text_and_do_not_overlap(text: str) -> None:
+def test_windows_lie_evenly_over_the_text_and_do_not_overlap() -> None:
     model = load_model(build("gpt2"), tokenizer=byte_tokenizer())
     tokens = list(range(100))
-    cut = spread_windows(model, Text(text, "t"), tokens, 20, 5, bos=False)
+    cut = spread_windows(model, tokens, 20, 5, False, "t")
     assert [(w[0], w[-1]) for w in cut] == [(0, 19), (20, 39), (40, 59), (60, 79), (80, 99)]
-    assert [w[0] for w in spread_windows(model, Text(text, "t"), tokens, 20, 2, bos=False)] == [15, 65]
-    with_begin = spread_windows(model, Text(text, "t"), tokens, 20, 2, bos=True)
+    assert [w[0] for w in spread_windows(model, tokens, 20, 2, False, "t")] == [15, 65]
+    with_begin = spread_windows(model, tokens, 20, 2, True, "t")
     assert all(w[0] == 256 and len(w) == 20 for w in with_begin)
 
 

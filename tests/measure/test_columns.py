@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnscope.measure import topn
+from attnscope.measure import columns, topn
 from attnscope.measure.rows import Rows, row_columns, softmax_weights
 from attnscope.measure.topn import topn_columns
 
@@ -170,3 +170,42 @@ def test_expectation_lies_between_its_bounds(length: int) -> None:
             exact = oracle.expected_exhaustive(weights[0, 0].numpy(), rows.vectors[0].numpy(), size)
             assert float(measured["expected_lower"][0, 0, index]) <= exact * (1 + 1e-12)
             assert exact <= float(measured["expected_upper"][0, 0, index]) * (1 + 1e-12)
+
+
+def causal_rows(keys: int, offset: float = 0.0) -> Rows:
+    """Every row of a causal layer, two groups of two heads: many rows, so d1 comes from the list of pairs."""
+    generator = torch.Generator().manual_seed(keys)
+    logits = 2 * torch.randn(4, keys, keys, generator=generator, dtype=torch.float64)
+    vectors = offset + torch.randn(2, keys, 5, generator=generator, dtype=torch.float64)
+    visible = torch.ones(keys, keys, dtype=torch.bool).tril().expand(4, -1, -1)
+    return Rows(0, tuple(range(keys)), logits, visible, vectors)
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_compiled_way_equals_its_specification_on_all_rows(offset: float) -> None:
+    rows, n = causal_rows(151, offset), [1, 5, 20, 100]
+    weights = softmax_weights(rows)
+    per_row, per_set = columns(rows, weights, n)
+    for name, expected in row_columns(rows, weights).items():
+        torch.testing.assert_close(per_row[name], expected, rtol=RELATIVE, atol=0, equal_nan=True, msg=name)
+    valid = torch.tensor(n) < per_row["length"].unsqueeze(-1)
+    for name, expected in topn_columns(rows, weights, n).items():
+        torch.testing.assert_close(per_set[name][valid], expected[valid], rtol=RELATIVE, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize(("name", "logits", "vectors"), ADVERSARIAL, ids=[name for name, *_ in ADVERSARIAL])
+def test_adversarial_row_by_the_entry_point(name: str, logits: np.ndarray, vectors: np.ndarray) -> None:
+    rows, weights = one_row(logits, vectors)
+    n = counts(len(logits))
+    per_row, per_set = columns(rows, weights, n)
+    assert_row(per_row, (0, 0), logits)
+    for index, size in enumerate(n):
+        assert_set(per_set, (0, 0, index), weights[0, 0].numpy(), vectors, size)
+
+
+def test_long_rows_have_no_delta() -> None:
+    rows = causal_rows(31)
+    _, per_set = columns(rows, softmax_weights(rows), [3], delta_keys=20)
+    missing = per_set["delta"][:, 4:, 0].isnan()
+    assert missing[:, 16:].all()
+    assert not missing[:, :16].any()

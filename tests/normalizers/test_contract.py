@@ -171,17 +171,64 @@ def test_a_parameter_of_another_shape_is_refused() -> None:
         nz.entmax(torch.zeros(3, 5, 7), alpha=torch.full((3,), 1.5))
 
 
+def test_a_parameter_that_does_not_fit_the_rows_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"s of shape \(7,\) does not broadcast against the rows of logits, \(2,\)"):
+        nz.ssmax(torch.zeros(2, 4), s=torch.ones(7))
+
+
+@EVERY
+def test_lists_are_refused_by_every_method(normalizer: nz.Normalizer) -> None:
+    for method in (normalizer.weights, normalizer.jacobian_norm, normalizer.jacobian_bound):
+        with pytest.raises(InputError, match="floating point tensor, received list"):
+            method([0.1, 0.2])  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=r"boolean tensor .* received list"):
+            method(torch.zeros(2), [True, False])  # type: ignore[arg-type]
+
+
+@EVERY
+@pytest.mark.parametrize("length", [0, -1, 1.5])
+def test_a_length_that_no_row_has_is_refused(normalizer: nz.Normalizer, length: int) -> None:
+    with pytest.raises(InputError, match="length must be a whole number and at least 1, received"):
+        normalizer.lipschitz(length)
+    with pytest.raises(InputError, match="length must be a whole number and at least 1, received"):
+        normalizer.weight_bounds(length, 0.0, 1.0)
+
+
+@EVERY
+def test_the_largest_finite_logits_give_finite_weights(normalizer: nz.Normalizer) -> None:
+    z = torch.tensor([[3.2e38, -3.2e38, 0.0], [-3.2e38, -3.2e38, -3.1e38], [3.2e38, 3.2e38, 1.0]])
+    weights = normalizer(z)
+    assert bool(weights.isfinite().all())
+    if normalizer.facts.sums_to_one:
+        torch.testing.assert_close(weights.sum(-1), torch.ones(3))
+
+
+@pytest.mark.parametrize("heads", [0, -1])
+def test_a_module_without_heads_is_refused(heads: int) -> None:
+    for module in (nz.LearnedSSMax, nz.LearnedSink, nz.LearnedEntmax, nz.LearnedASEntmax, nz.LearnedLipmax):
+        with pytest.raises(InputError, match=f"heads must be a whole number and at least 1, received {heads}"):
+            module(heads)
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("softmax", {"temperature": 0.0}, "temperature must be positive, received 0.0"),
-        ("topk", {"k": 0}, "k must be at least 1, received 0"),
-        ("entmax", {"alpha": 2.5}, "alpha must lie in"),
-        ("entmax", {"alpha": torch.tensor([1.5, 0.5])}, "alpha must lie in"),
-        ("lipmax", {"alpha": 1.2}, "lipmax needs alpha in"),
-        ("lipmax", {"cap": -1.0}, "lipmax needs cap > 0"),
-        ("logn", {"n_train": 1}, "n_train must be at least 2"),
+        ("softmax", {"temperature": 0.0}, "temperature must be positive and finite, received 0.0"),
+        ("topk", {"k": 0}, "k must be a whole number and at least 1, received 0"),
+        ("entmax", {"alpha": 2.5}, r"alpha must be in \[1, 2\], received"),
+        ("entmax", {"alpha": torch.tensor([1.5, 0.5])}, r"alpha must be in \[1, 2\], received"),
+        ("lipmax", {"alpha": 1.2}, r"alpha must be in \[1.5, 2\], received 1.2"),
+        ("lipmax", {"cap": -1.0}, "cap must be positive and finite, received -1.0"),
+        ("logn", {"n_train": 1}, "n_train must be a whole number and at least 2, received 1"),
         ("f_normalizer", {"function": "cosh"}, "no F is named 'cosh'"),
+        ("softmax", {"temperature": float("nan")}, "temperature must be positive and finite, received nan"),
+        ("topk", {"k": 1.5}, "k must be a whole number and at least 1, received 1.5"),
+        ("ssmax", {"s": float("inf")}, "s must be finite, received inf"),
+        ("ssmax", {"b": torch.tensor([0.1, torch.nan])}, "b must be finite, received tensor"),
+        ("sink_softmax", {"sink": float("nan")}, "sink must be finite or -inf, received nan"),
+        ("sigmoid", {"bias": float("inf")}, "bias must be finite, received inf"),
+        ("entmax", {"alpha": "a"}, "alpha must be a number or a tensor, received 'a'"),
+        ("asentmax", {"gamma": float("nan")}, "gamma must be finite, received nan"),
         ("sparsemax", {"alpha": 2}, "normalizer 'sparsemax' was given"),
         ("softermax", {}, "no normalizer is named 'softermax': choose from adaptive_temperature"),
     ],

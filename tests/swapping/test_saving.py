@@ -158,3 +158,22 @@ def test_training_moves_the_learned_numbers_and_lowers_the_loss() -> None:
         losses.append(loss.item())
     assert losses[-1] < losses[0] - 0.5
     assert all((p - b).abs().min() > 1e-4 for p, b in zip(change.parameters, before, strict=True))
+
+
+def test_a_scan_measures_the_weights_that_a_swapped_model_uses(tokenizer: Any, text: str) -> None:
+    model = build("llama-gqa")
+    with attnscope.swap(model, LearnedSSMax, layers=[0]), attnscope.swap(model, "sparsemax", layers=[0], heads=[2, 3]):
+        result = attnscope.scan(
+            model, text, tokenizer=tokenizer, lengths=[41], top_n=[5], normalizers=["sparsemax", "ssmax"]
+        )
+    line = ["entropy", "support", "max_weight", "jacobian_norm"]
+    by_label = {label: part.sort("head") for (label,), part in result.rows.filter(layer=0).group_by("normalizer")}
+    for head in range(6):
+        expected = by_label["sparsemax" if head in (2, 3) else "ssmax"].select(line).row(head)
+        assert by_label["own"].select(line).row(head) == pytest.approx(expected, rel=1e-6)
+    untouched = {label: part.sort("head") for (label,), part in result.rows.filter(layer=1).group_by("normalizer")}
+    assert (untouched["own"]["support"] == 41).all()
+    assert result.run["model"]["swap"][0]["normalizer"] == {
+        "learned": "LearnedSSMax",
+        "settings": {"b": None, "heads": 6},
+    }

@@ -1,28 +1,35 @@
 """From one attention call to the rows that measures want.
 
-A call is what transformers hands to its attention kernel. Arguments that change the result are applied
-here exactly as the kernels apply them, in this order: scaling, softcap, position bias, mask. An argument
-that this module does not know raises: a silent guess would give wrong numbers.
+A call is what an attention kernel was given. `AttentionCall` has queries, keys and a mask: arguments that change
+the result are applied here exactly as the kernels apply them, in this order: scaling, softcap, position bias,
+mask. An argument that this module does not know raises: a silent guess would give wrong numbers. `LogitsCall`
+has the logits themselves, where a model forms them in full and shows nothing else.
+
+Both answer the same questions, for one item of the batch and the wanted rows only: `Call`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
 from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jaxtyping import Bool, Float
     from torch import Tensor, nn
 
+    Kernel = Literal["eager", "sdpa", "torch"]
+
 APPLIED = {"scaling", "softcap", "s_aux", "position_bias", "is_causal"}
 # These say how to compute, or repeat what the mask already says; the result does not depend on them.
 HARMLESS = {
+    "block_indices",
     "cache_position",
     "deterministic",
     "dropout",
@@ -33,11 +40,62 @@ HARMLESS = {
     "sliding_window",
     "use_cache",
 }
+# Model files that write their mask by hand hide a key with this number instead of the type's most negative one.
+HAND_WRITTEN_MASK = -1e4
 
 
-@dataclass(frozen=True)
+class Call(Protocol):
+    """What a scan asks of a call. `positions` are queries of the call, `item` is the place in the batch."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The module whose attention this is."""
+
+    @property
+    def cross(self) -> bool | None:
+        """Whether the keys come from another sequence than the queries; None where the call cannot tell."""
+
+    @property
+    def batch(self) -> int:
+        """Items in the batch."""
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+
+    @property
+    def queries(self) -> int:
+        """Queries of an item, padding included."""
+
+    @property
+    def keys(self) -> int:
+        """Keys of an item, padding included."""
+
+    @property
+    def sinks(self) -> Float[Tensor, " heads"] | None:
+        """Logits that take weight and have no key, one for each head."""
+
+    def logits(self, positions: Sequence[int], item: int = 0) -> Float[Tensor, "heads rows keys"]:
+        """The logits of these queries in float64."""
+
+    def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
+        """The keys that each of the queries may attend to; none for a query that is padding."""
+
+    def values(self, item: int = 0) -> Float[Tensor, "groups keys dims"]:
+        """The value vectors as the model has them, one group for heads that share them."""
+
+
+Observer = Callable[[Call], None]
+"""Takes the calls of a forward pass, one after another."""
+
+
+@dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """The arguments of one call of a layer's attention kernel."""
+    """The arguments of one call of an attention kernel.
+
+    The kernel decides what no mask means: `eager` then shows every key, `sdpa` (transformers' function of that name)
+    hides later keys where the module is causal, `torch` (PyTorch's own function) does as `is_causal` says.
+    """
 
     module: nn.Module
     query: Float[Tensor, "batch heads queries key_dims"]
@@ -45,8 +103,11 @@ class AttentionCall:
     value: Float[Tensor, "batch kv_heads keys dims"]
     mask: Tensor | None
     options: dict[str, Any]
-    implementation: str = ""  # the name of the kernel, and the kernel itself
-    kernel: Callable[..., Any] | None = None
+    kernel: Kernel = "sdpa"
+    cross: bool | None = None
+    answer: Callable[..., Any] | None = None  # the kernel itself
+    # Wanted rows may come in blocks: an item's keys are converted once.
+    _double: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         unknown = [
@@ -59,11 +120,37 @@ class AttentionCall:
                 f"{type(self.module).__name__} passes {', '.join(sorted(unknown))} to its attention kernel, which "
                 "attnscope cannot apply; the weights it would measure would be wrong"
             )
+        if self.mask is not None and not (isinstance(self.mask, torch.Tensor) and self.mask.ndim <= 4):
+            shape = tuple(self.mask.shape) if isinstance(self.mask, torch.Tensor) else type(self.mask).__name__
+            raise ModelError(
+                f"{type(self.module).__name__} got an attention mask of shape {shape}; attnscope reads masks of at "
+                "most four dimensions"
+            )
+
+    @property
+    def batch(self) -> int:
+        """Items in the batch."""
+        return self.query.shape[0]
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.query.shape[1]
+
+    @property
+    def queries(self) -> int:
+        """Queries of an item."""
+        return self.query.shape[2]
+
+    @property
+    def keys(self) -> int:
+        """Keys of an item."""
+        return self.key.shape[2]
 
     def own(self) -> Any:
         """What the model's own kernel answers: (batch, queries, heads, dims), and weights or None."""
-        assert self.kernel is not None
-        return self.kernel(self.module, self.query, self.key, self.value, self.mask, **self.options)
+        assert self.answer is not None
+        return self.answer(self.module, self.query, self.key, self.value, self.mask, **self.options)
 
     @property
     def scale(self) -> float:
@@ -73,42 +160,14 @@ class AttentionCall:
 
     @property
     def causal(self) -> bool:
-        """Whether the kernel masks later keys by itself, there being no mask."""
+        """Whether the kernel hides later keys by itself, there being no mask."""
+        if self.kernel == "eager" or self.mask is not None:
+            return False
         asked = self.options.get("is_causal")
+        if self.kernel == "torch":
+            return bool(asked)
         causal = getattr(self.module, "is_causal", True) if asked is None else asked
-        return bool(causal) and self.mask is None and self.query.shape[2] > 1
-
-    def visible(self, positions: Sequence[int]) -> Bool[Tensor, "heads rows keys"]:
-        """The keys that each of the queries may attend to."""
-        heads, keys = self.query.shape[1], self.key.shape[2]
-        rows = torch.tensor(list(positions), device=self.query.device)
-        if self.mask is None:
-            places = torch.arange(keys, device=self.query.device)
-            seen = places <= rows[:, None] if self.causal else torch.ones(len(rows), keys, dtype=torch.bool)
-            return seen.to(self.query.device).expand(heads, -1, -1)
-        mask = self._mask_rows(rows)
-        # Kernels hide a key by adding the most negative number of the type, or more of it.
-        seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-        return seen.expand(heads, -1, -1)
-
-    def logits(self, positions: Sequence[int]) -> Float[Tensor, "heads rows keys"]:
-        """The logits of these queries in float64, from the model's own queries and keys."""
-        rows = torch.tensor(list(positions), device=self.query.device)
-        query = self.query[0, :, rows].double()
-        key = self.key[0].double()
-        grouped = query.unflatten(0, (key.shape[0], -1))
-        logits = (grouped @ key.mT.unsqueeze(1)).flatten(0, 1) * self.scale
-        softcap = self.options.get("softcap")
-        if softcap is not None:
-            logits = softcap * torch.tanh(logits / softcap)
-        bias = self.options.get("position_bias")
-        if bias is not None:
-            logits = logits + bias[0, :, rows].double()
-        if self.mask is not None and self.mask.dtype != torch.bool:
-            mask = self._mask_rows(rows)
-            shown = mask > torch.finfo(mask.dtype).min / 2
-            logits = logits + torch.where(shown, mask, 0).double()
-        return logits
+        return bool(causal) and self.queries > 1
 
     @property
     def sinks(self) -> Float[Tensor, " heads"] | None:
@@ -116,11 +175,144 @@ class AttentionCall:
         sinks = self.options.get("s_aux")
         return None if sinks is None else sinks.detach().double().reshape(-1)
 
-    def _mask_rows(self, rows: Tensor) -> Tensor:
-        mask = self.mask
-        if mask is None or mask.ndim != 4:
-            raise ModelError(
-                f"{type(self.module).__name__} got an attention mask of shape "
-                f"{None if mask is None else tuple(mask.shape)}; attnscope reads masks of four dimensions"
-            )
-        return mask[0][:, rows if mask.shape[2] > 1 else torch.zeros_like(rows), : self.key.shape[2]]
+    def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
+        """The keys that each of the queries may attend to; none for a query that is padding."""
+        rows = self._rows(positions)
+        if self.mask is None:
+            if self.causal:
+                seen = torch.arange(self.keys, device=rows.device) <= rows[:, None]
+            else:
+                seen = torch.ones(len(rows), self.keys, dtype=torch.bool, device=rows.device)
+            return seen.expand(self.heads, -1, -1)
+        seen = _shown(self._mask_rows(rows, item))
+        if self.queries == self.keys and not self.cross:
+            seen = seen & ~self._padding(seen, positions, item)[:, None]
+        return seen.expand(self.heads, -1, -1)
+
+    def logits(self, positions: Sequence[int], item: int = 0) -> Float[Tensor, "heads rows keys"]:
+        """The logits of these queries in float64, from the model's own queries and keys."""
+        rows = self._rows(positions)
+        key = self._double.get(item)
+        if key is None:
+            key = self._double[item] = self.key[item].double()
+        grouped = self.query[item, :, rows].double().unflatten(0, (key.shape[0], -1))
+        logits = (grouped @ key.mT.unsqueeze(1)).flatten(0, 1).mul_(self.scale)
+        softcap = self.options.get("softcap")
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        bias = self.options.get("position_bias")
+        if bias is not None:
+            logits = logits + _rows_of(bias, rows, item, self.keys).double()
+        if self.mask is not None and self.mask.dtype != torch.bool:
+            mask = self._mask_rows(rows, item)
+            logits = logits + torch.where(_shown(mask), mask, 0).double()
+        return logits
+
+    def values(self, item: int = 0) -> Float[Tensor, "groups keys dims"]:
+        """The value vectors as the model has them."""
+        return self.value[item]
+
+    def _rows(self, positions: Sequence[int]) -> Tensor:
+        return torch.tensor(list(positions), dtype=torch.long, device=self.query.device)
+
+    def _mask_rows(self, rows: Tensor, item: int) -> Tensor:
+        if self.mask is None:
+            raise ValueError("there is no mask")
+        return _rows_of(self.mask, rows, item, self.keys)
+
+    def _padding(
+        self, seen: Bool[Tensor, "heads rows keys"], positions: Sequence[int], item: int
+    ) -> Bool[Tensor, " rows"]:
+        """Which rows are padding: a token that nobody may attend to, not even itself."""
+        padding = torch.zeros(len(positions), dtype=torch.bool, device=seen.device)
+        own = seen.any(0).gather(-1, self._rows(positions)[:, None]).squeeze(-1)
+        for row in (~own).nonzero().flatten().tolist():
+            column = _four(self.mask)[item if len(_four(self.mask)) > 1 else 0, :, :, positions[row]]
+            padding[row] = not _shown(column).any()
+        return padding
+
+
+@dataclass(frozen=True, eq=False)
+class LogitsCall:
+    """Logits as a model gave them to its own softmax, and the values that it weighted with the result."""
+
+    module: nn.Module
+    scores: Float[Tensor, "batch heads queries keys"]
+    weights: Float[Tensor, "batch heads queries keys"]
+    value: Float[Tensor, "batch heads keys dims"]
+    cross: bool | None = None
+
+    @property
+    def batch(self) -> int:
+        """Items in the batch."""
+        return self.scores.shape[0]
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.scores.shape[1]
+
+    @property
+    def queries(self) -> int:
+        """Queries of an item."""
+        return self.scores.shape[2]
+
+    @property
+    def keys(self) -> int:
+        """Keys of an item."""
+        return self.scores.shape[3]
+
+    @property
+    def sinks(self) -> None:
+        """No family that forms its logits in full has sinks."""
+        return
+
+    def logits(self, positions: Sequence[int], item: int = 0) -> Float[Tensor, "heads rows keys"]:
+        """The logits of these queries, as the model rounded them; zero where a key is hidden."""
+        return torch.where(self._seen(positions, item), self._pick(self.scores, positions, item), 0).double()
+
+    def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
+        """The keys that each of the queries may attend to; none for a query that is padding."""
+        seen = self._seen(positions, item)
+        if self.queries != self.keys or self.cross:
+            return seen
+        for row, position in enumerate(positions):
+            if not seen[:, row, position].any():
+                column, weights = self.scores[item, :, :, position], self.weights[item, :, :, position]
+                if not _kept(column, weights).any():
+                    seen[:, row] = False
+        return seen
+
+    def values(self, item: int = 0) -> Float[Tensor, "groups keys dims"]:
+        """The value vectors as the model has them."""
+        return self.value[item]
+
+    def _pick(self, scores: Tensor, positions: Sequence[int], item: int) -> Tensor:
+        return scores[item, :, torch.tensor(list(positions), dtype=torch.long, device=scores.device)]
+
+    def _seen(self, positions: Sequence[int], item: int) -> Tensor:
+        return _kept(self._pick(self.scores, positions, item), self._pick(self.weights, positions, item))
+
+
+def _kept(scores: Tensor, weights: Tensor) -> Tensor:
+    by_hand = (scores == HAND_WRITTEN_MASK) & (weights == 0)
+    return (scores > max(torch.finfo(scores.dtype).min / 2, -1e20)) & ~by_hand
+
+
+def _shown(mask: Tensor) -> Tensor:
+    """Kernels hide a key by adding the most negative number of the type, or more of it."""
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+
+def _four(mask: Tensor | None) -> Tensor:
+    """A mask with the dimensions that broadcasting would give it."""
+    if mask is None:
+        raise ValueError("there is no mask")
+    return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+
+
+def _rows_of(mask: Tensor, rows: Tensor, item: int, keys: int) -> Float[Tensor, "heads_or_1 rows keys"]:
+    """Rows of a mask or bias that broadcasts over the batch, the heads or the queries."""
+    mask = _four(mask)
+    one = mask[item if mask.shape[0] > 1 else 0]
+    return one[:, (rows if mask.shape[2] > 1 else torch.zeros_like(rows)).to(mask.device), :keys].to(rows.device)

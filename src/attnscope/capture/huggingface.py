@@ -17,17 +17,23 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers.modeling_utils import AttentionInterface
 
 from attnscope.capture.attention import AttentionCall
+from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import nn
 
-Observer = Callable[[AttentionCall], None]
+    from attnscope.capture.attention import Kernel
+
+Watcher = Callable[[AttentionCall], None]
+
+# The kernels whose masks say which keys are visible. Others keep that to themselves.
+READABLE = ("eager", "sdpa")
 
 # The name of the child that answers an attention module's calls in place of its kernel.
 REPLACEMENT = "attnscope"
@@ -35,30 +41,40 @@ REPLACEMENT = "attnscope"
 RECORD = "attnscope_swap"
 
 _lock = threading.RLock()  # a finalizer may release while this thread holds it
-_observers: weakref.WeakKeyDictionary[nn.Module, Observer] = weakref.WeakKeyDictionary()
+_observers: weakref.WeakKeyDictionary[nn.Module, list[tuple[int, Watcher]]] = weakref.WeakKeyDictionary()
 _originals: dict[str, Callable[..., Any] | None] = {}
 _holders = 0
+_inside = threading.local()
 
 
 @contextmanager
-def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
-    """Show every attention call of the model to this observer alone while the block runs."""
+def observed(model: nn.Module, observer: Watcher) -> Iterator[None]:
+    """Show every attention call that the model makes through the interface to the observer while the block runs.
+
+    The same model may be observed by several threads at once: each sees the calls of its own forward.
+    """
     modules = list(model.modules())
+    entry = (threading.get_ident(), observer)
     hold()
     with _lock:
-        before = {module: _observers.get(module) for module in modules}
         for module in modules:
-            _observers[module] = observer
+            _observers.setdefault(module, []).append(entry)
     try:
         yield
     finally:
         with _lock:
-            for module, earlier in before.items():
-                if earlier is None:
-                    _observers.pop(module, None)
+            for module in modules:
+                left = [other for other in _observers.get(module, []) if other is not entry]
+                if left:
+                    _observers[module] = left
                 else:
-                    _observers[module] = earlier
+                    _observers.pop(module, None)
         release()
+
+
+def in_kernel() -> bool:
+    """Whether an observed kernel is running in this thread: what it calls has been seen already."""
+    return getattr(_inside, "depth", 0) > 0
 
 
 def hold() -> None:
@@ -107,17 +123,36 @@ def _wrapper(name: str) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         kernel = original if original is not None else _eager_of(module)
-        observer = _observers.get(module)
+        observers = _listening(module)
         replacement = module._modules.get(REPLACEMENT)
-        if observer is None and replacement is None:
+        if not observers and replacement is None:
             return kernel(module, query, key, value, attention_mask, **options)
-        call = AttentionCall(module, query, key, value, attention_mask, options, name, kernel)
-        if observer is not None:
-            with torch.no_grad():
+        if name not in READABLE:
+            raise ModelError(
+                f"{type(module).__name__} runs the attention kernel {name!r}, whose mask attnscope cannot read; load "
+                "the model with attn_implementation='sdpa' or 'eager'"
+            )
+        call = AttentionCall(module, query, key, value, attention_mask, options, cast("Kernel", name), answer=kernel)
+        with torch.no_grad():
+            for observer in observers:
                 observer(call)
-        return call.own() if replacement is None else replacement(call)
+        _inside.depth = getattr(_inside, "depth", 0) + 1
+        try:
+            return replacement(call) if replacement is not None else call.own()
+        finally:
+            _inside.depth -= 1
 
     return attention
+
+
+def _listening(module: nn.Module) -> list[Watcher]:
+    """The observers of a module: with several, those of this thread."""
+    entries = _observers.get(module)
+    # Gradient checkpointing runs a layer again inside the backward pass; that call was seen in the forward.
+    if not entries or torch._C._current_graph_task_id() != -1:
+        return []
+    threads = {thread for thread, _ in entries}
+    return [observer for thread, observer in entries if len(threads) == 1 or thread == threading.get_ident()]
 
 
 def _eager_of(module: nn.Module) -> Callable[..., Any]:

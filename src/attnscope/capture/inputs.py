@@ -1,8 +1,8 @@
-"""Windows of a text as a model sees them, special tokens included."""
+"""The inputs that a model gets: windows of a text, with the special tokens that belong to them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnscope.capture.text import Text, tokenize, windows
 from attnscope.errors import InputError
@@ -11,35 +11,34 @@ if TYPE_CHECKING:
     from attnscope.capture.models import Model
 
 
-def plain_windows(model: Model, text: Text, tokens: list[int], length: int, count: int, bos: bool) -> list[list[int]]:
-    """The windows of `length` tokens: with the begin token if asked for, an encoder's without its special tokens."""
-    tokenizer = model.tokenizer
-    if not model.causal:
-        if bos:
-            raise InputError(f"--bos: {model.name} is an encoder with special tokens of its own; leave --bos out")
-        before, behind = special_tokens(model)
-        return windows(tokens, length - len(before) - len(behind), count, text.source)
-    if not bos:
-        return windows(tokens, length, count, text.source)
-    if tokenizer.bos_token_id is None:
-        raise InputError(f"--bos: the tokenizer of {model.name} has no begin token; leave --bos out")
-    return [[tokenizer.bos_token_id, *window] for window in windows(tokens, length - 1, count, text.source)]
-
-
-def special_tokens(model: Model) -> tuple[list[int], list[int]]:
-    """The special tokens that an encoder's tokenizer puts before and behind a text."""
-    inner = tokenize(model.tokenizer, Text("a", "probe"))
-    full = list(model.tokenizer("a")["input_ids"])
+def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens that a tokenizer puts before and behind a text."""
+    inner = tokenize(tokenizer, Text("a", "probe"))
+    full = list(tokenizer("a")["input_ids"])
     start = next(i for i in range(len(full)) if full[i : i + len(inner)] == inner)
     return full[:start], full[start + len(inner) :]
 
 
-def spread_windows(model: Model, text: Text, tokens: list[int], length: int, count: int, bos: bool) -> list[list[int]]:
-    """Windows of `length` tokens at even distances over the whole text, special tokens included."""
-    before, behind = ([], []) if model.causal else special_tokens(model)
-    first = plain_windows(model, text, tokens, length, count, bos)
-    size = length - len(before) - len(behind) - (bos and model.causal)
+def window_tokens(model: Model, tokens: list[int], size: int, count: int, bos: bool, source: str) -> list[list[int]]:
+    """The tokens of each window: with the begin token if asked for, without those that an encoder adds itself."""
+    if not model.causal:
+        if bos:
+            raise InputError(f"--bos: {model.name} is an encoder with special tokens of its own; leave --bos out")
+        before, behind = special_tokens(model.tokenizer)
+        return windows(tokens, size - len(before) - len(behind), count, source)
+    if not bos:
+        return windows(tokens, size, count, source)
+    if model.tokenizer.bos_token_id is None:
+        raise InputError(f"--bos: the tokenizer of {model.name} has no begin token; leave --bos out")
+    return [[model.tokenizer.bos_token_id, *window] for window in windows(tokens, size - 1, count, source)]
+
+
+def spread_windows(model: Model, tokens: list[int], size: int, count: int, bos: bool, source: str) -> list[list[int]]:
+    """Windows of `size` tokens at even distances over the whole text, special tokens included."""
+    inner = len(window_tokens(model, tokens, size, count, bos, source)[0])
+    before, behind = ([], []) if model.causal else special_tokens(model.tokenizer)
+    if bos:
+        before, inner = [model.tokenizer.bos_token_id], inner - 1
     part = len(tokens) / count
-    starts = [int((i + 0.5) * part - size / 2) for i in range(count)]
-    begin = first[0][:1] if bos and model.causal else []
-    return [[*before, *begin, *tokens[start : start + size], *behind] for start in starts]
+    starts = [int((i + 0.5) * part - inner / 2) for i in range(count)]
+    return [[*before, *tokens[start : start + inner], *behind] for start in starts]

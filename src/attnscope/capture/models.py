@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 import transformers
+from torch import nn
 
 from attnscope.capture.huggingface import RECORD
+from attnscope.capture.layers import causal_flags
 from attnscope.errors import InputError, ModelError
 
 if TYPE_CHECKING:
@@ -49,10 +51,21 @@ class Model:
 
     @property
     def causal(self) -> bool:
-        """Whether a query sees no later key."""
+        """Whether no query sees a later key, so that one forward gives the rows of every prefix.
+
+        An encoder-decoder is not causal: its encoder sees everything, and through it its decoder does.
+        """
         config = self.module.config
-        head = type(self.module).__name__.endswith(("ForCausalLM", "LMHeadModel"))
-        return head or bool(getattr(config, "is_decoder", False))
+        if config.is_encoder_decoder:
+            return False
+        said = causal_flags(self.module)
+        if said:
+            return any(said)
+        if getattr(config, "attn_type", None) == "bi":  # XLNet sees everything unless it permutes
+            return False
+        if type(config) in transformers.AutoModelForMaskedLM._model_mapping:  # an encoder that can be made a decoder
+            return bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
+        return type(config) in transformers.AutoModelForCausalLM._model_mapping
 
 
 def load_model(
@@ -62,35 +75,45 @@ def load_model(
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
 ) -> Model:
-    """Load a model and its tokenizer, ready to scan."""
+    """Load a model and its tokenizer, ready to scan.
+
+    `device_map` spreads it over devices, memory and disk as accelerate does. Code that comes with a model runs only
+    with `trust_remote_code`, weights in pickles, which can hold code too, are read only with `allow_pickle`.
+    """
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
     if revision is not None and (model is None or not isinstance(model, str) or Path(model).exists()):
         raise InputError(f"--revision {revision} is for models of a hub; leave it out for {model or 'the sample'}")
-    if isinstance(model, transformers.PreTrainedModel):
-        return _given(model, tokenizer)
     if not isinstance(model, str | Path | None):
-        raise InputError(f"cannot scan a {type(model).__name__}; give a transformers model, a path or a hub id")
+        return _given(as_module(model), tokenizer)
     place = _device(device)
+    trust = {"trust_remote_code": trust_remote_code}  # left unsaid, transformers asks on the terminal
+    how = {"use_safetensors": not allow_pickle or None, "device_map": device_map}
     if model is None:
         with resources.as_file(resources.files("attnscope") / "sample") as folder:
-            module, own = _load(str(folder), {"local_files_only": True}, dtype, SAMPLE)
+            module, own = _load(str(folder), {"local_files_only": True, **trust}, how, dtype, SAMPLE)
         name = SAMPLE
     else:
         name = str(model)
         source, options = _locate(name, revision)
-        module, own = _load(source, options, dtype, name)
-    if module.config.is_encoder_decoder:
-        raise ModelError(
-            f"{name} is an encoder-decoder ({module.config.model_type}); attnscope scans decoders and encoders"
-        )
-    module.to(place)  # type: ignore[arg-type]  # transformers wraps the method and loses self
+        module, own = _load(source, options | trust, how, dtype, name)
+    if device_map is None:
+        module.to(place)  # type: ignore[arg-type]  # transformers wraps the method and loses self
     module.eval()
     return Model(module, tokenizer or own, name, getattr(module.config, "_commit_hash", None))
 
 
-def _given(model: PreTrainedModel, tokenizer: Any) -> Model:
+def _given(model: nn.Module, tokenizer: Any) -> Model:
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise InputError(
+            f"cannot scan a {type(model).__name__} on a text; give a transformers model, a path or a hub id; for a "
+            "module of your own see capture.forward.run"
+        )
+    refuse_empty(model, type(model).__name__)
     if tokenizer is None:
         raise InputError(f"a loaded {type(model).__name__} needs its tokenizer: pass tokenizer=...")
     name = model.config.name_or_path or type(model).__name__
@@ -115,16 +138,18 @@ def _locate(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
     return name, {"revision": revision}
 
 
-def _load(source: str, options: dict[str, Any], dtype: str, name: str) -> tuple[PreTrainedModel, Any]:
+def _load(
+    source: str, options: dict[str, Any], how: dict[str, Any], dtype: str, name: str
+) -> tuple[PreTrainedModel, Any]:
     gguf = {key: options[key] for key in options if key == "gguf_file"}
     where = {key: value for key, value in options.items() if key != "gguf_file"}
     try:
         with quiet():
             config = transformers.AutoConfig.from_pretrained(source, **where, **gguf)
             loader = transformers.AutoModelForCausalLM if _is_causal(config) else transformers.AutoModel
-            safe = {} if gguf else {"use_safetensors": True}  # pickled weights can run code
+            given = {key: value for key, value in how.items() if value is not None and not (gguf and "safe" in key)}
             kind = dtype if dtype == "auto" else getattr(torch, dtype)
-            module = loader.from_pretrained(source, dtype=kind, **where, **gguf, **safe)
+            module = loader.from_pretrained(source, dtype=kind, **where, **gguf, **given)
             if hasattr(module.config, RECORD):
                 from attnscope.swapping import restore
 
@@ -152,9 +177,44 @@ def _explained(name: str, error: Exception) -> str:
         )
     if "gated" in first.lower():
         return f"{name!r} is a gated model; accept its terms on the hub and log in with hf auth login"
-    if "safetensors" in first and "pickle" not in name:
-        return f"cannot load {name!r}: {short}; attnscope reads safetensors and GGUF weights, never pickles"
+    if "trust_remote_code" in first:
+        return (
+            f"{name!r} comes with code of its own, which attnscope does not run unless told to; read that code, then "
+            "pass trust_remote_code=True to load_model"
+        )
+    if "safetensors" in first:
+        return (
+            f"cannot load {name!r}: {short}; attnscope reads safetensors and GGUF weights, and pickles, which can run "
+            "code, only with allow_pickle=True"
+        )
     return f"cannot load {name!r}: {short}"
+
+
+def as_module(model: Any) -> nn.Module:
+    """A module out of its wrappers: torch.compile's, PEFT's, parallel ones."""
+    while True:
+        if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
+            model = model._orig_mod
+        elif hasattr(model, "peft_config") and callable(getattr(model, "get_base_model", None)):
+            if getattr(model, "active_peft_config", None) and model.active_peft_config.is_prompt_learning:
+                raise ModelError(
+                    f"{type(model).__name__} learns a prompt ({model.active_peft_config.peft_type}), which a scan of "
+                    "the text would leave out; merge it or scan the base model"
+                )
+            model = model.get_base_model()
+        elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        elif isinstance(model, nn.Module):
+            return model
+        else:
+            raise InputError(f"cannot scan a {type(model).__name__}; give a torch module")
+
+
+def refuse_empty(module: nn.Module, name: str) -> None:
+    """Refuse a module whose weights are not there, unless they are loaded as it runs (offloading)."""
+    for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.is_meta and not any(hasattr(part, "_hf_hook") for part in module.modules()):
+            raise ModelError(f"{name} has no weights: {key} is on the meta device; load the model before the scan")
 
 
 def _device(device: str) -> torch.device:

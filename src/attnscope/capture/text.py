@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.capture import corpora
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,11 +30,13 @@ class Text:
 
 
 def read_text(source: str | Path | None) -> Text:
-    """The text of a file, of standard input (`-`), or the embedded sample (None)."""
+    """The text of a file, of standard input (`-`), of a corpus (`corpus:NAME`), or the embedded sample (None)."""
     if source is None:
         return Text((resources.files("attnscope") / "sample" / "text.txt").read_text("utf-8"), "sample")
     if str(source) == "-":
         return _decoded(sys.stdin.buffer.read(), "standard input")
+    if str(source).startswith(corpora.PREFIX):
+        return Text(corpora.read_corpus(str(source).removeprefix(corpora.PREFIX)), str(source))
     path = Path(source)
     try:
         data = path.read_bytes()
@@ -41,6 +44,12 @@ def read_text(source: str | Path | None) -> Text:
         reason = error.strerror or type(error).__name__
         raise InputError(f"cannot read the text {str(path)!r}: {reason}; give --text a readable file or -") from None
     return _decoded(data, str(path))
+
+
+def read_book(source: str | Path | None) -> Text:
+    """The same, without the header and footer of Project Gutenberg if a file has them."""
+    text = read_text(source)
+    return Text(corpora.without_license(text.content), text.source)
 
 
 def _decoded(data: bytes, source: str) -> Text:

@@ -10,14 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
+from torch import nn
 
+from attnscope.capture.layers import Layers
 from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-    from torch import Tensor, nn
+    from torch import Tensor
 
-    from attnscope.capture.attention import AttentionCall
+    from attnscope.capture.attention import Call
 
 VectorKind = Literal["value", "output", "hidden"]
 VECTOR_KINDS: tuple[str, ...] = get_args(VectorKind)
@@ -37,11 +39,12 @@ OUTPUT_PROJECTIONS = (
 
 
 class VectorSource:
-    """Finds the vectors of an attention call in one model."""
+    """Finds the vectors of an attention call in one model, and numbers its layers."""
 
     def __init__(self, model: nn.Module, kind: VectorKind) -> None:
         self.kind = kind
-        self._names = {module: name for name, module in model.named_modules()}
+        self.layers = Layers(model)
+        self._names = self.layers.names
         self._modules = dict(model.named_modules())
         self._inputs: dict[nn.Module, Tensor] = {}
         self._hooks = []
@@ -56,64 +59,99 @@ class VectorSource:
         self._inputs.clear()
 
     def layer(self, module: nn.Module, order: int) -> int:
-        """The number of the layer: the block's own number, else the order of the call."""
-        numbers = [part for part in self._names.get(module, "").split(".") if part.isdigit()]
-        return int(numbers[-1]) if numbers else order
+        """The number of the layer whose attention was just called, the `order`-th of its forward."""
+        if order == 0:
+            self.layers.start()
+        return self.layers.number(module)
 
-    def vectors(self, call: AttentionCall) -> Float[Tensor, "groups keys dims"]:
+    def entry(self, call: Call, layer: int) -> dict[str, Any]:
+        """What run.json says of a layer."""
+        return self.layers.entry(call, layer)
+
+    def vectors(self, call: Call, item: int = 0) -> Float[Tensor, "groups keys dims"]:
         """The vectors of a call in float64, one group for heads that share them."""
         if self.kind == "value":
-            return call.value[0].double()
+            return call.values(item).double()
         if self.kind == "output":
-            return self._output(call)
-        return self._hidden(call)
+            return self._output(call, item)
+        return self._hidden(call, item)
 
-    def _output(self, call: AttentionCall) -> Float[Tensor, "heads keys dims"]:
-        value = call.value[0].double()
-        heads, dims = call.query.shape[1], value.shape[-1]
-        slices = self._projection(call.module, heads * dims).double().unflatten(0, (heads, dims))
+    def _output(self, call: Call, item: int) -> Float[Tensor, "heads keys dims"]:
+        value = call.values(item).double()
+        heads, dims = call.heads, value.shape[-1]
+        matrix = self._projection(call.module, heads * dims).double().to(value.device)
+        slices = matrix.unflatten(0, (heads, dims))
         # Only lengths and angles matter: with W^T = Q R, |v W| = |R v|, in `dims` numbers instead of the model's width.
         factor = torch.linalg.qr(slices.mT, mode="r").R if slices.shape[-1] > dims else slices.mT
         return value.repeat_interleave(heads // value.shape[0], 0) @ factor.mT
 
     def _projection(self, module: nn.Module, size: int) -> Float[Tensor, "heads_times_dims width"]:
-        """The weight of the projection behind the heads, oriented from heads to stream."""
-        from transformers.pytorch_utils import Conv1D
-
-        name = self._names[module]
+        """The matrix of the projection behind the heads, oriented from heads to stream."""
+        name = self._names.get(module, "")
         while True:
             owner = self._modules[name]
             for child_name, child in owner.named_modules():
-                weight = getattr(child, "weight", None)
-                if child_name.rpartition(".")[2] not in OUTPUT_PROJECTIONS or weight is None:
-                    continue
-                matrix = weight.detach() if isinstance(child, Conv1D) else weight.detach().mT
-                if matrix.ndim == 2 and matrix.shape[0] == size:
-                    return matrix
+                if child_name.rpartition(".")[2] in OUTPUT_PROJECTIONS:
+                    matrix = _matrix(child, size)
+                    if matrix is not None:
+                        return matrix
             if not name or name.rpartition(".")[2].isdigit():
                 break
             name = name.rpartition(".")[0]
         raise ModelError(
-            f"no output projection found for {type(module).__name__} ({self._names[module]}); use value or hidden"
+            f"no output projection found for {type(module).__name__} ({self._names.get(module, '')}); "
+            "use value or hidden"
         )
 
     def _keep(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = args[0] if args else kwargs.get("hidden_states")
         if isinstance(hidden, torch.Tensor):
+            place = self._names[block].rpartition(".")[0]
+            for other in [m for m in self._inputs if self._names[m].rpartition(".")[0] == place]:
+                del self._inputs[other]  # one block of a stack at a time: the inputs of all would pile up
             self._inputs[block] = hidden
 
-    def _hidden(self, call: AttentionCall) -> Float[Tensor, "1 keys dims"]:
-        name = self._names[call.module]
+    def _hidden(self, call: Call, item: int) -> Float[Tensor, "1 keys dims"]:
+        name = self._names.get(call.module, "")
         while name and self._modules[name] not in self._inputs:
             name = name.rpartition(".")[0]
         if not name:
             raise ModelError(
                 f"the input of the layer around {type(call.module).__name__} was not seen; use --vectors value"
             )
-        hidden = self._inputs.pop(self._modules[name])
-        if hidden.shape[1] != call.key.shape[2]:
+        hidden = self._inputs[self._modules[name]]
+        if self.entry(call, 0)["kind"] == "cross" or hidden.shape[1] != call.keys:
             raise ModelError(
-                f"{type(call.module).__name__} attends to {call.key.shape[2]} keys and its layer's input has "
-                f"{hidden.shape[1]}; use --vectors value"
+                f"{type(call.module).__name__} attends to {call.keys} keys that are not the {hidden.shape[1]} tokens "
+                "of its layer's input; use --vectors value"
             )
-        return hidden[:1].double()
+        return hidden[item : item + 1].double()
+
+
+def _matrix(projection: nn.Module, size: int) -> Tensor | None:
+    """A projection's matrix if it takes `size` numbers; what a wrapper (LoRA, int8, offloading) adds is included."""
+    from transformers.pytorch_utils import Conv1D
+
+    weight = getattr(projection, "weight", None)
+    plain = type(projection).forward in (nn.Linear.forward, Conv1D.forward)
+    if plain and weight is not None and not _altered(projection, weight):
+        matrix = weight.detach() if isinstance(projection, Conv1D) else weight.detach().mT
+        return matrix if matrix.shape[0] == size else None
+    if getattr(projection, "in_features", size if isinstance(projection, Conv1D) else None) != size:
+        return None
+    kind = weight.dtype if isinstance(weight, torch.Tensor) and weight.is_floating_point() else torch.float32
+    place = "cpu" if not isinstance(weight, torch.Tensor) or weight.is_meta else weight.device
+    unit = torch.eye(size, dtype=kind, device=place)
+    with torch.no_grad():
+        result = projection(torch.cat([unit, torch.zeros_like(unit[:1])]))
+    return result[:-1] - result[-1]
+
+
+def _altered(projection: nn.Module, weight: Any) -> bool:
+    """Whether the weight is not what the module multiplies with: offloaded, packed, or under a hook."""
+    return (
+        not isinstance(weight, torch.Tensor)
+        or weight.is_meta
+        or not weight.is_floating_point()
+        or ("forward" in vars(projection))
+    )

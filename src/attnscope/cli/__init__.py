@@ -19,6 +19,8 @@ from cyclopts import App, CycloptsError
 from attnscope import __version__
 from attnscope.cli.audit import audit
 from attnscope.cli.bench import bench
+from attnscope.cli.compare import compare, guidelines
+from attnscope.cli.reproduce import reproduce
 from attnscope.cli.scan import scan
 from attnscope.errors import AttnscopeError
 
@@ -34,6 +36,9 @@ app = App(
 app.command(scan)
 app.command(bench)
 app.command(audit)
+app.command(reproduce)
+app.command(compare)
+app.command(guidelines)
 
 
 def main() -> None:

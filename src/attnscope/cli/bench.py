@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from attnscope.cli.numbers import whole_numbers
+
 bench = App(name="bench", help="Measure speed and error against peers, as ratios in one run.")
 
 
@@ -15,9 +17,9 @@ bench = App(name="bench", help="Measure speed and error against peers, as ratios
 def normalizers(
     *,
     rows: int = 147_456,
-    lengths: Annotated[tuple[int, ...], Parameter(consume_multiple=True, negative="")] = (128, 1024, 8192),
+    lengths: str = "128,1024,8192",
     repeats: int = 5,
-    only: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = (),
+    only: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Time every normalizer against torch.softmax, and against the entmax package where it is installed.
@@ -27,17 +29,23 @@ def normalizers(
     rows
         Rows at length 1,024; other lengths get as many as make the same number of logits.
     lengths
-        Row lengths to measure, as --lengths 128 1024.
+        Row lengths to measure, as --lengths 128,1024.
     repeats
         Repeats of each measurement; medians are reported.
     only
-        The normalizers to measure; all unless given.
+        The normalizers to measure, as --only sparsemax,entmax15; all unless given.
     json
         Print one JSON object on standard output and nothing else.
     """
     from attnscope.bench.normalizers import measure
 
-    report = measure(rows, lengths, repeats, only or None, progress=lambda line: print(f"  {line}", file=sys.stderr))
+    report = measure(
+        rows,
+        whole_numbers("--lengths", lengths),
+        repeats,
+        None if only is None else only.split(","),
+        progress=lambda line: print(f"  {line}", file=sys.stderr),
+    )
     if json:
         print(json_module.dumps(report))
     else:
@@ -66,5 +74,89 @@ def _print_table(report: dict[str, Any]) -> None:
             f"{result['total_ratio']:.2f}",
             "" if speedup is None else f"{speedup:.0f}x",
             f"{result['largest_error']:.0e}",
+        )
+    Console().print(table)
+    print(f"memory: {report['memory']}")
+
+
+@bench.command
+def scan(
+    *,
+    length: int = 1024,
+    layers: int = 12,
+    heads: int = 12,
+    width: int = 768,
+    rows: int | None = None,
+    repeats: int = 3,
+    only: str | None = None,
+    sample: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Time scans, the naive way and other capture tools against the model's plain forward pass.
+
+    Parameters
+    ----------
+    length
+        Tokens of the window; --length 16384 --layers 4 --rows 64 --only last is the long-context case.
+    layers
+        Layers of the GPT-2-like model with random weights.
+    heads
+        Heads of a layer.
+    width
+        Width of the model.
+    rows
+        Also scan so many rows, spread evenly.
+    repeats
+        Repeats of each measurement; medians are reported.
+    only
+        The subjects to measure, as last,naive, of last, all, naive, transformer_lens, nnsight; all unless given.
+    sample
+        Measure on the embedded sample model and text.
+    json
+        Print one JSON object on standard output and nothing else.
+    """
+    from attnscope.bench.scan import measure
+
+    report = measure(
+        length,
+        layers,
+        heads,
+        width,
+        rows,
+        repeats,
+        None if only is None else tuple(only.split(",")),
+        sample,
+        progress=lambda line: print(f"  {line}", file=sys.stderr),
+    )
+    if json:
+        print(json_module.dumps(report))
+    else:
+        _print_scan_table(report)
+    return 0
+
+
+def _print_scan_table(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"against the plain forward pass, {report['threads']} threads")
+    table.add_column("subject")
+    for heading in ("s", "forward s", "ratio", "peak MB", "forward MB", "ratio"):
+        table.add_column(heading, justify="right")
+    for result in report["results"]:
+        if not result["installed"]:
+            table.add_row(result["subject"], "not installed")
+            continue
+        peaks = [
+            "" if result[name] is None else f"{result[name] / 1e6:,.0f}"
+            for name in ("peak_bytes", "forward_peak_bytes")
+        ]
+        table.add_row(
+            result["subject"],
+            f"{result['seconds']:.3f}",
+            f"{result['forward_seconds']:.3f}",
+            f"{result['time_ratio']:.2f}",
+            *peaks,
+            "" if result["memory_ratio"] is None else f"{result['memory_ratio']:.2f}",
         )
     Console().print(table)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from attnscope.cli.numbers import decimals, whole_numbers
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def scan(
     model
         A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
     text
-        A UTF-8 text file, or - for standard input. Default: the embedded sample text.
+        A UTF-8 text file, - for standard input, or corpus:war-and-peace (fetched once and kept). Default: the
+        embedded sample text.
     length
         Tokens in a window. Default: 1024, or the model's limit if that is less.
     lengths
@@ -139,7 +141,7 @@ def scan(
             windows=windows,
             bos=bos,
             normalizers=normalizer.split(",") if normalizer else (),
-            temperatures=_decimals("--temperature", temperature),
+            temperatures=decimals("--temperature", temperature) if temperature else (),
             memory_budget=memory_budget,
             diagnose=diagnose,
             verify=verify,
@@ -220,18 +222,4 @@ def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
 
 
 def _numbers(option: str, value: str | None) -> list[int] | None:
-    """The whole numbers of a comma-separated list."""
-    if value is None:
-        return None
-    try:
-        return [int(part) for part in value.split(",")]
-    except ValueError:
-        raise InputError(f"{option} takes whole numbers separated by commas, as 1,5,20; received {value!r}") from None
-
-
-def _decimals(option: str, value: str | None) -> list[float]:
-    """The numbers of a comma-separated list."""
-    try:
-        return [float(part) for part in value.split(",")] if value else []
-    except ValueError:
-        raise InputError(f"{option} takes numbers separated by commas, as 0.5,2; received {value!r}") from None
+    return None if value is None else whole_numbers(option, value)

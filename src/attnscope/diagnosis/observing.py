@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from attnscope.capture.huggingface import observed
+from attnscope.capture.forward import forward
 from attnscope.capture.vectors import VectorSource
 from attnscope.diagnosis import counterfactuals as rules
 from attnscope.diagnosis.nulls import separability_columns
-from attnscope.errors import ModelError
-from attnscope.measure.rows import Rows, row_entropy, softmax_weights
+from attnscope.measure.rows import Rows, row_entropy
+from attnscope.swapping.measured import own_normalizer
 from attnscope.theory.configuration import ranks
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from attnscope.capture.attention import AttentionCall
+    from attnscope.capture.attention import Call
     from attnscope.capture.models import Model
     from attnscope.diagnosis.thresholds import Thresholds
 
@@ -106,7 +106,7 @@ def _forward(
     source = VectorSource(model.module, "value")
     calls = 0
 
-    def collect(call: AttentionCall) -> None:
+    def collect(call: Call) -> None:
         nonlocal calls
         layer = source.layer(call.module, calls)
         calls += 1
@@ -114,22 +114,14 @@ def _forward(
             _keep(window, kind, layer, call, positions, thresholds, seed)
         progress(layer)
 
-    module = model.module.base_model
-    options = {"use_cache": False} if model.causal else {}
-    with torch.no_grad(), observed(module, collect):
-        module(input_ids=torch.tensor([ids], device=model.module.device), **options)
-    if not calls:
-        raise ModelError(
-            f"{model.name} ({model.family}) does not use transformers' attention interface; "
-            "attnscope cannot observe this family"
-        )
+    forward(model, ids, collect)
 
 
 def _keep(
     window: WindowRows,
     kind: str,
     layer: int,
-    call: AttentionCall,
+    call: Call,
     positions: tuple[int, ...],
     thresholds: Thresholds,
     seed: int,
@@ -137,9 +129,9 @@ def _keep(
     """Measure the rows of one attention call in blocks within the memory budget, and file them by head."""
     if not positions:
         return
-    heads, keys = call.query.shape[1], call.key.shape[2]
+    heads, keys = call.heads, call.keys
     step = max(1, _MEMORY // (heads * keys * 8 * _COPIES))
-    vectors = call.value[0].double()
+    vectors, own = call.values().double(), own_normalizer(call)
     pieces: list[dict[str, Tensor]] = []
     contexts: list[Tensor] = []
     usable = vectors.isfinite().all(-1).all(-1).repeat_interleave(heads // vectors.shape[0])
@@ -148,7 +140,8 @@ def _keep(
         block = positions[start : start + step]
         rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks)
         usable &= torch.where(rows.visible, rows.logits, 0).isfinite().all(-1).all(-1)
-        columns, context = row_measures(rows, thresholds, generator, nulls=kind == "rows")
+        weights = own.weights(rows.logits, rows.visible)
+        columns, context = row_measures(rows, weights, thresholds, generator, nulls=kind == "rows")
         pieces.append(columns)
         contexts.append(context)
     measured = {name: torch.cat([piece[name] for piece in pieces], -1).cpu().numpy() for name in pieces[0]}
@@ -161,19 +154,19 @@ def _keep(
             continue
         # A row that sees nothing (padding) says nothing.
         seen = measured["length"][head] > 0
-        own = {name: np.asarray(values[head][seen], dtype=np.float64) for name, values in measured.items()}
+        kept = {name: np.asarray(values[head][seen], dtype=np.float64) for name, values in measured.items()}
         if place in store:
-            own = {name: np.concatenate([store[place][name], values]) for name, values in own.items()}
-        store[place] = own
+            kept = {name: np.concatenate([store[place][name], values]) for name, values in kept.items()}
+        store[place] = kept
         if kind == "rows":
             window.contexts[place] = outputs[head][seen]
 
 
 def row_measures(
-    rows: Rows, thresholds: Thresholds, generator: torch.Generator, *, nulls: bool
+    rows: Rows, weights: Tensor, thresholds: Thresholds, generator: torch.Generator, *, nulls: bool
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Columns of shape (heads, rows), and the heads' outputs (heads, rows, dims)."""
-    weights, visible = softmax_weights(rows), rows.visible
+    """Columns of shape (heads, rows) from the rows' weights, and the heads' outputs (heads, rows, dims)."""
+    visible = rows.visible
     values = rows.vectors.repeat_interleave(rows.heads // rows.vectors.shape[0], 0)
     context = weights @ values
     length = visible.sum(-1)

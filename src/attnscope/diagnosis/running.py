@@ -83,12 +83,17 @@ def choose_windows(
     """Windows over the whole text, one in the middle held out to verify; refuses what cannot be diagnosed."""
     if windows is not None and (not isinstance(windows, int) or isinstance(windows, bool) or windows < 2):
         raise InputError(f"a diagnosis takes 2 windows or more; received {windows!r}")
+    if model.module.config.is_encoder_decoder:
+        raise InputError(
+            f"a diagnosis takes decoders and encoders; {model.name} ({model.family}) is an encoder-decoder, whose "
+            "cross attention has no nearest keys"
+        )
     if verify:
         from attnscope.diagnosis.verify import check_verifiable
 
         check_verifiable(model)
     count = windows or min(WINDOWS, max(2, len(tokens) // length - verify))
-    inputs = spread_windows(model, text, tokens, length, count + verify, bos)
+    inputs = spread_windows(model, tokens, length, count + verify, bos, text.source)
     held_out = [inputs.pop(len(inputs) // 2)] if verify else []
     return Windows(inputs, held_out)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from attnscope.capture.huggingface import RECORD
 from attnscope.diagnosis.states import STATES
 from attnscope.errors import InputError, ModelError
 from attnscope.swapping import first_key, intervene, sink_and_last, top_share
@@ -43,6 +44,10 @@ def check_verifiable(model: Model) -> None:
         raise InputError(
             f"--verify compares next-token distributions, which {model.name} ({model.family}) does not give; "
             "leave --verify out"
+        )
+    if getattr(model.module.config, RECORD, None):
+        raise ModelError(
+            f"--verify puts softmax into heads, and {model.name} runs with a swapped normalizer; undo the swap"
         )
     if any(name.rpartition(".")[2] == "sinks" for name, _ in model.module.named_parameters()):
         raise ModelError(

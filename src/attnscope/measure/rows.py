@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
+    from attnscope.measure.layer import Layer
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -30,6 +32,7 @@ class Rows:
     visible: Bool[Tensor, "heads rows keys"]
     vectors: Float[Tensor, "groups keys dims"]
     sinks: Float[Tensor, " heads"] | None = None  # a logit that takes weight and has no vector
+    shared: Layer | None = None  # what blocks of rows of one layer share; made anew where it is missing
 
     @property
     def heads(self) -> int:

@@ -32,6 +32,10 @@ _ROUNDER = np.float32(12582912.0)
 _SQRT_HALF_BITS = np.int32(0x3F3504F3)
 _MANTISSA_BITS = np.int32(0x007FFFFF)
 _EXPONENT_SHIFT = np.int32(23)
+_SIGN_SHIFT = np.int32(31)
+_BELOW_SIGN = np.int32(0x7FFFFFFF)
+# The bits of -inf with those below the sign turned over.
+_MINUS_INFINITY_ORDER = np.int32(-0x7F800001)
 # The bits of _ROUNDER, less the bias of a float32's exponent.
 _ROUNDER_BITS = np.int32(0x4B400000 - 127)
 
@@ -79,6 +83,29 @@ def _log_one_minus32(delta: Any) -> Any:
     return _log32(y) + lost / y
 
 
+@njit
+def _largest32(row: Any) -> Any:
+    """The largest of a row that holds no NaN; -inf if it is empty.
+
+    The bits of a float, those below the sign turned over if it is negative, are integers in the
+    same order. A maximum of integers is vectorized; one of floats waits for each comparison.
+    """
+    top = _MINUS_INFINITY_ORDER
+    bits = row.view(np.int32)
+    for j in range(bits.size):
+        order = np.int32(bits[j] ^ np.int32(np.int32(bits[j] >> _SIGN_SHIFT) & _BELOW_SIGN))
+        top = order if order > top else top
+    return np.int32(top ^ np.int32(np.int32(top >> _SIGN_SHIFT) & _BELOW_SIGN)).view(np.float32)
+
+
+@njit
+def _largest64(row: Any) -> Any:
+    top = -np.inf
+    for j in range(row.size):
+        top = row[j] if row[j] > top else top
+    return top
+
+
 def exp(x: Any) -> Any:
     """exp(x) for x <= 0, at the precision of x."""
     return np.exp(x)
@@ -92,6 +119,11 @@ def log(y: Any) -> Any:
 def log_one_minus(delta: Any) -> Any:
     """ln(1 - delta) for 0 <= delta < 1, accurate where delta is small."""
     return np.log1p(-delta)
+
+
+def largest(row: Any) -> Any:
+    """The largest number of a row that holds no NaN."""
+    return row.max(initial=-np.inf)
 
 
 @overload(exp, strict=False, jit_options={"error_model": "numpy"})
@@ -113,3 +145,10 @@ def _log_one_minus(delta: Any) -> Callable[[Any], Any]:
     if delta == types.float32:
         return lambda delta: _log_one_minus32(delta)
     return lambda delta: np.log1p(-delta)
+
+
+@overload(largest, strict=False)
+def _largest(row: Any) -> Callable[[Any], Any]:
+    if row.dtype == types.float32:
+        return lambda row: _largest32(row)
+    return lambda row: _largest64(row)

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from attnscope.errors import InputError
+from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._jacobian import eigenvalue_bound, largest_eigenvalue
 from attnscope.normalizers._maps import Kind, factors
@@ -90,9 +91,9 @@ class RowMap:
         """The same with one number for every row of z."""
         return RowMap(
             self.kind,
-            per_row(self.scale, z, "scale"),
-            per_row(self.alpha, z, "alpha"),
-            per_row(self.sink, z, "sink"),
+            per_row(self.scale, z),
+            per_row(self.alpha, z),
+            per_row(self.sink, z),
             self.k,
         )
 
@@ -120,6 +121,9 @@ class MappedNormalizer(Normalizer):
         """The map for rows of n visible keys, n of shape (..., 1)."""
 
     def _fitted(self, z: Tensor, visible: Tensor | None) -> RowMap:
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                _checks.shape(name, value, z.shape[:-1])
         # Counting costs a pass over the logits: only where the length matters.
         n = lengths(z, visible) if self.facts.length_aware else torch.ones_like(z[..., :1])
         return self.row_map(n).fit(z)
@@ -134,7 +138,8 @@ class MappedNormalizer(Normalizer):
 
     def _jacobian(self, logits: Tensor, visible: Tensor | None) -> tuple[RowMap, Tensor, Tensor]:
         """The map, u, and U of each row."""
-        z, visible = prepare(logits.detach(), visible)
+        z, visible = prepare(logits, visible)
+        z = z.detach()
         if z.shape[-1] == 0:
             raise InputError(f"a row without keys has no Jacobian; received logits of shape {tuple(logits.shape)}")
         m = self._fitted(z, visible)
@@ -159,6 +164,7 @@ class MappedNormalizer(Normalizer):
 
     def lipschitz(self, length: int) -> float:
         """The largest |c(n)| times the supremum of the map's Jacobian norm."""
+        _checks.whole("length", length, least=1)
         m = self.row_map(torch.tensor([float(length)], dtype=torch.float64))
         scale = 1.0 if m.scale is None else float(m.scale.detach().abs().max())
         return scale * _SUPREMUM[m.kind] if scale > 0 else 0.0
@@ -194,10 +200,9 @@ def two_level_bounds(weights: Callable[[Tensor], Tensor], length: int, low: floa
 
 def check_range(length: int, low: float, high: float) -> None:
     """Refuse a row without keys and a range that is not one."""
-    if length < 1 or not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise InputError(
-            f"bounds need length >= 1 and finite low <= high, received length={length}, low={low}, high={high}"
-        )
+    _checks.whole("length", length, least=1)
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise InputError(f"bounds need finite low <= high, received low={low}, high={high}")
 
 
 _REGISTRY: dict[str, type[Normalizer]] = {}

@@ -26,7 +26,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numba import njit
 
-from attnscope.normalizers._arithmetic import exp
+from attnscope.normalizers._arithmetic import exp, largest
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
@@ -51,29 +51,19 @@ def helper(function: Loop) -> Loop:
 @helper
 def load(source: Any, seen: Any, target: Any) -> Any:
     """Copy a row, -inf on what is not visible; an empty `seen` sees all. Returns the NaN count."""
-    broken = 0
+    broken = np.int32(0)  # a count of 32 bits fits the lanes of the numbers it counts
     hidden = source.dtype.type(-np.inf)
     if seen.size:
         for j in range(source.size):
             value = source[j] if seen[j] else hidden
             target[j] = value
-            broken += value != value
+            broken = np.int32(broken + np.int32(value != value))
     else:
         for j in range(source.size):
             value = source[j]
             target[j] = value
-            broken += value != value
+            broken = np.int32(broken + np.int32(value != value))
     return broken
-
-
-# Without "nnan" a maximum is not vectorized; the caller has counted the NaN already.
-@njit(fastmath={*RELAXED, "nnan"}, error_model="numpy")
-def _largest(row: Any) -> Any:
-    top = row.dtype.type(-np.inf)
-    for j in range(row.size):
-        value = row[j]
-        top = value if value > top else top
-    return top
 
 
 @helper
@@ -103,8 +93,8 @@ def center(source: Any, seen: Any, scale: Any, row: Any) -> Any:
     scale is negative. Also returns z_top, for rows that compete with a sink.
     """
     broken = load(source, seen, row)
-    top = _largest(row) if scale >= 0 else _smallest_visible(row)
-    if broken or scale != scale or (top == np.inf and _largest(row) == np.inf):
+    top = largest(row) if scale >= 0 else _smallest_visible(row)
+    if broken or scale != scale or (top == np.inf and largest(row) == np.inf):
         _fill(row, row.dtype.type(np.nan))
         return False, top
     if top == -np.inf or top == np.inf:
@@ -136,6 +126,18 @@ def exponentials(row: Any, lead: Any) -> Any:
             value = exp(block[j] - lead)
             block[j] = value
             part += value
+        total += part
+    return total
+
+
+@helper
+def block_sum(row: Any) -> Any:
+    total = 0.0
+    for first in range(0, row.size, BLOCK):
+        block = row[first : first + BLOCK]
+        part = row.dtype.type(0)
+        for j in range(block.size):
+            part += block[j]
         total += part
     return total
 

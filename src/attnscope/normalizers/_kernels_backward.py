@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from attnscope.normalizers._arithmetic import exp, log
-from attnscope.normalizers._kernels import BLOCK, compiled, helper
+from attnscope.normalizers._kernels import BLOCK, block_sum, compiled, helper
 
 
 @helper
@@ -22,28 +24,34 @@ def _shifted_product(u: Any, v: Any, mean: Any, scale: Any, out: Any) -> None:
 
 
 @helper
-def _weighted_sums(u: Any, v: Any) -> Any:
+def _product_sum(u: Any, v: Any) -> Any:
+    """The sum of u v over the keys where u is not 0."""
     zero = u.dtype.type(0)
-    totals = 0.0
     products = 0.0
     for first in range(0, u.size, BLOCK):
         part = u[first : first + BLOCK]
         other = v[first : first + BLOCK]
-        total = zero
         product = zero
         for j in range(part.size):
-            total += part[j]
             product += part[j] * other[j] if part[j] != zero else zero
-        totals += total
         products += product
-    return totals, products
+    return products
+
+
+@helper
+def _apply(u: Any, v: Any, scale: Any, out: Any) -> None:
+    """c u (v - sum(u v) / sum(u)); a row without weight has u = 0 throughout."""
+    total = block_sum(u)
+    product = _product_sum(u, v)
+    mean = out.dtype.type(product / total) if total > 0 else out.dtype.type(product)
+    _shifted_product(u, v, mean, scale, out)
 
 
 @compiled
 def softmax(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None:
     """c w (v - sum(w v)): the total of the weights is one, or the rest lies on a sink."""
     for r in range(start, stop):
-        mean = out.dtype.type(_weighted_sums(w[r], v[r])[1])
+        mean = out.dtype.type(_product_sum(w[r], v[r]))
         _shifted_product(w[r], v[r], mean, scale[r], out[r])
 
 
@@ -63,7 +71,7 @@ def sigmoid(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None
 @helper
 def _subtract_mean(w: Any, v: Any, scale: Any, out: Any) -> None:
     zero = out.dtype.type(0)
-    count = 0
+    count = np.int32(0)
     products = 0.0
     broken = zero
     for first in range(0, w.size, BLOCK):
@@ -72,11 +80,11 @@ def _subtract_mean(w: Any, v: Any, scale: Any, out: Any) -> None:
         product = zero
         for j in range(part.size):
             inside = part[j] != zero
-            count += inside
+            count = np.int32(count + np.int32(inside))
             product += other[j] if inside else zero
             broken += part[j] * zero
         products += product
-    mean = out.dtype.type(products / max(count, 1)) + broken
+    mean = out.dtype.type(products / (count if count > 0 else 1)) + broken
     for j in range(out.size):
         out[j] = scale * (v[j] - mean) if w[j] != zero else zero
 
@@ -91,13 +99,11 @@ def sparsemax(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> No
 @compiled
 def entmax15(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None:
     """u = sqrt(w)."""
+    u = np.empty(out.shape[1], out.dtype)
     for r in range(start, stop):
-        row = out[r]
-        for j in range(row.size):
-            row[j] = w[r, j] ** row.dtype.type(0.5)
-        total, product = _weighted_sums(row, v[r])
-        mean = row.dtype.type(product / total) if total > 0 else row.dtype.type(product)
-        _shifted_product(row, v[r], mean, scale[r], row)
+        for j in range(u.size):
+            u[j] = np.sqrt(w[r, j])
+        _apply(u, v[r], scale[r], out[r])
 
 
 @compiled
@@ -105,13 +111,11 @@ def entmax(w: Any, v: Any, scale: Any, alpha: Any, out: Any, start: int, stop: i
     """u = w^(2 - alpha) on the support."""
     one = out.dtype.type(1)
     zero = out.dtype.type(0)
+    u = np.empty(out.shape[1], out.dtype)
     for r in range(start, stop):
-        row = out[r]
         power = one + one - alpha[r]
-        for j in range(row.size):
+        for j in range(u.size):
             weight = w[r, j]
             value = exp(power * log(weight if weight > zero else one))
-            row[j] = value if weight > zero else weight
-        total, product = _weighted_sums(row, v[r])
-        mean = row.dtype.type(product / total) if total > 0 else row.dtype.type(product)
-        _shifted_product(row, v[r], mean, scale[r], row)
+            u[j] = value if weight > zero else weight
+        _apply(u, v[r], scale[r], out[r])

@@ -1,8 +1,15 @@
 """The CPU loops of the maps with exact zeros: sparsemax, 1.5-entmax and entmax.
 
-All three search a threshold tau. Only keys within 1/(alpha-1) of the top can be in the support;
-they are gathered once, and the search runs over them alone. Newton's method on the q-norm of
-what exceeds tau, q = 1/(alpha-1), is monotone because that norm is convex in tau.
+All three search the threshold tau above which a key has weight, and hardly touch what lies below it:
+
+1. a row is folded sixteenfold to the maxima of its lanes, the keys l, l + W, l + 2 W, ... with W = n // 16;
+2. the threshold of the lanes' maxima alone is a lower bound of tau, as leaving keys out only lowers it;
+3. the keys above that bound, the candidates, are gathered from the few lanes that have one;
+4. tau is found over the candidates, the row is set to zero, and their weights are put in place.
+
+Steps 1 and 4 run at the speed of memory, and 2 and 3 see a few dozen numbers. Newton's method on
+the q-norm of what exceeds tau, q = 1/(alpha-1), climbs to tau without overshooting because that norm is
+convex and falls with tau.
 """
 
 from __future__ import annotations
@@ -11,118 +18,199 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.normalizers._arithmetic import exp, log_one_minus
+from attnscope.normalizers._arithmetic import exp, largest, log_one_minus
 from attnscope.normalizers._kernels import BLOCK, center, compiled, exponentials, helper, multiply, seen_row
 
+_FOLDS = 16
 _NEWTON_STEPS = 64
+# How far below the lanes' threshold candidates begin: more than the rounding of the sums behind it.
+_SLACK = 1e-5
 
 
 @helper
-def _sum(row: Any) -> Any:
-    total = 0.0
-    for first in range(0, row.size, BLOCK):
-        block = row[first : first + BLOCK]
-        part = row.dtype.type(0)
-        for j in range(block.size):
-            part += block[j]
-        total += part
+def _maxima_of_quarters(row: Any, size: Any, target: Any) -> Any:
+    """target[j] = the largest of row[j], row[j + size], row[j + 2 size], row[j + 3 size]; returns their sum."""
+    a, b, c, d = row[:size], row[size : 2 * size], row[2 * size : 3 * size], row[3 * size : 4 * size]
+    target = target[:size]
+    total = row.dtype.type(0)
+    for j in range(target.size):
+        low, high = a[j], b[j]
+        first = low if low > high else high
+        total += low + high
+        low, high = c[j], d[j]
+        second = low if low > high else high
+        total += low + high
+        target[j] = first if first > second else second
     return total
 
 
 @helper
-def _candidates(row: Any, slope: Any, buffer: Any) -> Any:
-    """Write slope * x of the entries above -1 to the buffer; only they can be in the support."""
+def _fold(row: Any, quarters: Any, lanes: Any) -> Any:
+    """Fill `lanes` with the maxima of the lanes, then the keys that fill none; returns the sum of the row.
+
+    A comparison passes NaN over, but the sum does not.
+    """
+    width = row.size // _FOLDS
+    total = _maxima_of_quarters(row, 4 * width, quarters)
+    _maxima_of_quarters(quarters, width, lanes)
+    for j in range(_FOLDS * width, row.size):
+        lanes[j - (_FOLDS - 1) * width] = row[j]
+        total += row[j]
+    return total
+
+
+@helper
+def _open_row(source: Any, seen: Any, scale: Any, row: Any, quarters: Any, lanes: Any) -> Any:
+    """The row to work on, its top and its scale, with its lanes filled; a top of -inf if it is finished already.
+
+    An ordinary row is worked on where it is; one with masked keys, a scale that turns it around, or a
+    number that is not finite is centered in the result first.
+    """
+    if seen.size == 0 and scale > 0:
+        total = _fold(source, quarters, lanes)
+        top = largest(lanes)
+        if total == total and -np.inf < top < np.inf:
+            return source, top, scale
+    if not center(source, seen, scale, row)[0]:
+        return row, row.dtype.type(-np.inf), scale
+    _fold(row, quarters, lanes)
+    return row, row.dtype.type(0), row.dtype.type(1)
+
+
+@helper
+def _shift(values: Any, top: Any, scale: Any) -> None:
+    for j in range(values.size):
+        values[j] = (values[j] - top) * scale
+
+
+@helper
+def _gather(row: Any, lanes: Any, top: Any, scale: Any, level: Any, hits: Any, places: Any, values: Any) -> Any:
+    """Write x = scale (z - top) of the keys above `level`, and where they are; returns how many.
+
+    `lanes` has been shifted and scaled already.
+    """
+    width = row.size // _FOLDS
+    found = 0
+    for lane in range(width):
+        hits[found] = lane
+        found += lanes[lane] > level
     count = 0
-    floor = row.dtype.type(-1)
-    for j in range(row.size):
-        value = row[j] * slope
-        buffer[count] = value
-        count += value > floor
+    for hit in range(found):
+        for j in range(hits[hit], _FOLDS * width, width):
+            value = (row[j] - top) * scale
+            places[count] = j
+            values[count] = value
+            count += value > level
+    for j in range(_FOLDS * width, row.size):
+        value = (row[j] - top) * scale
+        places[count] = j
+        values[count] = value
+        count += value > level
     return count
+
+
+@helper
+def _place(weights: Any, places: Any, row: Any) -> None:
+    zero = row.dtype.type(0)
+    for j in range(row.size):
+        row[j] = zero
+    for j in range(weights.size):
+        row[places[j]] = weights[j]
+
+
+@helper
+def _sparsemax_threshold(values: Any, tau: Any) -> Any:
+    """tau with sum max(x - tau, 0) = 1, from a lower bound: exact once the support stays."""
+    solved = 0
+    while True:  # ends: the support only shrinks
+        total = 0.0
+        kept = 0
+        for j in range(values.size):
+            value = float(values[j])
+            inside = value > tau
+            kept += inside
+            total += value if inside else 0.0
+        if kept == solved or kept == 0:
+            return tau
+        tau = (total - 1.0) / kept
+        solved = kept
 
 
 @compiled
 def sparsemax(z: Any, visible: Any, index: Any, scale: Any, out: Any, start: int, stop: int) -> None:
-    """w = max(c z - tau, 0), tau by Newton's method from c max z - 1, exact when the support stays."""
-    zero = out.dtype.type(0)
-    buffer = np.empty(out.shape[1] + 1, out.dtype)
+    """w = max(c z - tau, 0), tau by Newton's method from c max z - 1."""
+    size = out.shape[1]
+    quarters, lanes = np.empty(size, out.dtype), np.empty(size // _FOLDS + size % _FOLDS, out.dtype)
+    hits, places, values = np.empty(size + 1, np.int64), np.empty(size + 1, np.int64), np.empty(size + 1, out.dtype)
     for r in range(start, stop):
-        row = out[r]
-        if not center(z[r], seen_row(visible, index, r), scale[r], row)[0]:
+        row, top, factor = _open_row(z[r], seen_row(visible, index, r), scale[r], out[r], quarters, lanes)
+        if top == -np.inf:
             continue
-        count = _candidates(row, out.dtype.type(1), buffer)
-        tau = -1.0
-        solved = 0
-        while True:  # ends: the support only shrinks, and tau is exact once it does not
-            total = 0.0
-            kept = 0
-            for j in range(count):
-                value = buffer[j]
-                buffer[kept] = value
-                inside = value > tau
-                kept += inside
-                total += value if inside else 0.0
-            if kept == solved:
-                break
-            tau = (total - 1.0) / kept
-            solved = kept
-            count = kept
-        level = out.dtype.type(tau)
-        for j in range(row.size):
-            value = row[j] - level
-            row[j] = value if value > zero else zero
+        _shift(lanes, top, factor)
+        level = _sparsemax_threshold(lanes, -1.0) - _SLACK
+        count = _gather(row, lanes, top, factor, out.dtype.type(level), hits, places, values)
+        tau = _sparsemax_threshold(values[:count], level)
+        for j in range(count):
+            value = float(values[j]) - tau
+            values[j] = value if value > 0.0 else 0.0
+        _place(values[:count], places, out[r])
+
+
+@helper
+def _entmax15_threshold(values: Any, tau: Any, tolerance: Any) -> Any:
+    """tau with sum max(x - tau, 0)^2 = 1, by Newton's method on the 2-norm."""
+    for _ in range(_NEWTON_STEPS):
+        squares = 0.0
+        total = 0.0
+        for j in range(values.size):
+            above = float(values[j]) - tau
+            above = above if above > 0.0 else 0.0
+            total += above
+            squares += above * above
+        if total == 0.0:
+            return tau
+        tau += (squares - np.sqrt(squares)) / total
+        if abs(squares - 1.0) < tolerance:
+            break
+    return tau
 
 
 @compiled
 def entmax15(z: Any, visible: Any, index: Any, scale: Any, out: Any, start: int, stop: int) -> None:
-    """w = max(c z / 2 - tau, 0)^2; tau by Newton's method on the 2-norm, which is convex in tau."""
-    zero = out.dtype.type(0)
+    """w = max(c z / 2 - tau, 0)^2."""
+    size = out.shape[1]
     half = out.dtype.type(0.5)
     tolerance = 1e-5 if out.itemsize == 4 else 1e-9
-    buffer = np.empty(out.shape[1] + 1, out.dtype)
+    quarters, lanes = np.empty(size, out.dtype), np.empty(size // _FOLDS + size % _FOLDS, out.dtype)
+    hits, places, values = np.empty(size + 1, np.int64), np.empty(size + 1, np.int64), np.empty(size + 1, out.dtype)
     for r in range(start, stop):
-        row = out[r]
-        if not center(z[r], seen_row(visible, index, r), scale[r], row)[0]:
+        row, top, factor = _open_row(z[r], seen_row(visible, index, r), scale[r], out[r], quarters, lanes)
+        if top == -np.inf:
             continue
-        count = _candidates(row, half, buffer)
-        tau = -1.0
-        for _ in range(_NEWTON_STEPS):
-            squares = 0.0
-            total = 0.0
-            kept = 0
-            for j in range(count):
-                value = buffer[j]
-                buffer[kept] = value
-                above = value - tau
-                inside = above > 0.0
-                kept += inside
-                above = above if inside else 0.0
-                total += above
-                squares += above * above
-            count = kept
-            tau += (squares - np.sqrt(squares)) / total
-            if abs(squares - 1.0) < tolerance:
-                break
-        level = out.dtype.type(tau)
-        for j in range(row.size):
-            value = row[j] * half - level
-            value = value if value > zero else zero
-            row[j] = value * value
+        factor *= half
+        _shift(lanes, top, factor)
+        level = _entmax15_threshold(lanes, -1.0, 1e-2) - _SLACK
+        count = _gather(row, lanes, top, factor, out.dtype.type(level), hits, places, values)
+        tau = _entmax15_threshold(values[:count], level, tolerance)
+        for j in range(count):
+            value = float(values[j]) - tau
+            values[j] = value * value if value > 0.0 else 0.0
+        _place(values[:count], places, out[r])
 
 
 @helper
-def _power_sums(buffer: Any, count: Any, step: Any, exponent: Any) -> Any:
-    """Sums of y^q and y^(q-1), y = 1 - delta - step on the entries where that is positive."""
-    one = buffer.dtype.type(1)
-    zero = buffer.dtype.type(0)
+def _power_sums(values: Any, step: Any, exponent: Any) -> Any:
+    """Sums of y^q and y^(q-1), y = 1 + x - step on the entries where that is positive."""
+    one = values.dtype.type(1)
+    zero = values.dtype.type(0)
     totals = 0.0
     slopes = 0.0
-    for first in range(0, count, BLOCK):
-        block = buffer[first : min(first + BLOCK, count)]
+    for first in range(0, values.size, BLOCK):
+        block = values[first : min(first + BLOCK, values.size)]
         total = zero
         slope = zero
         for j in range(block.size):
-            delta = block[j] + step
+            delta = step - block[j]
             inside = delta < one
             safe = delta if inside else zero
             power = exp((exponent - one) * log_one_minus(safe))
@@ -134,39 +222,69 @@ def _power_sums(buffer: Any, count: Any, step: Any, exponent: Any) -> Any:
     return totals, slopes
 
 
+@helper
+def _entmax_step(values: Any, step: Any, beta: Any, exponent: Any, tolerance: Any) -> Any:
+    """step = tau + 1 with sum max(x - tau, 0)^q = 1, by Newton's method on the q-norm."""
+    for _ in range(_NEWTON_STEPS):
+        total, slope = _power_sums(values, values.dtype.type(step), exponent)
+        if slope == 0.0:
+            return step
+        step += (total - total ** (1.0 - float(beta))) / slope
+        if abs(total - 1.0) < tolerance:
+            break
+    return step
+
+
+@helper
+def _powers(values: Any, step: Any, exponent: Any) -> Any:
+    """Replace x by y^q and return the sum."""
+    one = values.dtype.type(1)
+    zero = values.dtype.type(0)
+    totals = 0.0
+    for first in range(0, values.size, BLOCK):
+        block = values[first : min(first + BLOCK, values.size)]
+        total = zero
+        for j in range(block.size):
+            delta = step - block[j]
+            inside = delta < one
+            power = exp(exponent * log_one_minus(delta if inside else zero))
+            power = power if inside else zero
+            block[j] = power
+            total += power
+        totals += total
+    return totals
+
+
 @compiled
 def entmax(z: Any, visible: Any, index: Any, scale: Any, alpha: Any, out: Any, start: int, stop: int) -> None:
-    """w = max((alpha-1) c z - tau, 0)^q, q = 1/(alpha-1), tau by Newton's method on the q-norm.
+    """w = max((alpha-1) c z - tau, 0)^q, q = 1/(alpha-1).
 
     Works with delta = 1 - ((alpha-1) c z - tau): ln w = q ln(1 - delta) keeps its digits however
     close alpha is to 1. At alpha = 1 it is softmax.
     """
+    size = out.shape[1]
     one = out.dtype.type(1)
     zero = out.dtype.type(0)
     tolerance = 1e-4 if out.itemsize == 4 else 1e-9
-    buffer = np.empty(out.shape[1] + 1, out.dtype)
+    quarters, lanes = np.empty(size, out.dtype), np.empty(size // _FOLDS + size % _FOLDS, out.dtype)
+    hits, places, values = np.empty(size + 1, np.int64), np.empty(size + 1, np.int64), np.empty(size + 1, out.dtype)
     for r in range(start, stop):
-        row = out[r]
-        if not center(z[r], seen_row(visible, index, r), scale[r], row)[0]:
-            continue
+        seen = seen_row(visible, index, r)
         beta = alpha[r] - one
         if beta <= zero:
-            multiply(row, out.dtype.type(1.0 / exponentials(row, zero)))
+            if center(z[r], seen, scale[r], out[r])[0]:
+                multiply(out[r], out.dtype.type(1.0 / exponentials(out[r], zero)))
             continue
+        row, top, factor = _open_row(z[r], seen, scale[r], out[r], quarters, lanes)
+        if top == -np.inf:
+            continue
+        factor *= beta
         exponent = one / beta
-        count = _candidates(row, beta, buffer)
-        for j in range(count):
-            buffer[j] = -buffer[j]
-        step = 0.0
-        for _ in range(_NEWTON_STEPS):
-            total, slope = _power_sums(buffer, count, out.dtype.type(step), exponent)
-            step += (total - total ** (1.0 - float(beta))) / slope
-            if abs(total - 1.0) < tolerance:
-                break
-        shift = out.dtype.type(step)
-        for j in range(row.size):
-            delta = shift - row[j] * beta
-            inside = delta < one
-            value = exp(exponent * log_one_minus(delta if inside else zero))
-            row[j] = value if inside else zero
-        multiply(row, out.dtype.type(1.0 / _sum(row)))
+        _shift(lanes, top, factor)
+        step = max(_entmax_step(lanes, 0.0, beta, exponent, 1e-2) - _SLACK, 0.0)
+        count = _gather(row, lanes, top, factor, out.dtype.type(step - 1.0), hits, places, values)
+        candidates = values[:count]
+        step = _entmax_step(candidates, step, beta, exponent, tolerance)
+        total = _powers(candidates, out.dtype.type(step), exponent)
+        multiply(candidates, out.dtype.type(1.0 / total))
+        _place(candidates, places, out[r])

@@ -25,6 +25,11 @@ def prepare(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | No
     z = logits.float() if logits.dtype in _HALF else logits
     if visible is None:
         return z, None
+    if not isinstance(visible, Tensor):
+        raise InputError(
+            f"visible must be a boolean tensor (True = attended), received {type(visible).__name__}: "
+            "convert with torch.tensor(...)"
+        )
     if visible.dtype != torch.bool:
         raise InputError(
             f"visible must be a boolean mask (True = attended), received {visible.dtype}: "
@@ -71,18 +76,6 @@ def column(value: Tensor | float, like: Tensor) -> Tensor:
     return torch.as_tensor(value, dtype=like.dtype, device=like.device).unsqueeze(-1)
 
 
-def per_row(value: Tensor | None, z: Tensor, name: str) -> Tensor | None:
-    """A parameter of shape (..., 1) as one number a row.
-
-    It must broadcast against the rows: for one value a head and logits of shape
-    (batch, head, query, key), the caller passes `value[:, None]`.
-    """
-    if value is None:
-        return None
-    try:
-        return value.expand(*z.shape[:-1], 1)
-    except RuntimeError:
-        raise InputError(
-            f"{name} of shape {tuple(value.shape[:-1])} does not broadcast against the rows of logits, "
-            f"{tuple(z.shape[:-1])}: for one value a head pass {name}[:, None]"
-        ) from None
+def per_row(value: Tensor | None, z: Tensor) -> Tensor | None:
+    """A parameter of shape (..., 1) as one number a row."""
+    return None if value is None else value.expand(*z.shape[:-1], 1)

@@ -17,9 +17,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register
-from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, low_rank_norm, others, with_cross
+from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, others
 from attnscope.normalizers._rows import live, prepare
 
 _COEFFICIENTS = (-0.037, 0.481, -2.3, 4.917, -1.791)  # highest power first
@@ -63,7 +64,8 @@ class AdaptiveTemperature(Normalizer):
 
     def _terms(self, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """beta, p = softmax(beta z), (diag p - p p^T) z, and the gradient of beta."""
-        z, visible = prepare(logits.detach(), visible)
+        z, visible = prepare(logits, visible)
+        z = z.detach()
         present = live(z, visible)
         z = torch.where(present, z.double(), 0.0)
         first = apply_map("softmax", z, present)
@@ -88,7 +90,7 @@ class AdaptiveTemperature(Normalizer):
         own = beta * p_top * others(p, top) + spread_top * to_beta_top
         row = (-beta * p_top * p + spread_top * to_beta).scatter(-1, top, own)
         column = -beta * p * p_top + spread * to_beta_top
-        return low_rank_norm(*with_cross(beta * p, left, right, dominant(p, top), row, column)).to(logits.dtype)
+        return norm_with_cross(beta * p, left, right, dominant(p, top), row, column).to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """beta h(p_max) + |(diag p - p p^T) z| |grad beta|."""
@@ -99,6 +101,7 @@ class AdaptiveTemperature(Normalizer):
 
     def lipschitz(self, length: int) -> float:
         """No bound over all rows is known."""
+        _checks.whole("length", length, least=1)
         return math.inf
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attnscope.errors import InputError
+from attnscope.normalizers import _checks
 from attnscope.normalizers.sink import SinkSoftmax
 from attnscope.normalizers.softmax import SSMax
 from attnscope.normalizers.sparse import ASEntmax, Entmax, Lipmax
@@ -28,13 +29,20 @@ def _inverse_sigmoid(value: float) -> float:
     return math.log(value / (1 - value))
 
 
+def _per_head(heads: int, value: float) -> nn.Parameter:
+    """One number for each head, all the same to begin with."""
+    _checks.whole("heads", heads, least=1)
+    _checks.number("the value to start from", value)
+    return nn.Parameter(torch.full((heads,), float(value)))
+
+
 class LearnedSSMax(nn.Module):
     """softmax((s ln n + b) z) with s, and b if asked for, learned for each head: see `SSMax`."""
 
     def __init__(self, heads: int, s: float = 0.43, b: float | None = None) -> None:
         super().__init__()
-        self.s = nn.Parameter(torch.full((heads,), s))
-        self.b = None if b is None else nn.Parameter(torch.full((heads,), b))
+        self.s = _per_head(heads, s)
+        self.b = None if b is None else _per_head(heads, b)
 
     @property
     def normalizer(self) -> SSMax:
@@ -51,7 +59,7 @@ class LearnedSink(nn.Module):
 
     def __init__(self, heads: int, sink: float = 0.0) -> None:
         super().__init__()
-        self.sink = nn.Parameter(torch.full((heads,), sink))
+        self.sink = _per_head(heads, sink)
 
     @property
     def normalizer(self) -> SinkSoftmax:
@@ -70,7 +78,7 @@ class LearnedEntmax(nn.Module):
         super().__init__()
         if not 1 < alpha < 2:
             raise InputError(f"a learned alpha starts strictly between 1 and 2, received {alpha}")
-        self.raw_alpha = nn.Parameter(torch.full((heads,), _inverse_sigmoid(alpha - 1)))
+        self.raw_alpha = _per_head(heads, _inverse_sigmoid(alpha - 1))
 
     @property
     def alpha(self) -> Tensor:
@@ -97,6 +105,8 @@ class LearnedASEntmax(nn.Module):
 
     def __init__(self, heads: int, width: int | None = None, alpha: float = 1.5) -> None:
         super().__init__()
+        _checks.whole("heads", heads, least=1)
+        _checks.number("alpha", alpha, low=1.0, high=2.0)
         self.alpha = alpha
         self.heads = heads
         self.projection = None if width is None else nn.Linear(width, 2 * heads, bias=False)
@@ -129,9 +139,10 @@ class LearnedLipmax(nn.Module):
 
     def __init__(self, heads: int, kappa: float = 1.0, cap: float = 4.0, alpha: float = 2.0) -> None:
         super().__init__()
-        if not kappa > 0:
-            raise InputError(f"kappa must be positive, received {kappa}")
-        self.raw_kappa = nn.Parameter(torch.full((heads,), _inverse_softplus(kappa)))
+        _checks.number("kappa", kappa, above=0.0)
+        _checks.number("cap", cap, above=0.0)
+        _checks.number("alpha", alpha, low=1.5, high=2.0)
+        self.raw_kappa = _per_head(heads, _inverse_softplus(kappa))
         self.cap = cap
         self.alpha = alpha
 

@@ -17,13 +17,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnscope.errors import InputError
+from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register
-from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, low_rank_norm, others, with_cross
+from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, others
 from attnscope.normalizers._rows import live, prepare
 
 _LINEAR_BELOW = -30.0
 _GRID = 4097
+_SQUARE_BELOW = 1e9
 
 
 def _log_softplus(z: Tensor) -> Tensor:
@@ -31,11 +33,19 @@ def _log_softplus(z: Tensor) -> Tensor:
     return torch.where(z < _LINEAR_BELOW, z, functional.softplus(z.clamp(min=_LINEAR_BELOW)).log())
 
 
+def _log_one_plus_square(z: Tensor) -> Tensor:
+    """ln(1 + max(z, 0)^2), which is 2 ln z, to float64's precision, where z^2 could overflow."""
+    near = z < _SQUARE_BELOW
+    return torch.where(
+        near, torch.log1p(torch.where(near, z, 0.0).relu().square()), 2 * torch.where(near, 1.0, z).log()
+    )
+
+
 # name -> ln F. For each of them F does not fall and |(ln F)'| <= 1 everywhere.
 _LOGARITHMS: dict[str, Callable[[Tensor], Tensor]] = {
     "exp": lambda z: z,
     "softplus": _log_softplus,
-    "one_plus_square": lambda z: torch.log1p(z.relu().square()),
+    "one_plus_square": _log_one_plus_square,
     "sigmoid": functional.logsigmoid,
 }
 
@@ -85,8 +95,8 @@ class FNormalizer(Normalizer):
 
     def _slopes(self, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
         """p and g = (ln F)'(z)."""
-        z, visible = prepare(logits.detach(), visible)
-        z = z.double()
+        z, visible = prepare(logits, visible)
+        z = z.detach().double()
         present = live(z, visible)
         with torch.enable_grad():
             inputs = torch.where(present, z, 0.0).requires_grad_()
@@ -101,8 +111,8 @@ class FNormalizer(Normalizer):
         p_top, g_top = p.gather(-1, top), g.gather(-1, top)
         row = (-p_top * p * g).scatter(-1, top, p_top * g_top * others(p, top))
         column = -p * p_top * g_top
-        terms = with_cross(p * g, -p.unsqueeze(-1), (p * g).unsqueeze(-1), dominant(p, top), row, column)
-        return low_rank_norm(*terms).to(logits.dtype)
+        at = dominant(p, top)
+        return norm_with_cross(p * g, -p.unsqueeze(-1), (p * g).unsqueeze(-1), at, row, column).to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """max|g| h(p_max), the maximum over the visible keys."""
@@ -112,6 +122,7 @@ class FNormalizer(Normalizer):
 
     def lipschitz(self, length: int) -> float:
         """1/2 for the named functions, whose |(ln F)'| is at most 1."""
+        _checks.whole("length", length, least=1)
         return math.inf if callable(self.function) else 0.5
 
 

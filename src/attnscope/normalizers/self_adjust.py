@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from attnscope.errors import InputError
+from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register
-from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, low_rank_norm, others, with_cross
+from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, others
 from attnscope.normalizers._rows import live, prepare
 
 
@@ -63,25 +64,27 @@ class SelfAdjustRaw(Normalizer):
 
     def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """The largest singular value of diag(p (1 + z)) - (z p) p^T."""
-        z, present = _filled(logits.detach(), visible)
-        z = z.double()
+        z, present = _filled(logits, visible)
+        z = z.detach().double()
         p = apply_map("softmax", z, present)
         top = p.argmax(-1, keepdim=True)
         p_top, z_top = p.gather(-1, top), z.gather(-1, top)
         row = (-z_top * p_top * p).scatter(-1, top, p_top * (1 + z_top * others(p, top)))
         at = dominant(p, top)
-        terms = with_cross(p * (1 + z), -(z * p).unsqueeze(-1), p.unsqueeze(-1), at, row, -z * p * p_top)
-        return low_rank_norm(*terms).to(logits.dtype)
+        norm = norm_with_cross(p * (1 + z), -(z * p).unsqueeze(-1), p.unsqueeze(-1), at, row, -z * p * p_top)
+        return norm.to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """p_max + max|z| h(p_max)."""
-        z, present = _filled(logits.detach(), visible)
+        z, present = _filled(logits, visible)
+        z = z.detach()
         p = apply_map("softmax", z, present).double()
         own = eigenvalue_bound(p, p.sum(-1, keepdim=True))
         return (p.amax(-1) + z.double().abs().amax(-1) * own).to(logits.dtype)
 
     def lipschitz(self, length: int) -> float:
         """None: the norm grows with the logits, (1 + a)/2 at z = (a, a); a single key has J = 1."""
+        _checks.whole("length", length, least=1)
         return math.inf if length > 1 else 1.0
 
 
@@ -97,10 +100,11 @@ class SelfAdjustScaled(Normalizer):
         """a, and D with 1 in place of 0."""
         low = torch.where(present, z, torch.inf).amin(-1, keepdim=True).clamp(max=0.0)
         high = torch.where(present, z, -torch.inf).amax(-1, keepdim=True).clamp(min=0.0)
-        spread = high - low
-        flat = spread == 0
-        spread = torch.where(flat, 1.0, spread)
-        return torch.where(flat, 1.0, (z - low) / spread), spread
+        flat = high == low
+        # Half of each, which is exact, where the whole range would overflow.
+        half = torch.where(torch.maximum(high, -low) > 1, 0.5, 1.0).detach()
+        a = (half * z - half * low) / torch.where(flat, 1.0, half * high - half * low)
+        return torch.where(flat, 1.0, a), torch.where(flat, 1.0, high - low)
 
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """a softmax(z)."""
@@ -115,8 +119,8 @@ class SelfAdjustScaled(Normalizer):
         return 0.0, _softmax_bounds(length, low, high)[1]
 
     def _double(self, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, ...]:
-        z, present = _filled(logits.detach(), visible)
-        z = z.double()
+        z, present = _filled(logits, visible)
+        z = z.detach().double()
         a, spread = self._factors(z, present)
         return z, present, a, spread, apply_map("softmax", z, present)
 
@@ -144,7 +148,7 @@ class SelfAdjustScaled(Normalizer):
         row = -a_top * p_top * p - moving.gather(-1, where_top) * to_low.gather(-1, where_top) * at_bottom
         column = -a * p * p_top - moving * a * at_top.gather(-1, where_top)
         row = row.scatter(-1, where_top, own)
-        norm = low_rank_norm(*with_cross(diagonal, left, right, dominant(p, where_top), row, column))
+        norm = norm_with_cross(diagonal, left, right, dominant(p, where_top), row, column)
         return torch.where(self._flat(z, present), torch.inf, norm).to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -159,6 +163,7 @@ class SelfAdjustScaled(Normalizer):
 
     def lipschitz(self, length: int) -> float:
         """None: the norm grows without bound as the logits shrink."""
+        _checks.whole("length", length, least=1)
         return math.inf
 
 

@@ -14,16 +14,18 @@ block of a softmax's, and its norm at most 1/2. The sigmoid's is diagonal, at mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from attnscope.normalizers import _checks
 from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, register
 from attnscope.normalizers._rows import column
 
 _UNSPENT = Facts(sums_to_one=False, shift_invariant=False)
+_FREE = Facts(sums_to_one=False, at_most_one=False, shift_invariant=False, length_aware=True)
 
 
 @register
@@ -49,13 +51,16 @@ def softmax1(logits: Tensor, visible: Tensor | None = None) -> Tensor:
 class SinkSoftmax(MappedNormalizer):
     """softmax([z, sink]) without its last weight, as in the gpt-oss models.
 
-    `sink` is a number or a tensor over rows: the logit of a key that attends to nothing.
+    `sink` is a number or a tensor over rows: the logit of a key that attends to nothing; -inf is no sink.
     """
 
     sink: Tensor | float = 0.0
 
     name: ClassVar[str] = "sink_softmax"
     facts: ClassVar[Facts] = _UNSPENT
+
+    def __post_init__(self) -> None:
+        _checks.number("sink", self.sink, infinite=True)
 
     def row_map(self, n: Tensor) -> RowMap:
         """Softmax against the sink."""
@@ -80,7 +85,12 @@ class Sigmoid(MappedNormalizer):
     bias: Tensor | float | None = None
 
     name: ClassVar[str] = "sigmoid"
-    facts: ClassVar[Facts] = Facts(sums_to_one=False, at_most_one=False, shift_invariant=False, length_aware=True)
+    facts: ClassVar[Facts] = _FREE
+
+    def __post_init__(self) -> None:
+        if self.bias is not None:
+            _checks.number("bias", self.bias)
+            object.__setattr__(self, "facts", replace(_FREE, length_aware=False))
 
     def row_map(self, n: Tensor) -> RowMap:
         """Every key against a sink of ln n, or of -bias."""

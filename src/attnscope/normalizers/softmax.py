@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from attnscope.errors import InputError
+from attnscope.normalizers import _checks
 from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, register
 from attnscope.normalizers._rows import column
 
@@ -37,8 +37,7 @@ class Softmax(MappedNormalizer):
     facts: ClassVar[Facts] = Facts()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
-            raise InputError(f"temperature must be positive, received {self.temperature}")
+        _checks.number("temperature", self.temperature, above=0.0)
 
     def row_map(self, n: Tensor) -> RowMap:
         """Softmax at scale 1 / T."""
@@ -68,6 +67,10 @@ class SSMax(MappedNormalizer):
     name: ClassVar[str] = "ssmax"
     facts: ClassVar[Facts] = Facts(length_aware=True)
 
+    def __post_init__(self) -> None:
+        _checks.number("s", self.s)
+        _checks.number("b", self.b)
+
     def row_map(self, n: Tensor) -> RowMap:
         """Softmax at scale s ln n + b."""
         return RowMap("softmax", scale=column(self.s, n) * n.log() + column(self.b, n))
@@ -95,8 +98,7 @@ class LogN(MappedNormalizer):
     facts: ClassVar[Facts] = Facts(length_aware=True)
 
     def __post_init__(self) -> None:
-        if not self.n_train >= 2:
-            raise InputError(f"n_train must be at least 2, as ln n_train divides; received {self.n_train}")
+        _checks.whole("n_train", self.n_train, least=2)  # ln n_train divides
 
     def row_map(self, n: Tensor) -> RowMap:
         """Softmax at scale max(1, ln n / ln n_train)."""

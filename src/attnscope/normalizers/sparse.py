@@ -21,7 +21,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attnscope.errors import InputError
+from attnscope.normalizers import _checks
 from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, register
 from attnscope.normalizers._rows import column
 
@@ -45,8 +45,7 @@ class TopK(MappedNormalizer):
     facts: ClassVar[Facts] = Facts(sparse=True, permutation_equivariant=False)
 
     def __post_init__(self) -> None:
-        if not self.k >= 1:
-            raise InputError(f"k must be at least 1, received {self.k}")
+        _checks.whole("k", self.k, least=1)
 
     def row_map(self, n: Tensor) -> RowMap:
         """Softmax over the k largest."""
@@ -108,18 +107,8 @@ _SOFTMAX_WITHIN = 1e-3
 
 
 def _check_alpha(alpha: Tensor | float) -> None:
-    """Refuse an alpha outside [1, 2], where its value can be looked at."""
-    if isinstance(alpha, Tensor):
-        if torch.compiler.is_compiling():
-            return
-        try:
-            outside = bool(((alpha < 1) | (alpha > 2)).any())
-        except RuntimeError:  # within vmap a tensor stands for many, and none can be looked at
-            return
-    else:
-        outside = not 1 <= alpha <= 2
-    if outside:
-        raise InputError(f"alpha must lie in [1, 2], received {alpha}: beyond 2 the Jacobian is unbounded")
+    """Refuse an alpha beyond 2, where the Jacobian is unbounded, or below 1."""
+    _checks.number("alpha", alpha, low=1.0, high=2.0)
 
 
 def _entmax_map(alpha: Tensor | float, n: Tensor, scale: Tensor | None) -> RowMap:
@@ -184,6 +173,8 @@ class ASEntmax(MappedNormalizer):
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
+        for name in ("beta", "gamma", "delta"):
+            _checks.number(name, getattr(self, name))
 
     def row_map(self, n: Tensor) -> RowMap:
         """Entmax at scale delta + beta (ln n)^gamma."""
@@ -240,11 +231,9 @@ class Lipmax(MappedNormalizer):
     facts: ClassVar[Facts] = _SPARSE_LENGTH_AWARE
 
     def __post_init__(self) -> None:
-        if not isinstance(self.alpha, Tensor) and not 1.5 <= self.alpha <= 2:
-            raise InputError(f"lipmax needs alpha in [1.5, 2], received {self.alpha}")
-        for name, value in (("kappa", self.kappa), ("cap", self.cap)):
-            if not isinstance(value, Tensor) and not value > 0:
-                raise InputError(f"lipmax needs {name} > 0, received {value}")
+        _checks.number("alpha", self.alpha, low=1.5, high=2.0)
+        _checks.number("kappa", self.kappa, above=0.0)
+        _checks.number("cap", self.cap, above=0.0)
 
     def row_map(self, n: Tensor) -> RowMap:
         """Entmax at scale theta_n."""

@@ -102,9 +102,9 @@ def _inputs(model: Any) -> dict[str, torch.Tensor]:
 
 def _check(call: AttentionCall, family: str) -> None:
     """Refuse a call whose output attention in blocks cannot reproduce."""
-    if call.implementation not in IMPLEMENTATIONS:
+    if call.kernel not in IMPLEMENTATIONS:
         raise ModelError(
-            f"the model runs with {call.implementation} attention; swap needs eager or sdpa: load it with "
+            f"the model runs with {call.kernel} attention; swap needs eager or sdpa: load it with "
             "attn_implementation='sdpa'"
         )
     own = call.own()[0]

@@ -82,12 +82,12 @@ class Replacement(nn.Module):
 
     def forward(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """What the module's kernel would answer: (batch, queries, heads, dims), and weights if asked for."""
-        if call.implementation not in IMPLEMENTATIONS:
+        if call.kernel not in IMPLEMENTATIONS:
             raise ModelError(
-                f"{type(call.module).__name__} runs with {call.implementation} attention, for which no normalizer can "
+                f"{type(call.module).__name__} runs with {call.kernel} attention, for which no normalizer can "
                 "be swapped; use set_attn_implementation('sdpa') or 'eager'"
             )
-        wanted = call.implementation == "eager" and _weights_wanted(call)
+        wanted = call.kernel == "eager" and _weights_wanted(call)
         parts = [(heads, *_part(call, heads, entry, wanted, self.heads)) for heads, entry in self.plan()]
         if len(parts) == 1 and len(parts[0][0]) == self.heads and (parts[0][2] is not None or not wanted):
             return parts[0][1], parts[0][2]

@@ -1,0 +1,204 @@
+"""Books that are fetched once and kept: `--text corpus:war-and-peace`.
+
+Requirements of the design:
+
+- the standard library fetches, nothing is fetched unless a user names a corpus;
+- a body is checked before it is kept (whole, UTF-8, the licence's marks, title, first and last line of the novel,
+  size): Project Gutenberg revises its files, so a digest of the download would refuse a corrected comma;
+- what is kept is the novel without the licence, from its first line, with a digest beside it: a damaged copy is
+  fetched anew;
+- a copy that a user has (`--text FILE`) is cut in the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import re
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnscope.errors import InputError
+
+PREFIX = "corpus:"
+URL_VARIABLE = "ATTNSCOPE_CORPUS_URL"  # a mirror to fetch from instead
+TIMEOUT = 60  # seconds without an answer
+LARGEST = 64 << 20  # bytes of a body; more is no book
+
+_START = re.compile(r"^\*\*\* ?START OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b.*$", re.MULTILINE)
+_END = re.compile(
+    r"^(?:\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b|End of (?:the )?Project Gutenberg(?:['\u2019]s)? )",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Book:
+    """A book of Project Gutenberg: where it is, and how to know it."""
+
+    name: str
+    title: str
+    urls: tuple[str, ...]
+    first_line: str
+    last_line: str
+    characters: tuple[int, int]  # of the novel, least and most
+
+
+WAR_AND_PEACE = Book(
+    "war-and-peace",
+    "War and Peace",
+    ("https://www.gutenberg.org/cache/epub/2600/pg2600.txt", "https://www.gutenberg.org/files/2600/2600-0.txt"),
+    r"^\W?Well, Prince, so Genoa and Lucca are now just family estates",
+    r"dependence\s+of\s+which\s+we\s+are\s+not\s+conscious\.",
+    (3_000_000, 3_500_000),
+)
+BOOKS = {book.name: book for book in (WAR_AND_PEACE,)}
+
+
+def read_corpus(name: str) -> str:
+    """The text of a corpus: from the cache, else fetched, checked and kept."""
+    book = BOOKS.get(name)
+    if book is None:
+        raise InputError(f"unknown corpus {name!r}; there is {', '.join(PREFIX + known for known in BOOKS)}")
+    kept = _kept(book)
+    if kept is not None:
+        return kept
+    content = fetch(book)
+    _keep(book, content)
+    return content
+
+
+def fetch(book: Book) -> str:
+    """The novel from the first address that has it, checked."""
+    mirror = os.environ.get(URL_VARIABLE)
+    reasons = []
+    for url in (mirror,) if mirror else book.urls:
+        try:
+            return novel(_body(url), book)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reasons.append(f"{url}: {_reason(error)}")
+    raise InputError(
+        f"cannot fetch {book.title} ({'; '.join(reasons)}); connect once, or give any copy of the book with --text FILE"
+    )
+
+
+def novel(data: bytes, book: Book) -> str:
+    """The novel inside a Project Gutenberg file; ValueError says what is wrong with it."""
+    try:
+        text = _lines(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ValueError("the body is not UTF-8 text") from None
+    start, end = _START.search(text), _END.search(text)
+    if start is None:
+        raise ValueError("the body is not a Project Gutenberg book (no START line)")
+    if not re.search(rf"^Title: {book.title}\s*$", text[: start.start()], re.MULTILINE):
+        raise ValueError(f"the body is another book than {book.title}")
+    if end is None:
+        raise ValueError("the body breaks off before the END line")
+    first = re.search(book.first_line, text, re.MULTILINE)
+    if first is None or not re.search(book.last_line, text[: end.start()][-2000:]):
+        raise ValueError(f"the body lacks the first or the last line of {book.title}")
+    content = text[first.start() : end.start()].rstrip() + "\n"
+    least, most = book.characters
+    if not least <= len(content) <= most:
+        raise ValueError(f"the novel has {len(content):,} characters, not {least:,} to {most:,}")
+    return content
+
+
+def without_license(content: str) -> str:
+    """A text without the header and footer of Project Gutenberg, from the first line of a book that is known.
+
+    A text that has no such header is returned as it is, to the byte.
+    """
+    start = _START.search(content)
+    if start is None:
+        return content
+    text = _lines(content[start.end() :])
+    end = _END.search(text)
+    body = text[: end.start()] if end else text
+    for book in BOOKS.values():
+        first = re.search(book.first_line, body, re.MULTILINE)
+        if first is not None:
+            return body[first.start() :].rstrip() + "\n"
+    return body.strip() + "\n"
+
+
+def cache_folder() -> Path:
+    """The user's cache folder for this package."""
+    if os.environ.get("XDG_CACHE_HOME"):
+        base = Path(os.environ["XDG_CACHE_HOME"])
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        base = Path.home() / ".cache"
+    return base / "attnscope"
+
+
+def _lines(text: str) -> str:
+    return text.replace("\r\n", "\n")
+
+
+def _body(url: str) -> bytes:
+    request = urllib.request.Request(url, headers={"User-Agent": "attnscope"})
+    if request.type not in ("http", "https"):
+        raise ValueError(f"{URL_VARIABLE} takes an http or https address")
+    print(f"attnscope: fetching {url} (once; kept in {cache_folder()})", file=sys.stderr)
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        data: bytes = answer.read(LARGEST + 1)
+        # read(amount) does not complain about a body that ends early.
+        promised = answer.headers.get("Content-Length")
+    if len(data) > LARGEST:
+        raise ValueError(f"the body is larger than {LARGEST >> 20} MiB")
+    if promised is not None and len(data) < int(promised):
+        raise ValueError(f"the body broke off after {len(data):,} of {int(promised):,} bytes")
+    return data
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"the server answered {error.code} {error.reason}"
+    if isinstance(error, urllib.error.URLError):
+        cause = error.reason
+        return f"no connection ({getattr(cause, 'strerror', None) or cause})"
+    return str(error) or type(error).__name__
+
+
+def _places(book: Book) -> tuple[Path, Path]:
+    folder = cache_folder() / "corpora"
+    return folder / f"{book.name}.txt", folder / f"{book.name}.sha256"
+
+
+def _kept(book: Book) -> str | None:
+    """The kept text, if there is one and it is whole."""
+    place, digest = _places(book)
+    try:
+        data = place.read_bytes()
+        whole = digest.read_text("ascii").strip() == hashlib.sha256(data).hexdigest()
+    except (OSError, UnicodeDecodeError):
+        return None
+    if not whole:
+        print(f"attnscope: {place} is damaged; fetching it again", file=sys.stderr)
+        return None
+    return data.decode("utf-8")
+
+
+def _keep(book: Book, content: str) -> None:
+    """Keep a text for the next time; a cache that cannot be written costs another fetch, no more."""
+    data = content.encode()
+    place, digest = _places(book)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for path, part in ((place, data), (digest, f"{hashlib.sha256(data).hexdigest()}\n".encode())):
+            handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(part)
+            Path(beside).replace(path)
+    except OSError as error:
+        print(f"attnscope: cannot keep {book.title} in {place.parent} ({error.strerror})", file=sys.stderr)

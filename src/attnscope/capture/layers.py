@@ -1,0 +1,136 @@
+"""Which modules of a model attend, and the number and kind of each.
+
+A model is read before it runs: its classes' code says whether attention goes through transformers' interface or
+is written out in the model file. Numbers of layers are unique within a run: the block's own number where no two
+attention modules share it (plain decoders), otherwise the order of first use (encoder-decoders; a module that is
+used again, as ALBERT's, takes the next free number each time).
+"""
+
+from __future__ import annotations
+
+import re
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from attnscope.capture.attention import Call
+
+Kind = Literal["self", "cross"]
+
+INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+# What the code of an attention written out in a model file mentions.
+WRITTEN_OUT = {"softmax", "Softmax", "scaled_dot_product_attention", "eager_attention_forward"}
+_known: dict[type, frozenset[str]] = {}
+_CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|encoder_decoder_att|multihead_attn", re.IGNORECASE)
+
+
+def _names(cls: type) -> frozenset[str]:
+    """Every name that the methods of a class and of its bases mention."""
+    if cls not in _known:
+        _known[cls] = _mentioned(cls)
+    return _known[cls]
+
+
+def _mentioned(cls: type) -> frozenset[str]:
+    codes = [
+        function.__code__
+        for base in cls.__mro__
+        if base is not nn.Module and base is not object
+        for function in map(_plain, vars(base).values())
+        if isinstance(function, FunctionType)
+    ]
+    found: set[str] = set()
+    while codes:
+        code = codes.pop()
+        found.update(code.co_names)
+        codes.extend(const for const in code.co_consts if isinstance(const, CodeType))
+    return frozenset(found)
+
+
+def _plain(function: Any) -> Any:
+    """A method without the decorators that transformers puts around it."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function
+
+
+def uses_interface(module: nn.Module) -> bool:
+    """Whether the module hands its attention to transformers' interface."""
+    return INTERFACE in _names(type(module)) and "get_interface" in _names(type(module))
+
+
+def writes_attention_out(model: nn.Module) -> bool:
+    """Whether some module of the model may compute attention by itself (or route experts by a softmax)."""
+    return any(_names(type(module)) & WRITTEN_OUT and not uses_interface(module) for module in model.modules())
+
+
+def text_part(model: nn.Module) -> nn.Module:
+    """The part of a model that reads text: all of it, but for models with a vision or audio tower."""
+    config = getattr(model, "config", None)
+    if config is None or getattr(config, "is_encoder_decoder", False) or config.get_text_config() is config:
+        return model
+    part: nn.Module = model.get_decoder()  # type: ignore[operator]
+    return part
+
+
+def causal_flags(model: nn.Module) -> list[bool]:
+    """What the attention modules of a model's text part that use the interface say of themselves."""
+    flags = (getattr(module, "is_causal", None) for module in text_part(model).modules() if uses_interface(module))
+    return [flag for flag in flags if isinstance(flag, bool)]
+
+
+def block_number(name: str) -> int | None:
+    """The last number in a dotted name, that of the block."""
+    numbers = [part for part in name.split(".") if part.isdigit()]
+    return int(numbers[-1]) if numbers else None
+
+
+class Layers:
+    """Numbers the attention calls of a model; the same call has the same number in every forward."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.names = {module: name for name, module in model.named_modules(remove_duplicate=True)}
+        own = dict(self._own_numbers(model))
+        self._own = own if len(set(own.values())) == len(own) else {}
+        self._numbers: dict[tuple[nn.Module, int], int] = {}
+        self._uses: dict[nn.Module, int] = {}
+
+    def _own_numbers(self, model: nn.Module) -> Iterator[tuple[nn.Module, int]]:
+        for module in text_part(model).modules():
+            if uses_interface(module) or (_names(type(module)) & WRITTEN_OUT and "ttention" in type(module).__name__):
+                number = block_number(self.names.get(module, ""))
+                if number is not None:
+                    yield module, number
+
+    def start(self) -> None:
+        """A forward begins."""
+        self._uses.clear()
+
+    def number(self, module: nn.Module) -> int:
+        """The number of the layer whose attention was just called."""
+        use = self._uses.get(module, 0)
+        self._uses[module] = use + 1
+        key = (module, use)
+        if key not in self._numbers:
+            taken = {*self._own.values(), *self._numbers.values()}
+            free = next(number for number in range(len(taken) + 1) if number not in taken)
+            self._numbers[key] = self._own.get(module, free) if use == 0 else free
+        return self._numbers[key]
+
+    def entry(self, call: Call, number: int) -> dict[str, Any]:
+        """What run.json says of a layer."""
+        name = self.names.get(call.module, "")
+        return {"layer": number, "heads": call.heads, "module": name, "kind": kind_of(call, name)}
+
+
+def kind_of(call: Call, name: str) -> Kind:
+    """Whether a call attends to its own sequence or to another one."""
+    if call.cross is not None:
+        return "cross" if call.cross else "self"
+    last = [part for part in name.split(".")[-2:] if not part.isdigit()]
+    named = any(_CROSS.search(part) for part in last) or bool(_CROSS.search(type(call.module).__name__))
+    return "cross" if named or getattr(call.module, "is_cross_attention", False) else "self"

@@ -1,0 +1,96 @@
+"""The way in for attention that attnscope cannot see by itself: `record`.
+
+A custom module calls `record(query, key, value, ...)` just before it computes its attention. While the module is
+being scanned the call is measured; at any other time it returns at once.
+
+    >>> class Mine(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         query, key, value = self.project(x)  # (batch, heads, tokens, size) each
+    ...         attnscope.capture.record(query, key, value, causal=True, module=self)
+    ...         return my_kernel(query, key, value)
+
+Requirement: importing this file loads nothing heavy, and an idle `record` is one lookup.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attnscope.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jaxtyping import Float
+    from torch import Tensor, nn
+
+
+class Recorder(Protocol):
+    """Takes the calls that a custom module records."""
+
+    def __call__(
+        self,
+        module: nn.Module | None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        /,
+        **options: Any,
+    ) -> None:
+        """Take one call."""
+
+
+_active: ContextVar[Recorder | None] = ContextVar("attnscope_recorder", default=None)
+
+
+def record(
+    query: Float[Tensor, "batch heads queries key_dims"],
+    key: Float[Tensor, "batch kv_heads keys key_dims"],
+    value: Float[Tensor, "batch kv_heads keys dims"],
+    mask: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " heads"] | None = None,
+    cross: bool | None = None,
+    module: nn.Module | None = None,
+) -> None:
+    """Show one attention call of a custom module to the scan that is running, if any.
+
+    The logits are query · key x `scale` (default: one over the root of the key size), through `softcap`, plus
+    `bias` and a float `mask`; a boolean `mask` is True where a key is visible. Masks and biases broadcast to (batch,
+    heads, queries, keys). `causal` hides later keys where there is no mask. `sinks` are logits without a key. `module`
+    is the module that attends (default: found by looking at who calls).
+    """
+    recorder = _active.get()
+    if recorder is None:
+        return
+    shapes = [tuple(tensor.shape) for tensor in (query, key, value)]
+    wrong = any(len(shape) != 4 for shape in shapes) or not (
+        shapes[0][0] == shapes[1][0] == shapes[2][0]
+        and shapes[0][3] == shapes[1][3]
+        and shapes[1][1:3] == shapes[2][1:3]
+        and shapes[0][1] % shapes[1][1] == 0
+    )
+    if wrong:
+        raise InputError(
+            "record takes query (batch, heads, queries, size), key (batch, kv heads, keys, size) and value (batch, kv "
+            f"heads, keys, value size), heads a multiple of kv heads; received {', '.join(map(str, shapes))}"
+        )
+    options = {"scaling": scale, "is_causal": causal, "position_bias": bias, "softcap": softcap, "s_aux": sinks}
+    recorder(module, query, key, value, mask, cross=cross, **options)
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Send what `record` is told in this block to the recorder."""
+    token = _active.set(recorder)
+    try:
+        yield
+    finally:
+        _active.reset(token)

@@ -1,0 +1,201 @@
+"""Observe PyTorch's own attention: `nn.MultiheadAttention`, and the layers of `nn.TransformerEncoder` around it.
+
+Both have a fast path that computes everything in one kernel, and both leave it as soon as a hook or a function mode is
+near, which would change the numbers. So the two classes' `forward` is wrapped while somebody observes: the wrapper
+projects queries, keys and values once more with the module's own weights, and runs the original out of sight of any
+mode. The output is bit-identical, the fast path included.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from attnscope.capture.attention import AttentionCall
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from attnscope.capture.attention import Observer
+
+Watch = Callable[[nn.Module, AttentionCall], None]
+
+_lock = threading.Lock()
+_watchers: list[Watch] = []
+_originals: dict[type[nn.Module], Callable[..., Any]] = {}
+_seen: ContextVar[set[int] | None] = ContextVar("attnscope_seen", default=None)
+
+
+@contextmanager
+def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
+    """Show the calls of every `nn.MultiheadAttention` of the model to the observer while the block runs."""
+    modules = {id(module) for module in model.modules()}
+    thread = threading.get_ident()
+
+    def watch(module: nn.Module, call: AttentionCall) -> None:
+        if id(module) in modules and threading.get_ident() == thread:
+            observer(call)
+
+    with _lock:
+        if not _watchers:
+            _wrap(nn.MultiheadAttention, _attention)
+            _wrap(nn.TransformerEncoderLayer, _encoder_layer)
+            _wrap(nn.TransformerEncoder, _encoder)
+        _watchers.append(watch)
+    try:
+        yield
+    finally:
+        with _lock:
+            _watchers.remove(watch)
+            if not _watchers:
+                for cls, original in _originals.items():
+                    cls.forward = original
+                _originals.clear()
+
+
+def _wrap(cls: type[nn.Module], wrapper: Callable[..., Any]) -> None:
+    original = cls.forward
+    _originals[cls] = original
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, self, *args, **kwargs)
+
+    cls.forward = forward
+
+
+def _attention(
+    original: Callable[..., Any],
+    module: nn.MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> Any:
+    seen = _seen.get()
+    if seen is not None:
+        seen.add(id(module))
+    with torch._C.DisableTorchFunction():
+        # A module that is part of a larger kernel is shown by the layer around it.
+        if not query.is_nested and torch._C._current_graph_task_id() == -1:
+            _show(module, query, key, value, key_padding_mask, attn_mask)
+        return original(
+            module, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
+        )
+
+
+def _encoder_layer(
+    original: Callable[..., Any],
+    layer: nn.TransformerEncoderLayer,
+    src: Tensor,
+    src_mask: Tensor | None = None,
+    src_key_padding_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Any:
+    token = _seen.set(set())
+    try:
+        with torch._C.DisableTorchFunction():
+            result = original(layer, src, src_mask, src_key_padding_mask, is_causal)
+            if id(layer.self_attn) not in (_seen.get() or ()) and torch._C._current_graph_task_id() == -1:
+                with torch.no_grad():
+                    inputs, padding = (src, src_key_padding_mask) if not src.is_nested else _padded(src)
+                    inputs = layer.norm1(inputs) if layer.norm_first else inputs
+                _show(layer.self_attn, inputs, inputs, inputs, padding, src_mask)
+    finally:
+        _seen.reset(token)
+    return result
+
+
+def _encoder(original: Callable[..., Any], encoder: nn.TransformerEncoder, *args: Any, **kwargs: Any) -> Any:
+    if not all(type(layer) is nn.TransformerEncoderLayer for layer in encoder.layers):
+        return original(encoder, *args, **kwargs)
+    with torch._C.DisableTorchFunction():
+        return original(encoder, *args, **kwargs)
+
+
+def _padded(nested: Tensor) -> tuple[Tensor, Tensor]:
+    """A nested tensor as a batch with padding, and where the padding is."""
+    padded = torch.nested.to_padded_tensor(nested, 0.0)
+    lengths = torch.tensor([len(item) for item in nested.unbind()], device=padded.device)
+    return padded, torch.arange(padded.shape[1], device=padded.device) >= lengths[:, None]
+
+
+@torch.no_grad()
+def _show(
+    module: nn.MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+) -> None:
+    cross = key is not query and not (key.shape == query.shape and key.data_ptr() == query.data_ptr())
+    if query.ndim == 2:
+        query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+    elif not module.batch_first:
+        query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
+    projected = _projected(module, query, key, value)
+    extra = projected[1].shape[2] - key.shape[1]
+    mask = _mask(attn_mask, key_padding_mask, len(query), module.num_heads, extra)
+    call = AttentionCall(module, *projected, mask, {"is_causal": False}, "torch", cross)
+    for watch in _watchers:
+        watch(module, call)
+
+
+def _projected(
+    module: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of each head, with the keys that the module adds."""
+    joint: Tensor | None = module.in_proj_weight
+    separate = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    weights = separate if joint is None else joint.chunk(3)
+    biases = (None, None, None) if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
+    query, key, value = (
+        functional.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)
+    )
+    if module.bias_k is not None and module.bias_v is not None:
+        key = torch.cat([key, module.bias_k.expand(len(key), -1, -1)], 1)
+        value = torch.cat([value, module.bias_v.expand(len(value), -1, -1)], 1)
+    if module.add_zero_attn:
+        key, value = (torch.cat([x, torch.zeros_like(x[:, :1])], 1) for x in (key, value))
+    heads = module.num_heads
+    query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
+    return query, key, value
+
+
+def _mask(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, batch: int, heads: int, extra: int
+) -> Float[Tensor, "batch_or_1 heads_or_1 queries_or_1 keys"] | None:
+    """Both masks as one. PyTorch's booleans say what is hidden; keys that the module adds are visible."""
+    parts = []
+    if attn_mask is not None:
+        four = attn_mask[None, None] if attn_mask.ndim == 2 else attn_mask.unflatten(0, (batch, heads))
+        parts.append(four)
+    if key_padding_mask is not None:
+        parts.append(key_padding_mask[:, None, None])
+    if not parts:
+        return None
+    parts = [functional.pad(part, (0, extra)) for part in parts]
+    if all(part.dtype == torch.bool for part in parts):
+        hidden = parts[0] if len(parts) == 1 else parts[0] | parts[1]
+        return ~hidden
+    kind = next(part.dtype for part in parts if part.dtype != torch.bool)
+    added = [
+        torch.zeros(part.shape, dtype=kind, device=part.device).masked_fill(part, -torch.inf)
+        if part.dtype == torch.bool
+        else part
+        for part in parts
+    ]
+    return added[0] if len(added) == 1 else added[0] + added[1]

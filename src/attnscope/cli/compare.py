@@ -1,0 +1,213 @@
+"""`attnscope compare`: what other normalizers do to a model; `attnscope guidelines`: the paper's advice, tried."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from attnscope.cli.scan import _default_folder, _numbers
+
+if TYPE_CHECKING:
+    from attnscope.experiments.compare import Comparison
+
+Flag = Annotated[bool, Parameter(negative="")]
+Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
+
+
+def compare(
+    model: str | None = None,
+    /,
+    *,
+    normalizers: Annotated[str | None, Parameter(name=["--normalizers", "-n"])] = None,
+    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    lengths: str | None = None,
+    windows: int = 1,
+    top_n: int = 20,
+    mode: Literal["both", "what-if", "swapped"] = "both",
+    calibrate: Literal["global", "head"] | None = None,
+    calibration_windows: int = 2,
+    out: Path | None = None,
+    json: Flag = False,
+    device: str = "cpu",
+    dtype: Dtype = "float32",
+    revision: str | None = None,
+) -> int:
+    """Compare normalizers on a model: perplexity, agreement, capacity, gradients, time and memory.
+
+    Writes compare.parquet, compare.json and the chart capacity (svg, png and Vega-Lite), and prints a table.
+
+    Examples:
+
+        attnscope compare
+
+        attnscope compare model.gguf -n softmax,ssmax,entmax:alpha=1.3 --text book.txt --calibrate global
+
+    Parameters
+    ----------
+    model
+        A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
+    normalizers
+        Names with settings, as softmax,entmax:alpha=1.3. Default: six of them.
+    text
+        A UTF-8 text file, or - for standard input. Default: the embedded sample text.
+    lengths
+        Prefixes of each window to report, as 128,512. Default: powers of two up to the model's limit or 1024.
+    windows
+        How many consecutive windows of the text to evaluate.
+    top_n
+        The size of the top set.
+    mode
+        what-if: the same logits, one layer at a time; swapped: the change propagates; both.
+    calibrate
+        Also search each normalizer's setting for the smallest KL to the unmodified model: global or head.
+    calibration_windows
+        How many further windows of the text to calibrate on.
+    out
+        Folder for the results. Default: runs/MODEL-DATE-TIME.
+    json
+        Print one JSON object on standard output and nothing else.
+    device
+        Where the model runs, as cpu or cuda:0.
+    dtype
+        Number type of the model's weights.
+    revision
+        Branch, tag or commit of a hub model.
+    """
+    from rich.console import Console
+
+    from attnscope.capture.text import read_text
+    from attnscope.experiments.compare import DEFAULT_NORMALIZERS, MODES
+    from attnscope.experiments.compare import compare as compare_model
+    from attnscope.report.comparison import print_comparison
+    from attnscope.tables import output_folder
+
+    chosen = [part.strip() for part in normalizers.split(",") if part.strip()] if normalizers else DEFAULT_NORMALIZERS
+    with output_folder(out or _default_folder(model)) as folder:
+        result = compare_model(
+            model,
+            read_text(text),
+            chosen,
+            lengths=_numbers("--lengths", lengths),
+            windows=windows,
+            top_n=top_n,
+            modes=MODES if mode == "both" else (mode,),
+            calibration=calibrate,
+            calibration_windows=calibration_windows,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            progress=_say(),
+        )
+        files = save(result, folder)
+    if json:
+        print(json_module.dumps({"run": result.run, "files": files, "table": _finite(result.table.to_dicts())}))
+    else:
+        print_comparison(Console(), result.table, result.run)
+        print("\n" + "\n".join(files.values()))
+    return 0
+
+
+def guidelines(
+    model: str | None = None,
+    /,
+    *,
+    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    lengths: str | None = None,
+    windows: int = 1,
+    top_n: int = 20,
+    out: Path | None = None,
+    json: Flag = False,
+    device: str = "cpu",
+    dtype: Dtype = "float32",
+    revision: str | None = None,
+) -> int:
+    """Try the paper's three guidelines on a model: what each predicts, what was measured, and a verdict.
+
+    Parameters
+    ----------
+    model
+        A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
+    text
+        A UTF-8 text file, or - for standard input. Default: the embedded sample text.
+    lengths
+        Prefixes of each window, as 64,512. Default: powers of two up to the model's limit or 1024.
+    windows
+        How many consecutive windows of the text to evaluate.
+    top_n
+        The size of the top set.
+    out
+        Folder for guidelines.json. Default: runs/MODEL-DATE-TIME.
+    json
+        Print one JSON object on standard output and nothing else.
+    device
+        Where the model runs, as cpu or cuda:0.
+    dtype
+        Number type of the model's weights.
+    revision
+        Branch, tag or commit of a hub model.
+    """
+    from attnscope.capture.text import read_text
+    from attnscope.experiments.guidelines import guidelines as try_guidelines
+    from attnscope.tables import output_folder, write_all
+
+    with output_folder(out or _default_folder(model)) as folder:
+        result = try_guidelines(
+            model,
+            read_text(text),
+            lengths=_numbers("--lengths", lengths),
+            windows=windows,
+            top_n=top_n,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            progress=_say(),
+        )
+        answer = _finite(result.as_json())
+        record = json_module.dumps(answer, indent=1) + "\n"
+        write_all(folder, {"guidelines.json": lambda path: path.write_text(record, encoding="utf-8")})
+    if json:
+        print(json_module.dumps(answer))
+        return 0
+    for finding in result.findings:
+        print(f"{finding.guideline}: {finding.verdict}\n  predicts  {finding.predicts}\n  measured  {finding.measured}")
+    print(f"\n{folder / 'guidelines.json'}")
+    return 0
+
+
+def save(result: Comparison, folder: Path) -> dict[str, str]:
+    """Write the files of a comparison; the chart needs a swapped run."""
+    import vl_convert
+
+    from attnscope.report.comparison import capacity_chart
+    from attnscope.tables import write_all
+
+    record = json_module.dumps({"run": result.run, "table": _finite(result.table.to_dicts())}, indent=1) + "\n"
+    files: dict[str, Callable[[Path], object]] = {"compare.parquet": result.table.write_parquet}
+    if "swapped" in result.run["settings"]["modes"]:
+        chart = capacity_chart(result.table).to_json()
+        files |= {
+            "capacity.vl.json": lambda path: path.write_text(chart, encoding="utf-8"),
+            "capacity.svg": lambda path: path.write_text(vl_convert.vegalite_to_svg(chart), encoding="utf-8"),
+            "capacity.png": lambda path: path.write_bytes(vl_convert.vegalite_to_png(chart, scale=2)),
+        }
+    files["compare.json"] = lambda path: path.write_text(record, encoding="utf-8")
+    write_all(folder, files)
+    return {name: str(folder / name) for name in files}
+
+
+def _say() -> Callable[[str], None]:
+    return (lambda line: print(f"  {line}", file=sys.stderr)) if sys.stderr.isatty() else lambda line: None
+
+
+def _finite(value: Any) -> Any:
+    """The same with None where a number is not finite, which JSON cannot say."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")) else value

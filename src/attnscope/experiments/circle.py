@@ -1,0 +1,51 @@
+"""Figure 1 from real numbers: a row's tokens in the plane where their vectors spread most."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from attnscope.measure.separability import unit
+from attnscope.theory.configuration import Configuration, top_sets
+from attnscope.theory.geometry import ball
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+
+class Circle(NamedTuple):
+    """Tokens on the unit circle with their weights, and the ball around the context in the same plane."""
+
+    points: Float[Tensor, "keys 2"]
+    weights: Float[Tensor, " keys"]
+    selected: Bool[Tensor, " keys"]
+    inside: Bool[Tensor, " keys"]
+    context: Float[Tensor, " 2"]
+    radius: float
+    separability: float
+
+
+def circle(weights: Float[Tensor, " keys"], vectors: Float[Tensor, "keys dims"], n: int) -> Circle:
+    """Project the vectors onto the plane of their two largest singular values, scale them to the circle, keep the
+    weights.
+
+    The plane's separability is its own: a projection does not keep it.
+    """
+    scaled = unit(vectors)
+    _, _, directions = torch.linalg.svd(scaled, full_matrices=False)
+    points = unit(scaled @ directions[:2].T)
+    visible = torch.ones_like(weights, dtype=torch.bool)[None]
+    selected = top_sets(weights[None], visible, [n])
+    configuration = Configuration(weights[None], points, visible, selected)
+    found = ball(configuration)
+    return Circle(
+        points,
+        weights,
+        selected[0, 0],
+        found.inside[0, 0],
+        configuration.context[0, 0],
+        float(found.radius),
+        float(found.separability),
+    )

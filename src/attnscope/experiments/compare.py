@@ -1,0 +1,304 @@
+"""What other normalizers do to a model: one table of fidelity, capacity, gradients and cost.
+
+Two modes. `what-if` measures the weights that each normalizer makes of the very same logits, layer by layer, so that
+nothing propagates and perplexity has no meaning. `swapped` runs the model with the normalizer in every layer: its
+changes propagate, and the logits measured are those of the changed model.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import polars as pl
+import torch
+
+from attnscope.bench.memory import peak_bytes
+from attnscope.capture.models import Model, load_model
+from attnscope.capture.text import Text, read_text, tokenize
+from attnscope.capture.text import windows as cut
+from attnscope.errors import InputError
+from attnscope.experiments.calibration import Calibrated, Scope, calibrate
+from attnscope.experiments.fidelity import Fidelity, logits_of
+from attnscope.normalizers import Normalizer, parse
+from attnscope.planning import plan
+from attnscope.scanning import ScanResult, scan
+from attnscope.swapping import swap
+from attnscope.tables import OWN
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+Mode = Literal["what-if", "swapped"]
+MODES: tuple[Mode, ...] = ("what-if", "swapped")
+DEFAULT_NORMALIZERS = ("softmax", "ssmax", "entmax15", "sparsemax", "topk:k=64", "sa_softmax")
+
+MEASURED = ("separability", "distance_ratio", "entropy_ratio", "sink_weight", "support", "jacobian_norm")
+SCHEMA = pl.Schema(
+    {
+        "mode": pl.String,
+        "normalizer": pl.String,
+        "calibration": pl.String,  # none, global or head
+        "parameter": pl.String,  # what was calibrated, and its value where there is one for the model
+        "value": pl.Float64,
+        "length": pl.Int32,
+        "n": pl.Int32,
+        "perplexity": pl.Float64,
+        "agreement": pl.Float64,
+        "kl": pl.Float64,
+        **dict.fromkeys(MEASURED, pl.Float64),
+        "time_ratio": pl.Float64,
+        "memory_ratio": pl.Float64,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The table of a comparison and the record of how it was made."""
+
+    table: pl.DataFrame
+    run: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """One normalizer to compare: what is swapped in, and how it is measured."""
+
+    label: str
+    swapped: Any
+    measured: Normalizer | None  # None where each head has its own
+    calibrated: Calibrated | None = None
+    scope: str = "none"
+
+
+def compare(
+    model: str | Path | PreTrainedModel | Model | None = None,
+    text: str | Path | Text | None = None,
+    normalizers: Sequence[str] = DEFAULT_NORMALIZERS,
+    *,
+    lengths: Sequence[int] | None = None,
+    windows: int = 1,
+    top_n: int = 20,
+    modes: Sequence[Mode] = MODES,
+    calibration: Scope | None = None,
+    calibration_windows: int = 2,
+    tokenizer: Any = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Compare normalizers on a causal model and a text.
+
+    `lengths` are prefixes of each window. With `calibration`, each normalizer's setting is also searched for on
+    `calibration_windows` windows behind those that are evaluated, for the model ("global") or for each head.
+    """
+    if not isinstance(model, Model):
+        model = load_model(model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision)
+    if not model.causal:
+        raise InputError(f"{model.name} is an encoder; compare needs a model that predicts the next token")
+    content = Text(text, "the string given") if isinstance(text, str) else text
+    content = content if isinstance(content, Text) else read_text(content)
+    wrong = [mode for mode in modes if mode not in MODES]
+    if wrong or not modes:
+        raise InputError(f"modes are {' and '.join(MODES)}; received {list(modes)}")
+    if calibration_windows < 1:
+        raise InputError(f"--calibration-windows takes a whole number from 1 up; received {calibration_windows}")
+    settings = plan(model.positions, None, lengths, [top_n], windows=windows)
+    return _Comparison(model, content, list(normalizers), settings, tuple(modes), progress).run(
+        calibration, calibration_windows
+    )
+
+
+@dataclass
+class _Comparison:
+    model: Model
+    text: Text
+    names: list[str]
+    settings: Any
+    modes: tuple[Mode, ...]
+    progress: Callable[[str], None]
+
+    def run(self, calibration: Scope | None, calibration_windows: int) -> Comparison:
+        started = time.perf_counter()
+        plain = [_Subject(name, parse(name), parse(name)) for name in self.names]
+        size, count = self.settings.length, self.settings.windows
+        extra = calibration_windows if calibration else 0
+        tokens = tokenize(self.model.tokenizer, self.text)
+        inputs = [torch.tensor(ids) for ids in cut(tokens, size, count + extra, self.text.source)]
+        inputs = [ids.to(self.model.module.device) for ids in inputs]
+        module = self.model.module
+        training = module.training
+        module.eval()
+        try:
+            calibrated = [self._calibrated(s, inputs[count:], calibration) for s in plain] if calibration else []
+            lines = self._what_if([*plain, *calibrated]) if "what-if" in self.modes else []
+            if "swapped" in self.modes:
+                lines += self._swapped([*plain, *calibrated], inputs[:count])
+        finally:
+            module.train(training)
+        run = {
+            "model": self.model.name,
+            "family": self.model.family,
+            "text": {"source": self.text.source, "sha256": self.text.digest},
+            "normalizers": self.names,
+            "settings": {**self.settings.as_json(), "modes": list(self.modes), "calibration": calibration or "none"},
+            "calibration": [_record(s) for s in calibrated],
+            "seconds": round(time.perf_counter() - started, 3),
+        }
+        return Comparison(pl.DataFrame(lines, schema=SCHEMA), run)
+
+    def _calibrated(self, subject: _Subject, windows: list[Tensor], scope: Scope | None) -> _Subject:
+        assert scope is not None
+        assert subject.measured is not None
+        self.progress(f"calibrating {subject.label}")
+        found = calibrate(self.model.module, subject.measured, windows, scope)
+        measured = found.normalizer if isinstance(found.normalizer, Normalizer) else None
+        return _Subject(subject.label, found.normalizer, measured, found, scope)
+
+    def _scan(self, subjects: list[_Subject]) -> tuple[ScanResult, list[_Subject]]:
+        """A scan that measures these normalizers as what-ifs; heads with settings of their own cannot be."""
+        measurable = [s for s in subjects if s.measured is not None]
+        labels = [_Labelled(s.measured, f"{i}") for i, s in enumerate(measurable)]
+        result = scan(
+            self.model,
+            self.text,
+            length=self.settings.length,
+            lengths=self.settings.lengths,
+            top_n=self.settings.top_n,
+            windows=self.settings.windows,
+            normalizers=labels,
+        )
+        return result, measurable
+
+    def _what_if(self, subjects: list[_Subject]) -> list[dict[str, Any]]:
+        self.progress("what-if")
+        result, measurable = self._scan(subjects)
+        lines = [line for i, s in enumerate(measurable) for line in self._lines("what-if", s, result, f"{i}")]
+        return [
+            self._line("what-if", None, length) | _measured(result, OWN, length) for length in self._lengths
+        ] + lines
+
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        return tuple(self.settings.lengths)
+
+    def _lines(self, mode: Mode, subject: _Subject, result: ScanResult, label: str) -> list[dict[str, Any]]:
+        return [self._line(mode, subject, length) | _measured(result, label, length) for length in self._lengths]
+
+    def _line(self, mode: Mode, subject: _Subject | None, length: int) -> dict[str, Any]:
+        found = None if subject is None else subject.calibrated
+        return {
+            "mode": mode,
+            "normalizer": OWN if subject is None else subject.label,
+            "calibration": "none" if subject is None else subject.scope,
+            "parameter": None if found is None else found.parameter,
+            "value": None if found is None else found.value,
+            "length": length,
+            "n": self.settings.top_n[0],
+        }
+
+    def _swapped(self, subjects: list[_Subject], windows: list[Tensor]) -> list[dict[str, Any]]:
+        module = self.model.module
+        scores = [Fidelity() for _ in range(len(subjects) + 1)]
+        with torch.no_grad():
+            for number, ids in enumerate(windows):
+                own = logits_of(module, ids)
+                scores[0].add(own, own, ids)
+                for subject, score in zip(subjects, scores[1:], strict=True):
+                    self.progress(f"window {number + 1} of {len(windows)}, {subject.label}")
+                    with swap(module, subject.swapped):
+                        score.add(logits_of(module, ids), own, ids)
+        lines: list[dict[str, Any]] = []
+        for each, score in zip([None, *subjects], scores, strict=True):
+            self.progress(f"measuring {OWN if each is None else each.label}")
+            measured, cost = self._while_swapped(each, windows[0])
+            for length in self._lengths:
+                line = self._line("swapped", each, length) | score.at(length) | cost
+                lines.append(line | _measured(measured, OWN, length))
+        return lines
+
+    def _while_swapped(self, subject: _Subject | None, ids: Tensor) -> tuple[ScanResult, dict[str, float]]:
+        """A scan of the changed model, whose own normalizer is the swapped one, and what the change costs."""
+        if subject is None:
+            return self._scan([])[0], {"time_ratio": 1.0, "memory_ratio": 1.0}
+        with swap(self.model.module, subject.swapped):
+            result = self._scan([])[0]
+        return result, self._cost(lambda: swap(self.model.module, subject.swapped), ids)
+
+    def _cost(self, change: Callable[[], AbstractContextManager[Any]], ids: Tensor) -> dict[str, float]:
+        """Time and memory of the swapped forward, as ratios to the model's own in the same run."""
+        base = self.model.module.base_model
+
+        def forward() -> None:
+            base(input_ids=ids[None], use_cache=False)
+
+        ratios = []
+        with torch.no_grad():
+            own_peak = peak_bytes(forward)
+            for _ in range(3):
+                own = _seconds(forward)
+                with change():
+                    ratios.append(_seconds(forward) / own)
+            with change():
+                peak = peak_bytes(forward)
+        return {"time_ratio": statistics.median(ratios), "memory_ratio": peak / own_peak}
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+class _Labelled(Normalizer):
+    """A normalizer under a label of our own, by which its lines are found in the scan's tables."""
+
+    def __init__(self, inner: Normalizer | None, label: str) -> None:
+        assert inner is not None
+        self.inner, self.name, self.facts = inner, label, inner.facts  # type: ignore[misc]
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        return self.inner.weights(logits, visible)
+
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        return self.inner.weight_bounds(length, low, high)
+
+    def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        return self.inner.jacobian_norm(logits, visible)
+
+    def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        return self.inner.jacobian_bound(logits, visible)
+
+    def lipschitz(self, length: int) -> float:
+        return self.inner.lipschitz(length)
+
+
+def _measured(result: ScanResult, label: str, length: int) -> dict[str, float | None]:
+    """Means over heads and windows of the rows at the end of the prefix."""
+    rows = result.rows.filter(normalizer=label, position=length - 1)
+    topn = result.topn.filter(normalizer=label, position=length - 1)
+    middle = (pl.col("expected_lower") + pl.col("expected_upper")) / 2
+    sets = topn.select(pl.mean("separability"), distance_ratio=(pl.col("distance") / middle).mean())
+    means = rows.select(pl.mean("entropy_ratio", "sink_weight", "support", "jacobian_norm"))
+    return {**sets.to_dicts()[0], **means.to_dicts()[0]}
+
+
+def _record(subject: _Subject) -> dict[str, Any]:
+    found = subject.calibrated
+    assert found is not None
+    return {
+        "normalizer": subject.label,
+        "parameter": found.parameter,
+        "value": found.value,
+        "kl_before": found.before,
+        "kl_after": found.after,
+        "evaluations": found.evaluations,
+    }

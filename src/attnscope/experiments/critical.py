@@ -1,0 +1,135 @@
+"""The critical N of section 3.1, and what it depends on.
+
+Printed: "the smallest N for which the empirical and expected distance distributions are indistinguishable under a
+two-sample Kolmogorov-Smirnov test (alpha = 0.01)", both over heads. Not rejecting is no evidence of equality, the
+samples are paired, and the test rejects more with more heads; so the persistent N, subsets of heads, and a paired
+test stand beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attnscope.experiments.kolmogorov import p_values
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+LEVEL = 0.01
+MARGIN = math.log(1.1)  # two distances within 10 % count as equal
+FLIPS = 999
+RESAMPLES = 2000
+
+
+class Critical(NamedTuple):
+    """The smallest N that is not rejected, and the smallest from which on none is; None if there is none."""
+
+    first: int | None
+    persistent: int | None
+
+
+def critical_n(p: Float[np.ndarray, " sets"], n: Float[np.ndarray, " sets"]) -> Critical:
+    """Read the critical N off p-values for ascending N."""
+    accepted = p >= LEVEL
+    first = int(n[int(np.argmax(accepted))]) if accepted.any() else None
+    rejected = np.flatnonzero(~accepted)
+    after = int(rejected[-1]) + 1 if len(rejected) else 0
+    return Critical(first, int(n[after]) if after < len(n) else None)
+
+
+class Paired(NamedTuple):
+    """ln(distance / expectation) over heads at each N: mean, spread, and sign-flip p-values."""
+
+    mean: Float[np.ndarray, " sets"]
+    deviation: Float[np.ndarray, " sets"]
+    p_difference: Float[np.ndarray, " sets"]
+    p_equivalence: Float[np.ndarray, " sets"]
+
+
+def paired_test(
+    distance: Float[np.ndarray, "sets heads"], expected: Float[np.ndarray, "sets heads"], seed: int
+) -> Paired:
+    """Are the two equal head by head? Signs of the log-ratios are flipped at random.
+
+    `p_difference` is small if the mean log-ratio is not zero; `p_equivalence` is small if it is within `MARGIN` of
+    zero (the larger of two one-sided tests about the margin's ends). Both can be large: then the heads do not decide.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.log(distance / expected)
+    ratio = np.where(np.isfinite(ratio), ratio, 0.0)
+    heads = ratio.shape[1]
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(heads, FLIPS))
+    mean = ratio.mean(1)
+    flipped = ratio @ signs / heads
+    total = signs.sum(0) / heads
+    slack = 1e-12 * (1 + np.abs(mean)[:, None])  # a flip that changes nothing ties with the observed mean
+    difference = (np.abs(flipped) >= np.abs(mean)[:, None] - slack).sum(1)
+    # Flips of ratio - m about zero: flipped - m total, against mean - m.
+    below = (flipped - MARGIN * total <= (mean - MARGIN)[:, None] + slack).sum(1)
+    above = (flipped + MARGIN * total >= (mean + MARGIN)[:, None] - slack).sum(1)
+    deviation = ratio.std(1, ddof=1) if heads > 1 else np.zeros(len(ratio))
+    share = 1 / (FLIPS + 1)
+    return Paired(mean, deviation, (1 + difference) * share, (1 + np.maximum(below, above)) * share)
+
+
+def subset_critical(
+    distance: Float[np.ndarray, "sets heads"],
+    expected: Float[np.ndarray, "sets heads"],
+    n: Float[np.ndarray, " sets"],
+    size: int,
+    repeats: int,
+    seed: int,
+) -> list[Critical]:
+    """The critical N from random subsets of the heads, each of `size`."""
+    draw = np.random.default_rng(seed)
+    found = []
+    for _ in range(repeats):
+        heads = draw.choice(distance.shape[1], size=size, replace=False)
+        found.append(critical_n(p_values(distance[:, heads], expected[:, heads]), n))
+    return found
+
+
+class Spread(NamedTuple):
+    """A statistic over windows with its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def bootstrap(values: Float[np.ndarray, " windows"], seed: int = 0) -> Spread:
+    """The median with its interval from resampled windows; one window gives an interval of no width."""
+    draw = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
+    low, high = np.quantile(np.median(values[draw], axis=1), [0.025, 0.975])
+    return Spread(float(np.median(values)), float(low), float(high))
+
+
+class PowerLaw(NamedTuple):
+    """y = factor x^exponent, fitted on logarithms, with bootstrap intervals over windows."""
+
+    exponent: Spread
+    factor: Spread
+
+
+def power_law(
+    x: Float[np.ndarray, " points"], y: Float[np.ndarray, "windows points"], seed: int = 0
+) -> PowerLaw | None:
+    """Fit the medians over windows; None with fewer than three points or a value that has no logarithm."""
+    if len(x) < 3 or not (np.isfinite(y).all() and (y > 0).all()):
+        return None
+    log_x = np.log(x)
+    centred = log_x - log_x.mean()
+
+    def fit(middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        slope = np.log(middle) @ centred / (centred @ centred)
+        return slope, np.exp(np.log(middle).mean(-1) - slope * log_x.mean())
+
+    draw = np.random.default_rng(seed).integers(0, len(y), (RESAMPLES, len(y)))
+    resampled = np.stack(fit(np.median(y[draw], axis=1)))
+    value = fit(np.median(y, axis=0))
+    low, high = np.quantile(resampled, [0.025, 0.975], axis=1)
+    exponent, factor = (Spread(float(value[k]), float(low[k]), float(high[k])) for k in range(2))
+    return PowerLaw(exponent, factor)

@@ -1,0 +1,70 @@
+"""How far a changed model is from the model itself: perplexity, next-token agreement, divergence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+_ROWS = 64  # a block of rows by the vocabulary, in float64
+
+
+@dataclass
+class Fidelity:
+    """Scores of every predicted token of some windows; position i predicts token i + 1."""
+
+    losses: list[Float[Tensor, " positions"]] = field(default_factory=list)
+    divergences: list[Float[Tensor, " positions"]] = field(default_factory=list)
+    agreements: list[Float[Tensor, " positions"]] = field(default_factory=list)
+
+    def add(
+        self,
+        logits: Float[Tensor, "positions vocabulary"],
+        own: Float[Tensor, "positions vocabulary"],
+        ids: Int[Tensor, " positions"],
+    ) -> None:
+        """Score one window: the changed model's logits against the model's own, and against the text."""
+        loss, divergence, agreement = [], [], []
+        for start in range(0, len(ids) - 1, _ROWS):
+            rows = slice(start, min(start + _ROWS, len(ids) - 1))
+            changed, before = logits[rows].double().log_softmax(-1), own[rows].double().log_softmax(-1)
+            loss.append(functional.nll_loss(changed, ids[rows.start + 1 : rows.stop + 1], reduction="none"))
+            divergence.append((before.exp() * (before - changed)).sum(-1))
+            agreement.append((changed.argmax(-1) == before.argmax(-1)).double())
+        self.losses.append(torch.cat(loss))
+        self.divergences.append(torch.cat(divergence))
+        self.agreements.append(torch.cat(agreement))
+
+    def at(self, length: int) -> dict[str, float]:
+        """The scores over the first `length` tokens of each window."""
+        if length < 2:
+            return {}
+        mean = [torch.cat([w[: length - 1] for w in kind]).mean() for kind in self._kinds]
+        return {"perplexity": float(mean[0].exp()), "kl": float(mean[1]), "agreement": float(mean[2])}
+
+    @property
+    def _kinds(self) -> tuple[list[Tensor], ...]:
+        return self.losses, self.divergences, self.agreements
+
+
+def logits_of(module: Any, ids: Int[Tensor, " positions"]) -> Float[Tensor, "positions vocabulary"]:
+    """The logits of a causal model over one window."""
+    return module(input_ids=ids[None], use_cache=False).logits[0]
+
+
+def mean_divergence(module: Any, windows: Sequence[Tensor], own: Sequence[Tensor]) -> Tensor:
+    """KL(model itself || model as it is now), mean over all positions; differentiable."""
+    total = torch.zeros((), dtype=torch.float32, device=own[0].device)
+    for ids, before in zip(windows, own, strict=True):
+        changed = logits_of(module, ids).float().log_softmax(-1)
+        reference = before.float().log_softmax(-1)
+        total = total + (reference.exp() * (reference - changed)).sum(-1).mean()
+    return total / len(windows)

@@ -1,0 +1,196 @@
+"""Figure 2: distance, expectation and bounds against L and against N; critical N against L."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+
+from attnscope.experiments.claims.distance import criticals
+from attnscope.experiments.claims.evidence import UNIT, Evidence
+from attnscope.experiments.critical import bootstrap
+from attnscope.experiments.figures.style import (
+    BLACK,
+    BLUE,
+    CORRECTED,
+    GREEN,
+    ORANGE,
+    PRINTED,
+    RED,
+    SKY,
+    colors,
+    log_axis,
+    over_windows,
+    panel,
+    side_by_side,
+    spread_lines,
+)  # fmt: skip
+from attnscope.experiments.settings import FIXED_N
+
+DISTANCE, EXPECTED, BOUND = "distance", "expectation, printed", "bound, printed"
+DRAWN, LOWER, UPPER, B3, B4 = "expectation", "E1 lower", "E1 upper", "B3, upper bound", "B4, lower bound"
+AS_PRINTED = {DISTANCE: GREEN, EXPECTED: BLUE, BOUND: RED}
+AS_CORRECTED = {DISTANCE: GREEN, B3: RED, B4: ORANGE, DRAWN: BLUE}
+_KEYS = [*UNIT, "layer", "head", "prefix", "n"]
+BAND = "its proved range, E1"
+
+
+def data(e: Evidence, at: pl.Expr, by: str) -> pl.DataFrame:
+    """Medians over heads against L or N, with their spread over windows."""
+    topn = e.table("topn").filter(at)
+    drawn = e.table("drawn").filter(at)
+    columns = {
+        DISTANCE: pl.median("distance"),
+        EXPECTED: pl.median("expected_printed"),
+        BOUND: pl.median("distance_bound_printed"),
+        LOWER: pl.median("expected_lower"),
+        UPPER: pl.median("expected_upper"),
+        B3: pl.median("distance_upper"),
+        B4: pl.median("distance_lower"),
+    }
+    return pl.concat([over_windows(topn, [by], columns), over_windows(drawn, [by], {DRAWN: pl.median("drawn_mean")})])
+
+
+def against_length(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
+    """Figure 2a."""
+    found = data(e, pl.col("n") == FIXED_N, "prefix")
+    lengths = found["prefix"].unique().sort().to_list()
+    x = log_axis("prefix", "L, tokens", lengths)
+    return _two_panels(
+        found, x, "Figure 2a. Distance against length", f"N = {FIXED_N}; median over heads, bands: spread over windows"
+    ), found
+
+
+def against_n(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
+    """Figure 2b."""
+    longest = int(e.table("topn")["prefix"].max())  # type: ignore[arg-type]
+    found = data(e, (pl.col("prefix") == longest), "n")
+    x = log_axis("n", "N, size of the top set", [1, 5, 10, 20, 100, 500])
+    return _two_panels(
+        found, x, "Figure 2b. Distance against N", f"L = {longest:,}; median over heads, bands: spread over windows"
+    ), found
+
+
+def _two_panels(found: pl.DataFrame, x: dict[str, object], title: str, note: str) -> alt.HConcatChart:
+    positive = found.filter(pl.col("low") > 0)
+    ends = [float(positive["low"].min()) * 0.8, float(positive["high"].max()) * 1.25]  # type: ignore[arg-type]
+    y = log_axis("value", "summed distance", domain=ends)
+    by = str(x["shorthand"]).split(":")[0]
+    edges = found.filter(pl.col("series").is_in([LOWER, UPPER])).pivot(on="series", index=by, values="value").sort(by)
+    edges = edges.rename({LOWER: "edge_low", UPPER: "edge_high"}).with_columns(series=pl.lit(BAND))
+    palette = AS_CORRECTED | {BAND: SKY}
+    # B3 and B4 often coincide with the distance: they lie under it, wider.
+    bounds = [
+        alt.Chart(found.filter(pl.col("series") == name))
+        .mark_line(strokeWidth=size, color=color, opacity=0.55)
+        .encode(x=alt.X(**x), y=alt.Y(**y))  # type: ignore[arg-type]
+        for name, color, size in ((B3, RED, 8), (B4, ORANGE, 4.5))
+    ]
+    lines = {name: color for name, color in AS_CORRECTED.items() if name not in (B3, B4)}
+    corrected = alt.layer(*bounds, spread_lines(found, lines, x, y, legend=palette))
+    low = y | {"shorthand": "edge_low:Q"}
+    band = alt.Chart(edges).mark_area(opacity=0.35, color=SKY).encode(x=alt.X(**x), y=alt.Y(**low), y2="edge_high:Q")  # type: ignore[arg-type]
+    return side_by_side(
+        panel(spread_lines(found, AS_PRINTED, x, y, (BOUND,)), PRINTED),
+        panel(alt.layer(band, corrected), CORRECTED),
+        title=title,
+        subtitle=[note, _how_near(found)],
+    )
+
+
+def _how_near(found: pl.DataFrame) -> str:
+    """How far the proved bounds are from the distance."""
+    by = next(name for name in ("prefix", "n") if name in found.columns)
+    wide = found.filter(pl.col("series").is_in([DISTANCE, B3, B4])).pivot(on="series", index=by, values="value")
+    apart = max(float((wide[B3] / wide[DISTANCE]).max()), float((wide[DISTANCE] / wide[B4]).max())) - 1  # type: ignore[arg-type]
+    return (
+        f"corrected: the bounds B3 and B4 (wide lines) are within {max(apart, 1e-3):.1%} of the distance at every point"
+    )
+
+
+FORMS = {"printed": ("expectation as printed", BLUE), "lower": ("E1 lower", ORANGE), "upper": ("E1 upper", GREEN)}
+
+
+def critical_data(e: Evidence) -> pl.DataFrame:
+    """The critical N by length, first and persistent, for each form: median over windows, bootstrap interval."""
+    lines = []
+    for form in FORMS:
+        for kind in ("first", "persistent"):
+            for (prefix,), table in criticals(e, form, kind).group_by(["prefix"], maintain_order=True):
+                spread = bootstrap(table["n"].to_numpy().astype(float))
+                lines.append((form, kind, int(prefix), *spread, float(table["none"].mean())))  # type: ignore[arg-type,call-overload]
+    schema = ["form", "kind", "prefix", "value", "low", "high", "none"]
+    return pl.DataFrame(lines, schema=schema, orient="row")
+
+
+def subset_data(e: Evidence) -> pl.DataFrame:
+    """The critical N at the longest length by number of heads: quartiles over subsets and windows; none counts as L."""
+    table = e.table("subsets")
+    longest = int(table["prefix"].max()) - (e.sink == "dropped")  # type: ignore[operator]
+    first = pl.col("first").fill_null(longest)
+    return (
+        table.group_by("form", "heads")
+        .agg(value=first.median(), low=first.quantile(0.25), high=first.quantile(0.75))
+        .sort("form", "heads")
+    )
+
+
+def critical(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
+    """Figure 2c."""
+    found, subsets = critical_data(e), subset_data(e)
+    labels = {form: label for form, (label, _) in FORMS.items()}
+    shown = found.with_columns(series=pl.col("form").replace_strict(labels))
+    palette = dict(FORMS.values())
+    lengths = shown["prefix"].unique().sort().to_list()
+    y = log_axis("value", "critical N", [1, 3, 10, 30, 100, 300, 1000], domain=[0.8, 1.3 * max(lengths)])
+    base = alt.Chart(shown).encode(
+        x=alt.X(**log_axis("prefix", "L, tokens", lengths)),
+        color=colors(palette, columns=1),
+        strokeDash=alt.condition("datum.kind == 'first'", alt.value([1, 0]), alt.value([4, 3])),
+    )  # fmt: skip
+    lines = base.mark_line(point=alt.OverlayMarkDef(size=26), strokeWidth=1.6).encode(y=alt.Y(**y))
+    bars = base.mark_rule(strokeWidth=1.4).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q")
+    guide = pl.DataFrame({"prefix": lengths, "value": [0.06 * length for length in lengths]})
+    dotted = alt.Chart(guide).mark_line(strokeDash=[2, 2], color=BLACK, strokeWidth=1).encode(x="prefix:Q", y="value:Q")
+    label = (
+        alt.Chart(guide.tail(1))
+        .mark_text(align="right", dx=-2, dy=16, fontSize=10, color=BLACK)
+        .encode(x="prefix:Q", y="value:Q", text=alt.value("0.06 L"))
+    )
+    heads = subsets.with_columns(series=pl.col("form").replace_strict(labels))
+    counts = heads["heads"].unique().sort().to_list()
+    few = alt.Chart(heads).encode(
+        x=alt.X(**log_axis("heads", "heads in the test", counts)),
+        color=colors(palette, columns=1),
+    )  # fmt: skip
+    right = alt.layer(
+        few.mark_rule(strokeWidth=1.4).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q"),
+        few.mark_line(point=alt.OverlayMarkDef(size=26), strokeWidth=1.6).encode(y=alt.Y(**y)),
+    )
+    chart = side_by_side(
+        panel(alt.layer(dotted, label, bars, lines), "against L; solid: first, dashed: persistent"),
+        panel(right, f"against the number of heads, L = {max(lengths):,}"),
+        title="Figure 2c. Critical N by the two-sample KS test at 0.01, median and bootstrap over windows",
+        subtitle=[_fit(e, form) for form in ("printed", "upper")] + [_none(found)],
+    )
+    both = pl.concat(
+        [shown.with_columns(panel=pl.lit("length")), heads.with_columns(panel=pl.lit("heads"))], how="diagonal"
+    )
+    return chart, both
+
+
+def _fit(e: Evidence, form: str) -> str:
+    fit = e.fit(criticals(e, form), pl.first("n"))
+    if fit is None:
+        return f"{FORMS[form][0]}: too few lengths to fit c L^b"
+    b, c = fit
+    return f"{FORMS[form][0]}: N = {c.value:.2g} L^{b.value:.2f}, exponent {b.low:.2f} to {b.high:.2f}"
+
+
+def _none(found: pl.DataFrame) -> str:
+    missing = found.filter((pl.col("none") > 0) & (pl.col("kind") == "first"))
+    if missing.is_empty():
+        return "every window has a critical N at every length"
+    where = ", ".join(
+        f"{row['form']} at L = {row['prefix']:,} ({row['none']:.0%})" for row in missing.head(3).to_dicts()
+    )
+    return f"no critical N, drawn at L: {where}{' and more' if len(missing) > 3 else ''}"

@@ -1,0 +1,82 @@
+"""Figure 4: the largest g(T, eps) over heads against T, in a random and in the worst direction."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+
+from attnscope.experiments.claims.evidence import Evidence
+from attnscope.experiments.claims.gradient import maxima
+from attnscope.experiments.figures.style import BLACK, BLUE, GRAY, GREEN, ORANGE, log_axis, panel, side_by_side
+from attnscope.experiments.settings import STEPS
+
+COLORS = dict(zip((f"eps = {step:g}" for step in STEPS), (BLUE, GREEN, ORANGE), strict=True))
+
+
+def data(e: Evidence, reading: str = "scaled") -> pl.DataFrame:
+    """Largest g over heads: median, least and most over windows, with every bound."""
+    found = [
+        maxima(e, direction, reading).with_columns(direction=pl.lit(direction)) for direction in ("random", "worst")
+    ]
+    return (
+        pl.concat(found)
+        .group_by("direction", "temperature", "step")
+        .agg(
+            value=pl.median("g"),
+            low=pl.min("g"),
+            high=pl.max("g"),
+            printed=pl.first("printed"),
+            exact=pl.first("exact"),
+        )
+        .with_columns(
+            series=pl.format("eps = {}", pl.col("step").map_elements(lambda s: f"{s:g}", return_dtype=pl.String)),
+            reading=pl.lit(reading),
+        )
+        .with_columns(envelope=1 / (2 * pl.col("temperature")))
+        .sort("direction", "step", "temperature")
+    )
+
+
+def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
+    """Left the paper's picture, right the worst direction with the exact suprema."""
+    found = data(e)
+    ends = [float(found["low"].min()) * 0.7, 70.0]  # type: ignore[arg-type]
+    y = log_axis("value", "largest g over heads", domain=ends)
+    random, worst = (found.filter(direction=direction) for direction in ("random", "worst"))
+    dashed = _bound(random, "printed", y, [6, 4], BLACK)
+    envelope = _bound(worst, "envelope", y, [1, 2], GRAY)
+    exact = _bound(worst, "exact", y, [6, 4], None)
+    chart = side_by_side(
+        panel(alt.layer(_curves(random, y), dashed), "random direction; dashed: min{1/(4T), \u221a2}"),
+        panel(alt.layer(envelope, _curves(worst, y), exact), "worst direction; dashed: exact suprema, dotted: 1/(2T)"),
+        title="Figure 4. Gradient sensitivity against temperature",
+        subtitle=["T = 1 is the model itself; median over windows, bands: spread over windows"],
+    )
+    return chart, pl.concat([found, data(e, "raw")])
+
+
+def _color() -> alt.Color:
+    return alt.Color(
+        "series:N",
+        title=None,
+        scale=alt.Scale(domain=list(COLORS), range=list(COLORS.values())),
+        legend=alt.Legend(orient="bottom", symbolOpacity=1),
+    )
+
+
+def _curves(table: pl.DataFrame, y: dict[str, object]) -> alt.LayerChart:
+    x = alt.X(**log_axis("temperature", "temperature T", [0.01, 0.03, 0.1, 0.3, 1, 3, 10]))
+    base = alt.Chart(table).encode(x=x, color=_color())
+    band = base.mark_area(opacity=0.18, clip=True).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q")
+    # The smallest step lies under the others where they coincide: wider, so that it shows.
+    width = alt.condition(f"datum.step == {STEPS[0]}", alt.value(4), alt.value(1.6))
+    line = base.mark_line(clip=True).encode(y=alt.Y(**y), strokeWidth=width, order="temperature:Q")
+    return alt.layer(band, line)
+
+
+def _bound(table: pl.DataFrame, column: str, y: dict[str, object], dash: list[int], color: str | None) -> alt.Chart:
+    chart = alt.Chart(table).mark_line(
+        strokeDash=dash, strokeWidth=1.3, clip=True, **({"color": color} if color else {})
+    )
+    encoded = chart.encode(x="temperature:Q", y=alt.Y(**(y | {"shorthand": f"{column}:Q"})))
+    return encoded.encode(color=_color()) if color is None else encoded

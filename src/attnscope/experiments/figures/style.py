@@ -1,0 +1,95 @@
+"""What the figures share: colors, sizes, and lines with their spread over windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+# Okabe-Ito; the paper's green, blue and red.
+GREEN, BLUE, RED, ORANGE, SKY, PURPLE, BLACK, GRAY = (
+    "#009e73", "#0072b2", "#d55e00", "#e69f00", "#56b4e9", "#cc79a7", "#222222", "#8a8a8a",
+)  # fmt: skip
+WIDTH, HEIGHT = 270, 210
+UNIT = ["window", "row"]
+PRINTED, CORRECTED = "as printed", "corrected"
+
+
+def over_windows(table: pl.DataFrame, by: list[str], columns: dict[str, pl.Expr]) -> pl.DataFrame:
+    """Each series' statistic of the heads in every window, then its median, least and most over windows; long form."""
+    per_unit = table.group_by(*UNIT, *by).agg(**columns)
+    long = per_unit.unpivot(on=list(columns), index=[*UNIT, *by], variable_name="series", value_name="value")
+    return (
+        long.group_by(*by, "series")
+        .agg(pl.median("value"), low=pl.min("value"), high=pl.max("value"))
+        .sort("series", *by)
+        .with_columns(pl.selectors.float().round_sig_figs(6))
+    )
+
+
+def log_axis(name: str, title: str, values: list[float] | None = None, **scale: Any) -> dict[str, Any]:
+    """The arguments of a logarithmic channel."""
+    axis = (
+        alt.Axis(values=values, labelOverlap=True, format="~g")
+        if values
+        else alt.Axis(labelOverlap=True, format="~g", tickCount=5)
+    )
+    return {
+        "shorthand": f"{name}:Q",
+        "title": title,
+        "scale": alt.Scale(type="log", nice=False, **scale),
+        "axis": axis,
+    }
+
+
+def colors(palette: dict[str, str], columns: int = 2) -> alt.Color:
+    """Series by color, one legend below the panel."""
+    legend = alt.Legend(
+        orient="bottom", columns=columns, labelLimit=260, symbolOpacity=1, symbolStrokeWidth=2.5, title=None
+    )
+    return alt.Color("series:N", scale=alt.Scale(domain=list(palette), range=list(palette.values())), legend=legend)
+
+
+def spread_lines(
+    data: pl.DataFrame,
+    palette: dict[str, str],
+    x: dict[str, Any],
+    y: dict[str, Any],
+    dashed: tuple[str, ...] = (),
+    legend: dict[str, str] | None = None,
+) -> alt.LayerChart:
+    """Medians as lines, the least to the most over windows as bands; `legend` may name more than is drawn here."""
+    chosen = data.filter(pl.col("series").is_in(list(palette)) & (pl.col("value") > 0) & (pl.col("low") > 0))
+    base = alt.Chart(chosen).encode(x=alt.X(**x), color=colors(legend or palette))
+    low = y | {"shorthand": "low:Q"}
+    band = base.mark_area(opacity=0.18).encode(y=alt.Y(**low), y2="high:Q")
+    dash = alt.condition(alt.FieldOneOfPredicate("series", list(dashed)), alt.value([5, 3]), alt.value([1, 0]))
+    line = base.mark_line(strokeWidth=1.8, point=alt.OverlayMarkDef(size=22)).encode(y=alt.Y(**y), strokeDash=dash)
+    return alt.layer(band, line)
+
+
+def panel(chart: Any, title: str) -> Any:
+    """A panel of paper size with its heading."""
+    return chart.properties(
+        width=WIDTH, height=HEIGHT, title=alt.Title(title, fontSize=12, anchor="start", fontWeight="bold")
+    )
+
+
+def side_by_side(*panels: Any, title: str, subtitle: list[str]) -> alt.HConcatChart:
+    """The figure: panels beside each other, each with its own legend."""
+    chart = alt.hconcat(*panels, spacing=28).resolve_scale(color="independent")
+    return finished(chart, title, subtitle)
+
+
+def finished(chart: Any, title: str, subtitle: list[str]) -> Any:
+    """Heading and type sizes that are readable in print."""
+    heading = alt.Title(
+        title, subtitle=subtitle, fontSize=14, subtitleFontSize=11, anchor="start", offset=10, subtitleColor="#444444"
+    )
+    return (
+        chart.properties(title=heading, background="white", padding=8)
+        .configure_axis(labelFontSize=11, titleFontSize=11, gridColor="#ececec", titleFontWeight="normal")
+        .configure_legend(labelFontSize=11, padding=2)
+        .configure_view(stroke="#cccccc")
+    )

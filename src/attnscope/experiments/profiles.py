@@ -1,0 +1,96 @@
+"""Distance and expectation at every N at once: what the critical N needs.
+
+The tables of a scan hold a few N. Here a row's keys are sorted once and taken into the set one by one: the products
+x_i . s then change by one row of the matrix K = X X^T, so that all N cost O(L^2) a row, whatever the vectors'
+dimension.
+
+With y_i = alpha_i x_i, a_i = |y_i|^2, b_i = y_i . xbar and c = |xbar|^2 every term of Theorem 1(2), printed or
+corrected, is a square root of a quadratic form in (a_i, b_i, c): O(1) for each token and N.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.normalizers._kernels import compiled
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+PROFILE = ("distance", "expected_printed", "expected_lower", "expected_upper")
+
+
+def profiles(
+    weights: Float[Tensor, "groups rows keys"], vectors: Float[Tensor, "groups keys dims"]
+) -> Float[np.ndarray, "groups rows columns n"]:
+    """The columns of `PROFILE` for N = 1 ... L-1; every key is visible, rows of a group share their vectors."""
+    gram = (vectors @ vectors.mT).numpy()
+    mean_products = (weights @ vectors @ vectors.mT).numpy()
+    values = np.ascontiguousarray(weights.numpy())
+    order = np.argsort(-values, axis=-1, kind="stable")
+    found = np.empty((*values.shape[:2], len(PROFILE), values.shape[2] - 1))
+
+    for group, row in np.ndindex(*values.shape[:2]):
+        place = group, row
+        _profile(values[place], gram[group], mean_products[place], order[place], found[place])
+    return found
+
+
+@compiled
+def _profile(weights: Any, gram: Any, mean_products: Any, order: Any, found: Any) -> None:
+    keys = weights.size
+    size = np.empty(keys)  # |x_i|^2
+    squares = np.empty(keys)  # a
+    along = np.empty(keys)  # b
+    whole = 0.0  # c
+    total = 0.0
+    lengths = 0.0
+    for i in range(keys):
+        size[i] = gram[i, i]
+        squares[i] = weights[i] * weights[i] * size[i]
+        along[i] = weights[i] * mean_products[i]
+        whole += along[i]
+        total += squares[i]
+        lengths += np.sqrt(squares[i])
+    whole = max(whole, 0.0)
+    products = np.zeros(keys)  # y_i . s
+    left = np.ones(keys)
+    context = 0.0  # |s|^2
+    others = keys - 1.0
+    for k in range(keys - 1):
+        key = order[k]
+        weight = weights[key]
+        row = gram[key]
+        context = max(context + 2 * products[key] + squares[key], 0.0)
+        left[key] = 0.0
+        for i in range(keys):
+            products[i] += weight * weights[i] * row[i]
+        count = k + 1.0
+        share = count / others
+        distance = 0.0
+        printed = 0.0
+        lower = 0.0
+        upper = 0.0
+        factor = count * (others - count) / (others * (others - 1)) if others > 1 else 0.0
+        for i in range(keys):
+            a = squares[i]
+            b = along[i]
+            distance += left[i] * np.sqrt(max(a - 2 * products[i] + context, 0.0))
+            # |(alpha + p) x - xbar|: b / alpha is x . xbar
+            scale = weights[i] + share
+            printed += np.sqrt(max(scale * scale * size[i] - 2 * scale * mean_products[i] + whole, 0.0))
+            grown = 1 + share
+            mu = max(grown * grown * a - 2 * grown * share * b + share * share * whole, 0.0)
+            rest = max(whole - 2 * b + a, 0.0)
+            variance = factor * max(total - a - rest / others, 0.0)
+            length = np.sqrt(a)
+            lower += np.sqrt(mu)
+            upper += min(np.sqrt(mu + variance), length + share * (lengths - length))
+        out = (keys - count) / keys
+        found[0, k] = distance
+        found[1, k] = out * printed
+        found[2, k] = out * lower
+        found[3, k] = out * upper

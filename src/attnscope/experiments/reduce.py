@@ -1,0 +1,74 @@
+"""From all heads of one row to tests at every N: the table `tests`, and subsets of heads: the table `subsets`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from attnscope.experiments.critical import critical_n, paired_test, subset_critical
+from attnscope.experiments.kolmogorov import exact_p_values, largest_gaps
+from attnscope.experiments.profiles import PROFILE
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    from attnscope.experiments.settings import Settings
+
+COLUMNS = PROFILE
+FORMS = {"printed": 1, "lower": 2, "upper": 3}  # the expectation compared with the distance, by its place in COLUMNS
+SUBSETS = (12, 36, 72, 144)
+REPEATS = 5
+
+
+class Sample(NamedTuple):
+    """One row of a window under one reading: the heads are its sample."""
+
+    vectors: str
+    sink: str
+    window: int
+    row: int
+    prefix: int
+
+
+def tests(sample: Sample, profile: Float[np.ndarray, "heads columns n"], settings: Settings) -> dict[str, pl.DataFrame]:
+    """KS and paired tests of distance against expectation over heads, at every N."""
+    heads, _, sizes = profile.shape
+    n = np.arange(1, sizes + 1)
+    distance = np.ascontiguousarray(profile[:, 0].T)
+    found, subsets = [], []
+    for form, column in FORMS.items():
+        expected = np.ascontiguousarray(profile[:, column].T)
+        gaps = largest_gaps(distance, expected)
+        p = exact_p_values(heads)[gaps]
+        paired = paired_test(distance, expected, settings.seed)
+        found.append(
+            pl.DataFrame(
+                sample._asdict()
+                | {"form": form, "heads": heads, "length": sizes + 1, "n": n}
+                | {"distance": np.median(distance, 1), "expected": np.median(expected, 1)}
+                | {"gap": gaps / heads, "p": p, "log_ratio": paired.mean, "log_ratio_deviation": paired.deviation}
+                | {"p_difference": paired.p_difference, "p_equivalence": paired.p_equivalence}
+            )
+        )
+        if sample.prefix == settings.longest:
+            subsets.append(_subsets(sample, form, distance, expected, p, n, settings.seed))
+    return {"tests": pl.concat(found)} | ({"subsets": pl.concat(subsets)} if subsets else {})
+
+
+def _subsets(
+    sample: Sample, form: str, distance: np.ndarray, expected: np.ndarray, p: np.ndarray, n: np.ndarray, seed: int
+) -> pl.DataFrame:
+    """Critical N from fewer heads, and from all."""
+    heads = distance.shape[1]
+    found = {size: subset_critical(distance, expected, n, size, REPEATS, seed) for size in SUBSETS if size < heads}
+    found[heads] = [critical_n(p, n)]
+    lines = [
+        {"form": form, "heads": size, "repeat": k, "first": one.first, "persistent": one.persistent}
+        for size, criticals in found.items()
+        for k, one in enumerate(criticals)
+    ]
+    schema = {"form": pl.String, "heads": pl.Int64, "repeat": pl.Int64, "first": pl.Int64, "persistent": pl.Int64}
+    keys = [pl.lit(value).alias(name) for name, value in sample._asdict().items()]
+    return pl.DataFrame(lines, schema=schema).select(*keys, pl.all())

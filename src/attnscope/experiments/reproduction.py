@@ -1,0 +1,163 @@
+"""`attnscope reproduce`: the paper's experiments on any model and text, from the model to figures and claims."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope import __version__, tables
+from attnscope.capture.text import Text, read_book
+from attnscope.experiments import store
+from attnscope.experiments.claims import answer
+from attnscope.experiments.settings import Settings, plan
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from attnscope.experiments.collect import Progress
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The tables, the answered claims, the record, and the files of the figures."""
+
+    tables: dict[str, pl.DataFrame]
+    claims: list[dict[str, Any]]
+    run: dict[str, Any]
+    folder: Path
+    figures: dict[str, dict[str, str]]
+    reused: bool
+
+    @property
+    def skipped_heads(self) -> list[dict[str, Any]]:
+        """Heads left out, with the reason."""
+        skipped: list[dict[str, Any]] = self.run["skipped_heads"]
+        return skipped
+
+
+def reproduce(
+    model: str | None = None,
+    text: str | Path | Text | None = None,
+    *,
+    out: str | Path,
+    length: int | None = None,
+    windows: int = 8,
+    rows: int = 1,
+    vectors: Sequence[str] = ("value",),
+    draws: int = 99,
+    seed: int = 0,
+    bos: bool = False,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+    progress: Progress | None = None,
+    notice: Callable[[str], None] | None = None,
+) -> Reproduction:
+    """Run the experiments of section 3, draw the figures, and answer the claims.
+
+        >>> result = reproduce("openai-community/gpt2", "corpus:war-and-peace", out="runs/gpt2")
+        >>> [claim["id"] for claim in result.claims if claim["verdict"] == "disagrees"]
+
+    `model` is a hub id, a folder, a `.gguf` file, or nothing for the embedded sample; `text` a file,
+    `corpus:war-and-peace`, or nothing for the sample text. Everything is written to `out`; a later call with the same
+    settings draws from the tables there.
+    """
+    say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
+    book = text if isinstance(text, Text) else read_book(text)
+    asked: dict[str, Any] = {
+        "length": length, "windows": windows, "rows": rows, "vectors": tuple(dict.fromkeys(vectors)), "draws": draws,
+        "seed": seed, "bos": bos, "dtype": dtype,
+    }  # fmt: skip
+    plan(None, **asked)  # refuse what cannot be before the model is loaded
+    wanted = store.identity(model, revision, book.digest, asked)
+    with tables.output_folder(Path(out)) as folder:
+        kept = store.load_tables(folder, wanted)
+        if isinstance(kept, tuple):
+            found, run = kept
+        else:
+            if kept is not None:
+                say(f"the tables in {folder} are not used: {kept}; measuring anew")
+            found, run = _measure(model, book, asked, wanted, device, revision, progress)
+            run = store.save_tables(folder, found, run)
+        started = time.perf_counter()
+        claims, figures = _draw(folder, found, run)
+        say(f"{'drawn from the tables of an earlier run' if isinstance(kept, tuple) else 'drawn'} in "
+            f"{time.perf_counter() - started:.1f} s")  # fmt: skip
+    return Reproduction(found, claims, run, folder, figures, isinstance(kept, tuple))
+
+
+def _measure(
+    name: str | None,
+    text: Text,
+    asked: dict[str, Any],
+    wanted: dict[str, Any],
+    device: str,
+    revision: str | None,
+    progress: Progress | None,
+) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
+    from attnscope.capture.models import load_model
+    from attnscope.experiments.collect import Collector
+
+    started = time.perf_counter()
+    model = load_model(name, device=device, dtype=asked["dtype"], revision=revision)
+    loaded = time.perf_counter()
+    settings: Settings = plan(model.positions, **asked)
+    collector = Collector(model, text, settings, progress)
+    found = collector.run()
+    run = {
+        "identity": wanted,
+        "attnscope": __version__,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "model": {
+            "name": model.name,
+            "revision": model.revision,
+            "family": model.family,
+            "parameters": sum(p.numel() for p in model.module.parameters()),
+            "layers": len(collector.heads),
+            "heads": sum(collector.heads.values()),
+        },
+        "text": {"source": text.source, "sha256": text.digest, "tokens": collector.tokens},
+        "settings": settings.as_dict(),
+        "versions": {
+            "python": platform.python_version(),
+            **{package: version(package) for package in ("torch", "transformers", "polars", "numpy", "altair")},
+        },
+        "timings": {
+            "load_seconds": round(loaded - started, 3),
+            "measure_seconds": round(time.perf_counter() - loaded, 3),
+        },
+        "skipped_heads": [
+            {"layer": layer, "head": head, "reason": reason}
+            for (layer, head), reason in sorted(collector.skipped.items())
+        ],
+    }
+    return found, run
+
+
+def _draw(
+    folder: Path, found: dict[str, pl.DataFrame], run: dict[str, Any]
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, str]]]:
+    """Claims and figures of the tables, written."""
+    from attnscope.experiments.figures import draw_all
+    from attnscope.experiments.page import claims_table
+
+    vectors = run["settings"]["vectors"]
+    claims = answer(found, vectors)
+    answers = json.dumps({"model": run["model"], "text": run["text"], "claims": claims}, indent=1, allow_nan=False)
+    table = claims_table(claims)
+    tables.write_all(
+        folder,
+        {
+            "claims.json": lambda path: path.write_text(answers + "\n", encoding="utf-8"),
+            "claims.md": lambda path: path.write_text(table, encoding="utf-8"),
+        },
+    )
+    return claims, draw_all(folder / "figures", found, run)

@@ -1,0 +1,94 @@
+"""What a reproduction measures, and the names of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from attnscope.capture.vectors import VECTOR_KINDS, VectorKind
+from attnscope.errors import InputError
+
+Sink = Literal["kept", "dropped"]
+SINKS: tuple[Sink, ...] = get_args(Sink)
+
+# Section 3: N = 5 against L, these N at the longest L, and "N of about 16" for separability.
+FIXED_N = 5
+PAPER_N = (1, 5, 10, 20, 100)
+SEPARABILITY_N = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+SATURATION_N = 16
+PAPER_LENGTHS = (32, 64, 128, 256, 512, 1024)
+# Random sets: at every length those of the first line, at the longest those of both.
+DRAWN_N = (1, 5, 20, 100)
+DRAWN_N_LONGEST = (10, 200, 500)
+STEPS = (1e-3, 1e-1, 10.0)
+TEMPERATURES = tuple(10 ** (k / 4) for k in range(-8, 5))
+SHARPNESS_TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+SHORTEST = 8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that decide the numbers; equal settings reuse the tables."""
+
+    lengths: tuple[int, ...]
+    windows: int
+    rows: int
+    vectors: tuple[VectorKind, ...]
+    draws: int
+    seed: int
+    bos: bool
+    dtype: str
+
+    @property
+    def longest(self) -> int:
+        """The size of a window."""
+        return self.lengths[-1]
+
+    def top_n(self, length: int) -> list[int]:
+        """The sizes of the top set that the tables hold for a row of this many keys."""
+        return [n for n in sorted({*PAPER_N, *SEPARABILITY_N}) if n < length]
+
+    def drawn_n(self, length: int, longest: bool) -> list[int]:
+        """The sizes for which random sets are drawn."""
+        return [n for n in sorted({*DRAWN_N, *(DRAWN_N_LONGEST if longest else ())}) if n < length]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the record."""
+        return asdict(self)
+
+
+def plan(
+    positions: int | None,
+    *,
+    length: int | None = None,
+    windows: int = 8,
+    rows: int = 1,
+    vectors: Sequence[str] = ("value",),
+    draws: int = 99,
+    seed: int = 0,
+    bos: bool = False,
+    dtype: str = "float32",
+) -> Settings:
+    """Fill in what was not asked for, and refuse what cannot be."""
+    for name, value, least in (("windows", windows, 1), ("rows", rows, 1), ("draws", draws, 2), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(f"--{name} takes a whole number from {least} up; received {value!r}")
+    unknown = [kind for kind in vectors if kind not in VECTOR_KINDS]
+    if unknown or not vectors:
+        raise InputError(
+            f"--vectors takes {', '.join(VECTOR_KINDS)} or several of them with commas; "
+            f"received {unknown[0] if unknown else 'none'!r}"
+        )
+    size = length if length is not None else min(PAPER_LENGTHS[-1], positions or PAPER_LENGTHS[-1])
+    if isinstance(size, bool) or not isinstance(size, int) or size < SHORTEST:
+        raise InputError(f"--length takes a whole number from {SHORTEST} up; received {size!r}")
+    if positions is not None and size > positions:
+        raise InputError(f"length {size} is beyond the model's {positions} positions; use --length {positions} or less")
+    # Powers of two up to the longest: the paper's lengths, and beyond them for a longer window.
+    powers = [2**k for k in range(5, size.bit_length()) if 2**k < size] or [2**k for k in range(3, 5) if 2**k < size]
+    lengths = (*powers, size)
+    if rows > lengths[0] // 4:
+        raise InputError(f"--rows {rows} is more than a quarter of the shortest length, {lengths[0]}; use fewer rows")
+    kinds = tuple(kind for kind in VECTOR_KINDS if kind in vectors)
+    return Settings(lengths, windows, rows, kinds, draws, seed, bos, dtype)  # type: ignore[arg-type]

@@ -1,0 +1,163 @@
+"""Compiled loop: the columns of `rows.parquet`, one row at a time. `measure.rows.row_columns` is its specification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from attnscope.normalizers._kernels import compiled, helper
+
+COLUMNS = (
+    "length",
+    "entropy",
+    "entropy_ratio",
+    "max_weight",
+    "sink_weight",
+    "participation",
+    "support",
+    "weight_sum",
+    "logit_range",
+    "jacobian_norm",
+    "jacobian_bound",
+)
+_STEPS = 60
+_CONVERGED = 4e-16
+_ROUNDING = 1e-12  # a row sums to one up to rounding; only a real remainder (a sink) counts
+_LN2 = 0.6931471805599453
+_SQRT_HALF_BITS = np.int64(0x3FE6A09E667F3BCD)
+_MANTISSA_BITS = np.int64(0x000FFFFFFFFFFFFF)
+_SMALL = 1e-290
+_LIFT = 2.0**80
+# An integer below 2^52 put into these bits is that integer plus 2^52, as a float64.
+_TWO_52_BITS = np.int64(0x4330000000000000)
+_BIAS = 4503599627370496.0 + 2048.0
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def _log(y: Any) -> Any:
+    """ln(y) for y > 0, written so that it vectorizes: y = 2^k m, m within sqrt 2 of 1, ln m = 2 artanh((m-1)/(m+1))."""
+    lifted = y * _LIFT if y < _SMALL else y
+    bits = np.float64(lifted).view(np.int64) - _SQRT_HALF_BITS
+    exponent = np.int64(((bits >> np.int64(52)) + np.int64(2048)) | _TWO_52_BITS).view(np.float64) - _BIAS
+    exponent = exponent - 80.0 if y < _SMALL else exponent
+    f = np.int64((bits & _MANTISSA_BITS) + _SQRT_HALF_BITS).view(np.float64) - 1.0
+    s = f / (f + 2.0)
+    s2 = s * s
+    series = 1 / 23
+    series = series * s2 + 1 / 21
+    series = series * s2 + 1 / 19
+    series = series * s2 + 1 / 17
+    series = series * s2 + 1 / 15
+    series = series * s2 + 1 / 13
+    series = series * s2 + 1 / 11
+    series = series * s2 + 1 / 9
+    series = series * s2 + 1 / 7
+    series = series * s2 + 1 / 5
+    series = series * s2 + 1 / 3
+    return exponent * _LN2 + (s + s) * (series * s2 + 1.0)
+
+
+@helper
+def _weighted_logs(others: Any) -> float:
+    """Sum of a ln a."""
+    total = 0.0
+    for j in range(others.size):
+        value = others[j]
+        term = value * _log(value)
+        total += term if value > 0 else 0.0
+    return total
+
+
+@helper
+def _secular(lam: float, others: Any) -> tuple[float, float]:
+    """Sums of a / (lam - a) and a / (lam - a)^2."""
+    value = slope = 0.0
+    for j in range(others.size):
+        inverse = 1 / (lam - others[j])
+        term = others[j] * inverse
+        term = term if others[j] > 0 else 0.0
+        value += term
+        slope += term * inverse
+    return value, slope
+
+
+@helper
+def _largest_eigenvalue(first: float, second: float, rest: float, left_over: float, others: Any) -> float:
+    """The steps of `_secular.largest_eigenvalue`, for one row."""
+    low = max(second, first * rest)
+    high = max(min(first, 2 * first * rest), low)
+    if second == first:
+        return first
+    lam = (low + high) / 2
+    for _ in range(_STEPS):
+        terms, slopes = _secular(lam, others)
+        gap = first - lam
+        value = first / gap - terms - left_over / lam
+        slope = first / (gap * gap) + slopes + left_over / (lam * lam)
+        if value > 0:
+            high = lam
+        else:
+            low = lam
+        newton = lam - 1 / (slope / value - 1 / gap + 1 / (lam - second))
+        following = newton if low < newton < high else (low + high) / 2
+        change = abs(following - lam)
+        lam = following
+        if not change > _CONVERGED * lam:
+            break
+    return lam
+
+
+@compiled
+def spread(weights: Any, logits: Any, masks: Any, mask_of: Any, out: Any, start: int, stop: int) -> None:
+    """Fill `out` (rows, columns) for rows `start` to `stop`."""
+    others = np.empty(weights.shape[1])
+    for r in range(start, stop):
+        seen = masks[mask_of[r]]
+        length = 0
+        place = first_seen = -1
+        first = -1.0
+        highest, lowest = -np.inf, np.inf
+        for j in range(seen.size):
+            if seen[j]:
+                if length == 0:
+                    first_seen = j
+                value, logit = weights[r, j], logits[r, j]
+                if value > first:
+                    first, place = value, length
+                others[length] = value
+                highest, lowest = max(highest, logit), min(lowest, logit)
+                length += 1
+        result = out[r]
+        if place < 0:  # nothing visible, or no numbers
+            result[:] = np.nan
+            result[0] = length
+            continue
+        others[place] = 0.0
+        rest = squares = second = 0.0
+        support = 1 if first > 0 else 0
+        row = others[:length]
+        for j in range(length):
+            value = row[j]
+            rest += value
+            squares += value * value
+            second = max(second, value)
+            support += value > 0
+        total = rest + first
+        left_over = 1 - total
+        left_over = left_over if left_over > _ROUNDING else 0.0
+        remaining = rest + left_over
+        own = np.log1p(-remaining) if first > 0.5 else np.log(first)
+        entropy = -(_weighted_logs(row) + (first * own if first > 0 else 0.0))
+        result[0] = length
+        result[1] = entropy
+        result[2] = entropy / np.log(length) if length > 1 else np.nan
+        result[3] = first
+        result[4] = weights[r, first_seen]
+        result[5] = 1 / (squares + first * first)
+        result[6] = support
+        result[7] = total
+        result[8] = highest - lowest
+        result[9] = _largest_eigenvalue(first, second, remaining, left_over, row)
+        result[10] = first if first <= 0.5 else 2 * first * remaining

@@ -1,0 +1,45 @@
+"""All columns of a block of rows: where the compiled way and the torch way part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from attnscope.measure import _blocks, topn
+from attnscope.measure import rows as by_row
+from attnscope.measure.layer import Layer
+from attnscope.normalizers import _loops
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from attnscope.measure.rows import Rows
+
+# Columns that are made of delta, and missing with it.
+FROM_DELTA = ("delta", "separability_lower_printed", "separability_upper_printed", "separability_lower")
+
+
+def columns(
+    rows: Rows,
+    weights: Float[Tensor, "heads rows keys"],
+    top_n: Sequence[int],
+    delta_keys: int | None = None,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The columns of `rows.parquet`, (heads, rows), and of `topn.parquet` for ascending N, (heads, rows, sets).
+
+    delta looks at all pairs of keys; in rows of more than
+    `delta_keys` keys it and the columns made of it are NaN. Entries where N is not below the row's length mean nothing
+    and are for the caller to leave out.
+    """
+    layer = rows.shared or Layer(rows.vectors)
+    if _loops.usable(weights, rows.logits, layer.vectors) and weights.dtype == torch.float64:
+        return _blocks.row_columns(rows, weights), _blocks.topn_columns(rows, weights, top_n, layer, delta_keys)
+    per_set = topn.topn_columns(rows, weights, top_n)
+    if delta_keys is not None:
+        long = rows.visible.sum(-1, keepdim=True) > delta_keys
+        per_set |= {name: per_set[name].masked_fill(long, torch.nan) for name in FROM_DELTA}
+    return by_row.row_columns(rows, weights), per_set

@@ -1,0 +1,71 @@
+"""Refusing what cannot be meant: each error says what was received and what to pass instead."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attnscope.errors import InputError
+
+
+def number(
+    name: str,
+    value: object,
+    *,
+    above: float = -math.inf,
+    low: float = -math.inf,
+    high: float = math.inf,
+    infinite: bool = False,
+) -> None:
+    """Refuse a parameter unless it is a number, or a tensor of numbers, with above < value and low <= value <= high.
+
+    `infinite` also takes -inf. A tensor that cannot be looked at, while tracing or within vmap, passes.
+    """
+    if isinstance(value, Tensor):
+        if torch.compiler.is_compiling() or value.is_meta:
+            return
+        if not value.dtype.is_floating_point:
+            raise InputError(f"{name} must be a floating point tensor, received {value.dtype}: convert with .float()")
+        inside = value.isfinite() & (value > above) & (value >= low) & (value <= high)
+        try:
+            right = bool((inside | (value == -torch.inf) if infinite else inside).all())
+        except RuntimeError:  # within vmap a tensor stands for many, and none can be looked at
+            return
+    else:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise InputError(f"{name} must be a number or a tensor, received {value!r}")
+        plain = float(value)
+        right = (math.isfinite(plain) and plain > above and low <= plain <= high) or (infinite and plain == -math.inf)
+    if not right:
+        raise InputError(f"{name} must be {_rule(above, low, high, infinite)}, received {value}")
+
+
+def _rule(above: float, low: float, high: float, infinite: bool) -> str:
+    if above == 0:
+        return "positive and finite"
+    if math.isfinite(low):
+        return f"in [{low:g}, {high:g}]"
+    return "finite or -inf" if infinite else "finite"
+
+
+def whole(name: str, value: object, *, least: int) -> None:
+    """Refuse anything but a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise InputError(f"{name} must be a whole number and at least {least}, received {value!r}")
+
+
+def shape(name: str, value: Tensor, rows: Sequence[int]) -> None:
+    """Refuse a tensor parameter that does not broadcast against the rows of the logits."""
+    given = tuple(value.shape)
+    fits = len(given) <= len(rows) and all(
+        size in (1, row) for size, row in zip(reversed(given), reversed(tuple(rows)), strict=False)
+    )
+    if not fits:
+        raise InputError(
+            f"{name} of shape {given} does not broadcast against the rows of logits, {tuple(rows)}: "
+            f"for one value a head pass {name}[:, None]"
+        )

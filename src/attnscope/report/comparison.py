@@ -1,0 +1,92 @@
+"""A comparison of normalizers as a table for the terminal and as a chart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+
+COLORS = ["#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#000000", "#f0e442"]  # Okabe-Ito
+
+_COLUMNS = {
+    "perplexity": "perplexity",
+    "agreement": "agreement",
+    "kl": "KL",
+    "separability": "separability",
+    "distance_ratio": "distance / expected",
+    "entropy_ratio": "entropy ratio",
+    "sink_weight": "sink",
+    "support": "support",
+    "jacobian_norm": "Jacobian",
+    "time_ratio": "time x",
+    "memory_ratio": "memory x",
+}
+
+
+def named(table: pl.DataFrame) -> pl.DataFrame:
+    """The table with a column `name`: the normalizer, and what it was calibrated to."""
+    value = pl.col("value").round_sig_figs(3).cast(pl.String)
+    calibrated = pl.concat_str([pl.col("normalizer"), pl.lit(" "), pl.col("parameter"), pl.lit("="), value])
+    heads = pl.concat_str([pl.col("normalizer"), pl.lit(" "), pl.col("parameter"), pl.lit(" per head")])
+    choice = pl.when(calibration="none").then("normalizer").when(calibration="global").then(calibrated).otherwise(heads)
+    return table.with_columns(name=choice)
+
+
+def print_comparison(console: Console, table: pl.DataFrame, run: dict[str, Any]) -> None:
+    """One table for each mode and length."""
+    for (mode, length), part in named(table).group_by(["mode", "length"], maintain_order=True):
+        shown = [c for c in _COLUMNS if part[c].is_not_null().any()]
+        grid = Table(title=f"{run['model']}, {mode}, length {length:,}, top set of {part['n'][0]}")
+        grid.add_column("normalizer")
+        for column in shown:
+            grid.add_column(_COLUMNS[column], justify="right")
+        for line in part.to_dicts():
+            grid.add_row(line["name"], *("" if line[c] is None else f"{line[c]:.3g}" for c in shown))
+        console.print(grid)
+    for found in run["calibration"]:
+        value = "one value a head" if found["value"] is None else f"{found['value']:.3g}"
+        console.print(
+            f"{found['normalizer']}: {found['parameter']} = {value}, KL {found['kl_before']:.3g} before, "
+            f"{found['kl_after']:.3g} after, on windows that were not evaluated"
+        )
+
+
+def capacity_chart(table: pl.DataFrame) -> alt.LayerChart | alt.FacetChart:
+    """Separability against perplexity at the longest length, one mark for each normalizer."""
+    longest = int(table["length"].to_numpy().max())
+    part = (
+        named(table)
+        .filter(mode="swapped", length=longest)
+        .select("name", "calibration", "perplexity", "separability", "kl", "jacobian_norm")
+    )
+    part = part.filter(pl.col("separability").is_not_null() & pl.col("perplexity").is_finite())
+    low, high = part["separability"].min(), part["separability"].max()
+    room = 0.08 * (float(high) - float(low) or 1.0)  # type: ignore[arg-type]
+    base = alt.Chart(alt.InlineData(values=part.to_dicts())).encode(
+        x=alt.X("perplexity:Q", title="perplexity (log scale)", scale=alt.Scale(type="log", nice=False, padding=40)),
+        y=alt.Y(
+            "separability:Q",
+            title="separability, mean over heads",
+            scale=alt.Scale(domain=[float(low) - room, float(high) + room], nice=False),  # type: ignore[arg-type]
+        ),
+        color=alt.Color("name:N", title=None, scale=alt.Scale(range=COLORS), legend=None),
+        shape=alt.Shape("calibration:N", title="calibrated", legend=alt.Legend(orient="bottom")),
+        tooltip=[
+            "name:N",
+            alt.Tooltip("perplexity:Q", format=".4~g"),
+            alt.Tooltip("separability:Q", format=".3~g"),
+            alt.Tooltip("kl:Q", title="KL", format=".3~g"),
+            alt.Tooltip("jacobian_norm:Q", title="Jacobian norm", format=".3~g"),
+        ],
+    )
+    labels = base.mark_text(align="left", dx=9, fontSize=11).encode(text="name:N")
+    return alt.layer(base.mark_point(size=110, filled=True, opacity=0.9), labels).properties(
+        title=alt.Title(
+            "Capacity against perplexity", subtitle=f"normalizer swapped in every layer, {longest:,} tokens"
+        ),
+        width=560,
+        height=340,
+    )

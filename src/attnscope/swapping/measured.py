@@ -1,0 +1,88 @@
+"""The normalizer of a layer as it runs now, swapped heads included, for those who measure its rows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from attnscope.normalizers import Facts, Normalizer, SinkSoftmax, Softmax
+from attnscope.swapping.replacement import Entry, replacement_of
+from attnscope.swapping.rules import LEARNED, normalized
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from attnscope.capture.attention import Call
+
+
+def own_normalizer(call: Call) -> Normalizer:
+    """What makes the weights of this call's rows: the model's own softmax, but for the heads that were swapped."""
+    sinks = call.sinks
+    plain = Softmax() if sinks is None else SinkSoftmax(sinks[:, None])
+    replacement = replacement_of(call.module)
+    if replacement is None:
+        return plain
+    parts = [_part(heads, entry) for heads, entry in replacement.plan() if entry.output is None]
+    return _Mixed(plain, sinks, parts) if parts else plain
+
+
+def _part(heads: list[int], entry: Entry) -> tuple[list[int], list[int], Any]:
+    """The heads that an entry decides, their places among its own, and its rule as it is at the moment."""
+    rule = entry.rule.normalizer if isinstance(entry.rule, LEARNED) else entry.rule
+    return list(entry.heads), [entry.heads.index(head) for head in heads], rule
+
+
+class _Mixed(Normalizer):
+    """Normalizers of single heads over the model's own; logits are (heads, rows, keys)."""
+
+    name: ClassVar[str] = "mixed"
+    facts: ClassVar[Facts] = Facts(
+        sums_to_one=False, at_most_one=False, non_negative=False, shift_invariant=False, permutation_equivariant=False
+    )
+
+    def __init__(self, plain: Normalizer, sinks: Tensor | None, parts: list[tuple[list[int], list[int], Any]]) -> None:
+        self.plain, self.sinks, self.parts = plain, sinks, parts
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Weights of each row, same shape and type as the logits."""
+        seen = torch.ones_like(logits, dtype=torch.bool) if visible is None else visible
+        result = self.plain.weights(logits, visible)
+        for heads, kept, rule in self.parts:
+            z = logits[heads].masked_fill(~seen[heads], -torch.inf)
+            if isinstance(rule, Normalizer):
+                own = normalized(rule, z, None if self.sinks is None else self.sinks[heads])
+            else:
+                own = rule(z[None], seen[heads][None])[0]
+            result[[heads[place] for place in kept]] = own[kept].detach().to(result.dtype)
+        return result
+
+    def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Exact; NaN for functions of the user's own, and beside the sinks of a model."""
+        return self._of_parts(lambda rule, z, seen: rule.jacobian_norm(z, seen), logits, visible)
+
+    def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """A bound where `jacobian_norm` is known."""
+        return self._of_parts(lambda rule, z, seen: rule.jacobian_bound(z, seen), logits, visible)
+
+    def _of_parts(self, function: Callable[..., Tensor], logits: Tensor, visible: Tensor | None) -> Tensor:
+        result = function(self.plain, logits, visible)
+        for heads, kept, rule in self.parts:
+            places = [heads[place] for place in kept]
+            if isinstance(rule, Normalizer) and self.sinks is None:
+                own = function(rule, logits[heads], None if visible is None else visible[heads])
+                result[places] = own[kept].detach().to(result.dtype)
+            else:
+                result[places] = math.nan
+        return result
+
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        """No bound is known for all heads together."""
+        return -math.inf, math.inf
+
+    def lipschitz(self, length: int) -> float:
+        """No constant is known for all heads together."""
+        return math.inf

@@ -1,0 +1,39 @@
+"""Every family of the table: rebuilt weights are the model's own, and watching it changes nothing.
+
+`make families` writes docs/families.md from the same findings.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from examine import TOLERANCE, examine
+from families import FAMILIES, HEADS, HEADS_OF
+
+TABLE = Path(__file__).parents[2] / "docs" / "families.md"
+# Latent attention (one latent, expanded to every head) and written-out attention have a key for each head.
+ONE_KEY_A_HEAD = {HEADS}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_scan_sees_what_the_model_computes(family: str) -> None:
+    """Faults 7, 8 and 9."""
+    found = examine(family)
+    assert found.line in TABLE.read_text("utf-8").splitlines(), f"run make families: {found.line}"
+    if found.route.startswith("refused"):
+        return
+    assert found.worst < TOLERANCE
+    assert found.same_output, "the output is not bit-identical while the model is watched"
+    heads, groups = HEADS_OF.get(family, (HEADS, found.said_groups))
+    assert found.heads == {heads}
+    assert found.groups <= {groups, *ONE_KEY_A_HEAD}
+    says, shows = found.causal
+    assert shows or not says, "a query sees a later key although the model is taken for causal"
+    assert found.largest > 1.5 / 23, "uniform attention would pass any comparison"
+
+
+def test_the_table_lists_the_families_that_are_tested() -> None:
+    lines = [line for line in TABLE.read_text("utf-8").splitlines() if line.startswith("| ") and "`" in line]
+    assert [line.split("|")[1].strip() for line in lines] == FAMILIES
+    assert sum("refused" not in line for line in lines) >= 60

@@ -1,0 +1,89 @@
+"""KS by lattice paths, critical N, sign flips and fits, against scipy, loops and enumeration."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attnscope.experiments.critical import MARGIN, bootstrap, critical_n, paired_test, power_law
+from attnscope.experiments.kolmogorov import exact_p_values, largest_gaps, p_values
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 36, 144, 270])
+def test_ks_equals_scipy(n: int) -> None:
+    random = np.random.default_rng(n)
+    first = random.lognormal(size=(9, n))
+    second = random.lognormal(size=(9, n)) * np.array([1, 1, 1.05, 1.2, 1.5, 2, 3, 10, 1e6])[:, None]
+    for a, b, p in zip(first, second, p_values(first, second), strict=True):
+        assert p == pytest.approx(stats.ks_2samp(a, b, method="exact").pvalue, rel=1e-9, abs=1e-14)
+
+
+def test_ks_with_ties_equals_scipy() -> None:
+    random = np.random.default_rng(3)
+    first, second = random.integers(0, 5, (2, 20, 31)).astype(float)
+    for a, b, gap in zip(first, second, largest_gaps(first, second), strict=True):
+        assert gap / 31 == pytest.approx(stats.ks_2samp(a, b).statistic, abs=1e-12)
+
+
+def test_exact_p_values_count_every_path() -> None:
+    """All C(2n, n) orders of two samples of four, by brute force."""
+    n = 4
+    paths = [steps for steps in product((1, -1), repeat=2 * n) if sum(steps) == 0]
+    gaps = [np.abs(np.cumsum(steps)).max() for steps in paths]
+    counted = [np.mean(np.array(gaps) >= h) for h in range(n + 1)]
+    assert exact_p_values(n) == pytest.approx(counted, abs=1e-14)
+
+
+def test_critical_n_by_a_loop() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        n = np.arange(1, 12)
+        p = random.choice([0.001, 0.5], size=len(n))
+        first = next((int(k) for k, q in zip(n, p, strict=True) if q >= 0.01), None)
+        persistent = next((int(n[i]) for i in range(len(n)) if all(p[i:] >= 0.01)), None)
+        assert critical_n(p, n) == (first, persistent)
+
+
+def test_sign_flips_agree_with_all_flips() -> None:
+    random = np.random.default_rng(5)
+    distance = np.exp(random.normal(0.06, 0.1, size=(1, 12)))
+    expected = np.ones((1, 12))
+    ratio = np.log(distance[0])
+    flips = np.array(list(product((1, -1), repeat=12)))
+    difference = np.mean(np.abs(flips @ ratio) >= abs(ratio.sum()) - 1e-12)
+    below = np.mean(flips @ (ratio - MARGIN) <= (ratio - MARGIN).sum() + 1e-12)
+    above = np.mean(flips @ (ratio + MARGIN) >= (ratio + MARGIN).sum() - 1e-12)
+    found = paired_test(distance, expected, seed=1)
+    error = 4 * 0.5 / np.sqrt(999)
+    assert found.mean[0] == pytest.approx(ratio.mean())
+    assert found.p_difference[0] == pytest.approx(difference, abs=error)
+    assert found.p_equivalence[0] == pytest.approx(max(below, above), abs=error)
+
+
+def test_equal_samples_are_equivalent_and_far_ones_are_not() -> None:
+    ones = np.ones((1, 40))
+    same, far = paired_test(ones, ones, 0), paired_test(2 * ones, ones, 0)
+    assert same.p_difference[0] == 1.0
+    assert same.p_equivalence[0] < 0.01
+    assert far.p_difference[0] < 0.01
+    assert far.p_equivalence[0] > 0.5
+
+
+def test_a_power_law_is_found_again() -> None:
+    lengths = np.array([32.0, 64, 128, 256])
+    fit = power_law(lengths, np.stack([0.06 * lengths**0.8] * 3))
+    assert fit is not None
+    assert fit.exponent == pytest.approx((0.8, 0.8, 0.8))
+    assert fit.factor == pytest.approx((0.06, 0.06, 0.06))
+    assert power_law(lengths[:2], np.ones((3, 2))) is None
+
+
+def test_the_bootstrap_interval_lies_within_the_values() -> None:
+    values = np.array([1.0, 2, 3, 4, 100])
+    spread = bootstrap(values)
+    assert spread.value == 3
+    assert 1 <= spread.low < 3 < spread.high <= 100
+    assert bootstrap(np.array([7.0])) == (7, 7, 7)
