@@ -181,9 +181,7 @@ def row_measures(
         "square_top": rules.error_squares(weights, values, context, top),
         "first_weight": torch.where(first, weights, 0).sum(-1),
         "largest_weight": weights.amax(-1),
-        "top_mass": torch.where(top, weights, 0).sum(-1),
         "entropy": row_entropy(weights),
-        "participation": 1 / weights.square().sum(-1),
         "keys_enough": rules.keys_enough(weights, visible, values, context, thresholds.enough),
     }
     if nulls:

@@ -80,15 +80,14 @@ def growth(lengths: NDArray[np.float64], values: NDArray[np.float64], seed: int 
     if len(np.unique(lengths)) < 2:
         return None
     exponent, intercept = np.polyfit(x, y, 1)
+    x, y = x - x.mean(), y - y.mean()
     blocks = np.array_split(np.arange(len(x)), max(2, len(x) // BLOCK))
-    generator = np.random.default_rng(seed)
-    slopes = []
-    for _ in range(DRAWS):
-        rows = np.concatenate([blocks[i] for i in generator.integers(len(blocks), size=len(blocks))])
-        centered = x[rows] - x[rows].mean()
-        square = float(centered @ centered)
-        if square > 0:
-            slopes.append(float(centered @ y[rows]) / square)
+    sums = np.array([[len(b), x[b].sum(), y[b].sum(), x[b] @ x[b], x[b] @ y[b]] for b in blocks])
+    drawn = np.random.default_rng(seed).integers(len(blocks), size=(DRAWS, len(blocks)))
+    count, sum_x, sum_y, square, product = sums[drawn].sum(1).T
+    variance = square - sum_x**2 / count
+    varied = variance > 1e-9 * square  # blocks of one length alone have no slope
+    slopes = (product - sum_x * sum_y / count)[varied] / variance[varied]
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(slopes, [tail, 1 - tail])
     return Growth(float(exponent), float(low), float(high), float(np.exp(intercept)))
