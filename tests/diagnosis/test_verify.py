@@ -68,13 +68,16 @@ def test_a_trial_measures_what_a_change_by_hand_does(text: str) -> None:
 def test_a_prediction_holds_when_random_heads_suffer_more_and_for_broad_heads_less() -> None:
     limits = Thresholds()
     single = ([0.1], [0.1], [0.1])
-    enough = judged("local", 4, [4, 4], 0.1, [0.4, 0.6], 0.3, *single, limits)
+    enough = judged("local", 4, [4, 4], 0.1, [0.1], [0.4, 0.6], 0.3, *single, limits)
     assert (enough["held"], enough["ratio"], enough["kl_random"]) == (True, pytest.approx(5.0), pytest.approx(0.5))
     assert "5.0 times less" in enough["sentence"]
-    assert not judged("local", 4, [4, 4], 0.4, [0.4, 0.6], 0.3, *single, limits)["held"]
-    broad = judged("broad", 4, [4, 4], 2.0, [0.4, 0.6], 0.3, *single, limits)
+    assert not judged("local", 4, [4, 4], 0.4, [0.4], [0.4, 0.6], 0.3, *single, limits)["held"]
+    broad = judged("broad", 4, [4, 4], 2.0, [2.0], [0.4, 0.6], 0.3, *single, limits)
     assert (broad["held"], broad["ratio"]) == (True, pytest.approx(4.0))
-    assert not judged("broad", 4, [4], 0.1, [0.5], 0.3, *single, limits)["held"]
+    part = judged("local", 9, [4, 4], 0.9, [0.1, 0.1], [0.4, 0.6], 0.3, *single, limits)
+    assert (part["held"], part["kl_all"], part["kl_state"]) == (True, 0.9, pytest.approx(0.1))
+    assert "4 of the 9 local heads" in part["sentence"]
+    assert not judged("broad", 4, [4], 0.1, [0.1], [0.5], 0.3, *single, limits)["held"]
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +115,7 @@ def test_every_state_is_tried_or_said_to_be_untested(verified: dict[str, Any]) -
         carrying = sum(head["state"] == prediction["state"] for head in verified["heads"])
         assert prediction["heads"] == carrying
         assert all(drawn <= carrying for drawn in prediction["random_heads"])
+        assert len(prediction["kl_state_draws"]) == (1 if prediction["random_heads"][0] == carrying else 3)
         assert prediction["kl_random"] == pytest.approx(np.mean(prediction["kl_random_draws"]))
     assert checked["capacity"]["kl_capacity"] >= 0
 
@@ -129,8 +133,8 @@ def test_models_that_cannot_be_verified_are_refused_by_name(text: str) -> None:
     with pytest.raises(InputError, match="next-token"):
         diagnose(build("bert"), text, tokenizer=byte_tokenizer(special=True), length=32, verify=True)
     with pytest.raises(ModelError, match="sink logits"):
-        diagnose(build("gpt-oss-sinks"), text, tokenizer=byte_tokenizer(), length=32, verify=True)
-    found = diagnose(build("gpt-oss-sinks"), text, tokenizer=byte_tokenizer(), length=32, windows=2, rows=4)
+        diagnose(build("gpt-oss-sinks", "eager"), text, tokenizer=byte_tokenizer(), length=32, verify=True)
+    found = diagnose(build("gpt-oss-sinks", "eager"), text, tokenizer=byte_tokenizer(), length=32, windows=2, rows=4)
     assert len(found["heads"]) == 12
 
 

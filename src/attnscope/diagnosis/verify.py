@@ -3,7 +3,7 @@
 What counts is the KL divergence of the next-token distribution from the unmodified model's, mean over the second half
 of the window. A rule that is enough for the heads of its state must change little there, and much in other heads: the
 same number of heads is drawn at random in each layer among those without the label, several times. Where a layer has
-too few of them all are taken, so random sets are never the larger ones.
+too few of them all are taken, and as many of the labeled ones are drawn to be compared with them.
 """
 
 from __future__ import annotations
@@ -149,6 +149,8 @@ class _Plan:
             "selective": top_share(thresholds.top_share),
         }[state]
         self.draws = [_draw(self.members, self.others, generator) for _ in range(DRAWS)]
+        fits = len(self.draws[0]) == len(self.members)
+        self.matched = [self.members] if fits else [_draw(draw, self.members, generator) for draw in self.draws]
         some = generator.permutation(len(self.members))[:SINGLE_HEADS]
         self.single = [self.members[i] for i in sorted(some)]
         few = generator.permutation(len(self.others))[:SINGLE_HEADS]
@@ -158,7 +160,8 @@ class _Plan:
     def runs(self) -> int:
         """How many times the model runs."""
         ablations = 0 if self.rule is None else 1 + len(self.single)
-        return 1 + len(self.draws) + len(self.single) + len(self.single_random) + ablations
+        matched = 0 if self.matched == [self.members] else len(self.matched)
+        return 1 + matched + len(self.draws) + len(self.single) + len(self.single_random) + ablations
 
     def changes(self, places: Iterable[Head]) -> Interventions:
         """The state's rule in these heads."""
@@ -177,6 +180,11 @@ class _Plan:
             return value
 
         together = measured("all together", self.changes(self.members))
+        matched = (
+            [together]
+            if self.matched == [self.members]
+            else [measured("as many as random ones", self.changes(draw)) for draw in self.matched]
+        )
         random = [measured("random heads", self.changes(draw)) for draw in self.draws]
         single = [measured("one at a time", self.changes([place])) for place in self.single]
         single_random = [measured("one at a time", self.changes([place])) for place in self.single_random]
@@ -190,6 +198,7 @@ class _Plan:
             len(self.members),
             [len(draw) for draw in self.draws],
             together,
+            matched,
             random,
             ablated,
             single,
@@ -204,6 +213,7 @@ def judged(
     heads: int,
     random_heads: list[int],
     together: float,
+    matched: list[float],
     random: list[float],
     ablated: float,
     single: list[float],
@@ -212,29 +222,32 @@ def judged(
     thresholds: Thresholds,
 ) -> dict[str, Any]:
     """The verdict: a rule that is enough must do less than in random heads, broad heads must suffer more."""
-    average = float(np.mean(random))
-    wanted, got = (together, average) if state == "broad" else (average, together)
+    own, average = float(np.mean(matched)), float(np.mean(random))
+    wanted, got = (own, average) if state == "broad" else (average, own)
     ratio = wanted / got if got > 0 else float("inf")
     held = ratio >= thresholds.held_ratio
     compared = "more" if state == "broad" else "less"
     times = f"{ratio:.1f} times" if np.isfinite(ratio) else "infinitely"
     verdict = "held" if held else "did not hold"
+    rule = _RULES[state].format(near=int(thresholds.near_keys), top=thresholds.top_share)
+    count = random_heads[0]
+    which = f"{count} {state} heads" if count == heads else f"{count} of the {heads} {state} heads"
     sentence = (
-        f"{state}: {verdict}. {_RULES[state].format(near=int(thresholds.near_keys), top=thresholds.top_share)} in all "
-        f"{heads} {state} heads changes the next-token distribution {times} {compared} than in random heads of the "
-        f"same "
-        f"layers (KL {together:.3g} against {average:.3g}, {min(random):.3g} to {max(random):.3g} over "
-        f"{len(random)} draws of {min(random_heads)} to {max(random_heads)} heads)."
+        f"{state}: {verdict}. {rule} in {which} changes the next-token distribution {times} {compared} than in as many "
+        f"random heads of the same layers (KL {own:.3g} against {average:.3g}; {min(random):.3g} to {max(random):.3g} "
+        f"over {len(random)} draws)."
     )
     return {
         "state": state,
         "held": held,
-        "kl_state": together,
+        "kl_state": own,
         "kl_random": average,
         "ratio": ratio if np.isfinite(ratio) else None,
         "sentence": sentence,
+        "kl_all": together,
         "heads": heads,
         "random_heads": random_heads,
+        "kl_state_draws": matched,
         "kl_random_draws": random,
         "kl_ablated": ablated,
         "share_of_ablation": together / ablated if ablated > 0 else None,
