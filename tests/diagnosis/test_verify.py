@@ -18,7 +18,7 @@ from attnscope.cli import run
 from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import STATES
 from attnscope.diagnosis.thresholds import Thresholds
-from attnscope.diagnosis.verify import Trial, judged, kl_divergence
+from attnscope.diagnosis.verify import Trial, judged, kl_divergence, top_shares
 from attnscope.errors import InputError, ModelError
 from attnscope.swapping import first_key, top_share
 
@@ -63,6 +63,19 @@ def test_a_trial_measures_what_a_change_by_hand_does(text: str) -> None:
     assert trial.kl({(1, 3): first_key}) == pytest.approx(expected, rel=1e-3)
     assert trial.kl({}) == 0
     assert trial.kl({(1, 3): top_share(1.0)}) < 1e-9
+
+
+def test_every_head_keeps_its_own_share_of_the_largest_logits() -> None:
+    logits = torch.randn(1, 2, 3, 11, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    visible = torch.arange(11) <= torch.tensor([0, 6, 10])[:, None]
+    shown = logits.masked_fill(~visible, -torch.inf)
+    weights = top_shares(torch.tensor([0.3, 1.0]))(shown, visible.expand_as(logits))
+    for head, row, count in ((0, 0, 1), (0, 1, 3), (0, 2, 4), (1, 0, 1), (1, 1, 7), (1, 2, 11)):
+        z = shown[0, head, row].tolist()
+        top = sorted(range(11), key=lambda i: -z[i])[:count]
+        expected = torch.zeros(11, dtype=torch.float64)
+        expected[top] = torch.tensor([z[i] for i in top], dtype=torch.float64).softmax(-1)
+        torch.testing.assert_close(weights[0, head, row], expected)
 
 
 def test_a_prediction_holds_when_random_heads_suffer_more_and_for_broad_heads_less() -> None:

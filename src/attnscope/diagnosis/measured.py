@@ -88,11 +88,8 @@ def capacity_finding(heads: Described, thresholds: Thresholds, verification: dic
     if capacity:
         own, same = capacity["kl_capacity"], capacity["kl_uniform"]
         sentence += (
-            f". Applied inside the model on a window not seen before ({capacity['share']:.0%} of the keys after "
-            f"rounding "
-            f"up), it changes the next-token distribution by a KL divergence of {own:.3g}; the same share in every "
-            f"head "
-            f"by {same:.3g}"
+            f". Applied inside the model on a window not seen before, it changes the next-token distribution by a KL "
+            f"divergence of {own:.3g}; the same share of the keys in every head by {same:.3g}"
         )
         evidence |= capacity
         better = own < same

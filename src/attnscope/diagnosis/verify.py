@@ -18,6 +18,7 @@ import torch
 from attnscope.capture.huggingface import RECORD
 from attnscope.diagnosis.states import STATES
 from attnscope.errors import InputError, ModelError
+from attnscope.normalizers import softmax
 from attnscope.swapping import first_key, intervene, sink_and_last, top_share
 
 if TYPE_CHECKING:
@@ -280,14 +281,30 @@ def _draw(members: Sequence[Head], others: Sequence[Head], generator: np.random.
 
 def _capacity(trial: Trial, shares: Mapping[Head, float], advance: Callable[[str], None]) -> dict[str, Any]:
     """Each head with the share of keys it needs, against the same share everywhere."""
-    rules: dict[float, Rule] = {}
-    # Twentieths of a power of ten: heads of nearly the same need run together.
-    rounded = {place: min(1.0, float(10 ** (np.ceil(np.log10(share) * 20) / 20))) for place, share in shares.items()}
-    guided: Interventions = {place: rules.setdefault(share, top_share(share)) for place, share in rounded.items()}
-    mean = float(np.mean(list(rounded.values())))
-    own = trial.kl(guided)
+    mean = float(np.mean(list(shares.values())))
+    own = trial.kl(_budgets(shares))
     advance("top keys by capacity")
-    everywhere = top_share(mean)
-    same = trial.kl(dict.fromkeys(shares, everywhere))
+    same = trial.kl(_budgets(dict.fromkeys(shares, mean)))
     advance("the same share everywhere")
     return {"share": mean, "kl_capacity": own, "kl_uniform": same}
+
+
+def _budgets(shares: Mapping[Head, float]) -> Interventions:
+    """One rule for each layer, with a share of the keys for each of its heads."""
+    changes: Interventions = {}
+    for layer in {layer for layer, _ in shares}:
+        places = sorted(place for place in shares if place[0] == layer)
+        changes |= dict.fromkeys(places, top_shares(torch.tensor([shares[place] for place in places])))
+    return changes
+
+
+def top_shares(shares: Float[Tensor, " heads"]) -> Rule:
+    """Softmax over the largest logits of a row: of each head its own share of the visible keys, at least one."""
+
+    def rule(logits: Tensor, visible: Tensor) -> Tensor:
+        length = visible.sum(-1, keepdim=True)
+        kept = (length * shares.to(logits.device)[:, None, None]).ceil().long().clamp(min=1)
+        least = logits.masked_fill(~visible, -torch.inf).sort(dim=-1, descending=True).values.gather(-1, kept - 1)
+        return softmax(logits, visible & (logits >= least))
+
+    return rule
