@@ -76,14 +76,11 @@ def _broad(heads: Described, length: int, thresholds: Thresholds) -> dict[str, A
         "act" if part >= 0.25 else "watch",
         "Heads that need many tokens",
         f"{len(broad)} of {counted(len(heads))} ({part:.0%}) average over many tokens: the {thresholds.top_share:.0%} "
-        f"of keys "
-        f"with the largest weights miss their output by {error:.0%} (median), and they need {use:,.0f} tokens at "
-        f"length "
-        f"{length:,} to come within {thresholds.enough:.0%}{compared}. Layer {worst['layer']} head {worst['head']} "
-        f"is the "
-        "broadest.",
-        "This is what a saturated head can honestly mean. Do not sharpen or prune these heads (low temperature, top-k, "
-        "sparse normalizers): they lose most. If they should select, give them a length-aware normalizer in training.",
+        f"of keys with the largest weights miss their output by {error:.0%} (median), and they need {use:,.0f} tokens "
+        f"at length {length:,} to come within {thresholds.enough:.0%}{compared}. Layer {worst['layer']} head "
+        f"{worst['head']} is the broadest.",
+        "This is what a saturated head can honestly mean. Do not take keys from these heads (top-k, sparse normalizers): "
+        "they lose most. If they should select, give them a length-aware normalizer in training.",
         broad,
         count=len(broad),
         share=part,
@@ -104,13 +101,10 @@ def _idle(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
         "watch" if len(idle) / len(heads) >= 0.25 else "note",
         "Heads whose output hardly depends on the text",
         f"{counted(len(idle))} of {len(heads)} put out nearly the same whatever the row: {bound} only the first key's "
-        f"value "
-        f"(sink-bound), {constant} close to their own mean (constant). Over all heads, {off:.0%} of the rows put "
-        f"more than "
-        f"{thresholds.off_weight:.0%} of their weight on the first key.",
+        f"value (sink-bound), {constant} close to their own mean (constant). Over all heads, {off:.0%} of the rows "
+        f"put more than {thresholds.off_weight:.0%} of their weight on the first key.",
         "Candidates for pruning: try their mean output first. Weight on the first key alone is not enough to call a "
-        "head "
-        "idle; its value can be near zero, and then the rest decides.",
+        "head idle; its value can be near zero, and then the rest decides.",
         idle,
         sink_bound=bound,
         constant=constant,
@@ -129,9 +123,8 @@ def _local(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
         "note",
         "Heads that look at their neighbors",
         f"{counted(len(local))} of {len(heads)} need only the first key and the nearest {near}: the error is "
-        f"{error:.0%} "
-        "(median).",
-        f"A window of {near} keys plus the first one is enough for them at any length: a cheap place to save memory.",
+        f"{error:.0%} (median).",
+        f"A window of {near} keys plus the first one does for them at these lengths: a cheap place to save memory.",
         local,
         count=len(local),
         median_error=error,
@@ -148,8 +141,7 @@ def _over_sharp(heads: Described, thresholds: Thresholds) -> dict[str, Any] | No
         "watch",
         "Heads that put nearly all weight on one token",
         f"{counted(len(sharp))} of {len(heads)} give more than {thresholds.over_sharp_weight:.0%} of the weight to a "
-        f"single "
-        "token other than the first in most rows: hardly any gradient reaches their logits there.",
+        "single token other than the first in most rows: hardly any gradient reaches their logits there.",
         "In training, raise the temperature of these heads or bound their logits. The paper's limit for too sharp, "
         "T below 0.1, speaks of the temperature and cannot be read off a trained model, whose logits have any scale.",
         sharp,
@@ -189,8 +181,7 @@ def _predictions(verification: dict[str, Any] | None) -> dict[str, Any] | None:
         "watch" if failed else "note",
         "Tried inside the model",
         f"{len(held)} of {len(held) + len(failed)} predictions held on {verification['length']:,} tokens not seen "
-        f"before: "
-        f"how many times the KL divergence of labeled and random heads differ is {ratios}."
+        f"before: how many times the KL divergence of labeled and random heads differ is {ratios}."
         + (f" Not held: {', '.join(failed)}." if failed else ""),
         "Do not act on labels that did not hold on this model."
         if failed

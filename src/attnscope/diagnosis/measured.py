@@ -45,8 +45,7 @@ def needs_finding(
     grown = [head for head in heads if head["evidence"]["growth_exponent"] is not None]
     sentence = (
         f"At length {length:,} a head needs {middle:,.0f} tokens (median; {low:,.0f} to {high:,.0f} for the middle "
-        f"80% of "
-        f"heads) for its output to come within {thresholds.enough:.0%}."
+        f"80% of heads) for its output to come within {thresholds.enough:.0%}."
     )
     evidence: dict[str, Any] = {"median_tokens": middle, "low_tokens": low, "high_tokens": high}
     linear: Described = []
@@ -66,8 +65,7 @@ def needs_finding(
         "How many tokens heads use",
         sentence,
         "Heads whose need grows with the length are the ones that a longer context dilutes; the paper's advice to "
-        "keep the "
-        "top set sub-linear in the length costs the others nothing.",
+        "keep the top set sub-linear in the length costs the others nothing.",
         linear,
         **{name: float(value) for name, value in evidence.items()},
     )
@@ -79,8 +77,7 @@ def capacity_finding(heads: Described, thresholds: Thresholds, verification: dic
     mean = float(shares.mean())
     sentence = (
         f"{mean:.0%} of the keys would be enough for the whole model if every head kept as many as it needs for an "
-        f"error "
-        f"of {thresholds.enough:.0%}"
+        f"error of {thresholds.enough:.0%}"
     )
     evidence: dict[str, Any] = {"share": mean, "error": thresholds.enough}
     capacity = verification and verification["capacity"]
@@ -95,8 +92,7 @@ def capacity_finding(heads: Described, thresholds: Thresholds, verification: dic
         better = own < same
         advice = (
             f"A budget by head is {same / own:.1f} times gentler than one number for all: take share_in_use of each "
-            f"head "
-            "from findings.json for a sparse kernel or a key cache."
+            "head from findings.json for a sparse kernel or a key cache."
             if better and own > 0
             else "A budget by head is no better than one number for all on this model; use the simpler one."
         )
@@ -125,8 +121,7 @@ def separability_finding(heads: Described, thresholds: Thresholds) -> dict[str, 
         f"{medians['separability']:.0%} of the top {n} tokens are separable (median head; "
         f"{medians['separability_without_sink']:.0%} without the first key). With equal weights the same tokens give "
         f"{medians['null_uniform']:.0%}, random sets {medians['null_random']:.0%}; {above} of {counted(len(known))} "
-        f"are above "
-        f"both for sure. The paper's own rule (80% or less means saturated) marks {len(saturated)}.",
+        f"are above both with their whole interval. The paper's own rule (80% or less means saturated) marks {len(saturated)}.",
         "A rule that marks most heads of a working model decides nothing: use the states, which say what a head can do "
         "without.",
         saturated,
@@ -151,9 +146,8 @@ def coverage_finding(heads: Described, thresholds: Thresholds) -> dict[str, Any]
         "note",
         "Heads needed to tell a top set apart",
         f"With the mean separability of {float(mean):.0%}, {counted(needed)} would cover {thresholds.coverage:.0%} of "
-        f"a top set "
-        f"if heads missed tokens independently ({independent:.1%}, the paper's formula). What is proved without that "
-        f"assumption is only {float(honest.lower):.0%} to {float(honest.upper):.0%}.",
+        f"a top set if heads missed tokens independently ({independent:.1%}, the paper's formula). What is proved "
+        f"without that assumption is only {float(honest.lower):.0%} to {float(honest.upper):.0%}.",
         "Read the number as an order of magnitude: heads that fail on the same tokens add nothing.",
         [],
         mean_separability=float(mean),
@@ -191,9 +185,8 @@ def what_if_findings(rows: pl.DataFrame | None) -> list[dict[str, Any]]:
                 f"What if: {label}",
                 f"On the same logits, {label} would bring the tokens in use (1 / sum of squared weights) from "
                 f"{medians['participation']:.1f} to {medians['participation_other']:.1f} ({use:.2f} times, median "
-                f"row), leave "
-                f"{medians['support_other']:,.0f} weights above zero, and change the Jacobian norm {gradient:.2f} "
-                f"times.",
+                f"row), leave {medians['support_other']:,.0f} weights above zero, and change the Jacobian norm "
+                f"{gradient:.2f} times.",
                 "The model was not trained with it: measure the loss before use. The heads listed would change most.",
                 [{"layer": line["layer"], "head": line["head"]} for line in most.reverse().iter_rows(named=True)],
                 normalizer=label,
