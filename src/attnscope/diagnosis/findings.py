@@ -79,7 +79,8 @@ def _broad(heads: Described, length: int, thresholds: Thresholds) -> dict[str, A
         f"of keys with the largest weights miss their output by {error:.0%} (median), and they need {use:,.0f} tokens "
         f"at length {length:,} to come within {thresholds.enough:.0%}{compared}. Layer {worst['layer']} head "
         f"{worst['head']} is the broadest.",
-        "This is what a saturated head can honestly mean. Do not take keys from these heads (top-k, sparse normalizers): "
+        "This is what a saturated head can honestly mean. Do not take keys from these heads (top-k, sparse "
+        "normalizers): "
         "they lose most. If they should select, give them a length-aware normalizer in training.",
         broad,
         count=len(broad),

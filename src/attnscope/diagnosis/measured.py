@@ -121,7 +121,8 @@ def separability_finding(heads: Described, thresholds: Thresholds) -> dict[str, 
         f"{medians['separability']:.0%} of the top {n} tokens are separable (median head; "
         f"{medians['separability_without_sink']:.0%} without the first key). With equal weights the same tokens give "
         f"{medians['null_uniform']:.0%}, random sets {medians['null_random']:.0%}; {above} of {counted(len(known))} "
-        f"are above both with their whole interval. The paper's own rule (80% or less means saturated) marks {len(saturated)}.",
+        f"are above both with their whole interval. The paper's own rule (80% or less means saturated) marks "
+        f"{len(saturated)}.",
         "A rule that marks most heads of a working model decides nothing: use the states, which say what a head can do "
         "without.",
         saturated,
