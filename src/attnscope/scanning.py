@@ -418,8 +418,10 @@ class _Scan:
 
     def _usable_heads(self, rows: Rows, window: _Window) -> Tensor:
         """Which heads have finite logits and vectors; the others are recorded and left out."""
-        logits = torch.where(rows.visible, rows.logits, 0).isfinite().all(-1).all(-1)
-        vectors = rows.vectors.isfinite().all(-1).all(-1).repeat_interleave(rows.heads // len(rows.vectors))
+        logits, vectors = _finite(rows.logits), _finite(rows.vectors)
+        if not logits.all():  # perhaps only where nobody looks
+            logits = _finite(torch.where(rows.visible, rows.logits, 0))
+        vectors = vectors.repeat_interleave(rows.heads // len(rows.vectors))
         for name, finite in (("logits", logits), ("vectors", vectors)):
             for head in (~finite).nonzero().flatten().tolist():
                 window.skipped.setdefault((rows.layer, head), f"{name} not finite")
@@ -461,6 +463,12 @@ class _Scan:
             "skipped_heads": [skipped[key] for key in sorted(skipped)],
             "dropped_rows": sum(note["dropped_rows"] for note in notes),
         }
+
+
+def _finite(values: Tensor) -> Tensor:
+    """For each of the first axis, whether all values are finite: one pass, as a sum keeps what is not."""
+    sums = values.flatten(1).sum(-1)
+    return sums.isfinite() if sums.isfinite().all() else values.flatten(1).isfinite().all(-1)
 
 
 def _out_of_memory(error: Exception) -> bool:

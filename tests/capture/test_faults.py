@@ -166,6 +166,7 @@ def test_gradient_checkpointing_counts_a_layer_once_and_training_goes_on() -> No
     assert model.model.layers[0].self_attn.q_proj.weight.grad is not None
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler, of torch's own code
 def test_a_compiled_model_is_scanned_uncompiled(text: str) -> None:
     """Fault 10: nothing is compiled here, a compiled graph would have its kernels built in."""
     plain = scan(build("llama-gqa"), text, tokenizer=byte_tokenizer(), length=17, top_n=[3])

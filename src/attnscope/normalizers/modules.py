@@ -137,7 +137,7 @@ class LearnedLipmax(nn.Module):
     fixed. `logits(query, key)` makes such logits: the cosine of each query and key.
     """
 
-    def __init__(self, heads: int, kappa: float = 1.0, cap: float = 4.0, alpha: float = 2.0) -> None:
+    def __init__(self, heads: int, kappa: float = 0.25, cap: float = 2.0, alpha: float = 2.0) -> None:
         super().__init__()
         _checks.number("kappa", kappa, above=0.0)
         _checks.number("cap", cap, above=0.0)

@@ -224,8 +224,8 @@ class Lipmax(MappedNormalizer):
     """
 
     alpha: Tensor | float = 2.0
-    kappa: Tensor | float = 1.0
-    cap: Tensor | float = 4.0
+    kappa: Tensor | float = 0.25
+    cap: Tensor | float = 2.0
 
     name: ClassVar[str] = "lipmax"
     facts: ClassVar[Facts] = _SPARSE_LENGTH_AWARE
@@ -245,8 +245,8 @@ def lipmax(
     visible: Tensor | None = None,
     *,
     alpha: Tensor | float = 2.0,
-    kappa: Tensor | float = 1.0,
-    cap: Tensor | float = 4.0,
+    kappa: Tensor | float = 0.25,
+    cap: Tensor | float = 2.0,
 ) -> Tensor:
     """entmax_alpha(theta_n z), theta_n <= K: see `Lipmax`."""
     return Lipmax(alpha, kappa, cap).weights(logits, visible)

@@ -9,7 +9,7 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-COLORS = ["#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#000000", "#f0e442"]  # Okabe-Ito
+COLORS = ["#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#000000"]  # Okabe-Ito
 
 _COLUMNS = {
     "perplexity": "perplexity",
@@ -60,19 +60,19 @@ def capacity_chart(table: pl.DataFrame) -> alt.LayerChart | alt.FacetChart:
     part = (
         named(table)
         .filter(mode="swapped", length=longest)
-        .select("name", "calibration", "perplexity", "separability", "kl", "jacobian_norm")
+        .select("name", "normalizer", "calibration", "perplexity", "separability", "kl", "jacobian_norm")
     )
     part = part.filter(pl.col("separability").is_not_null() & pl.col("perplexity").is_finite())
     low, high = part["separability"].min(), part["separability"].max()
     room = 0.08 * (float(high) - float(low) or 1.0)  # type: ignore[arg-type]
     base = alt.Chart(alt.InlineData(values=part.to_dicts())).encode(
-        x=alt.X("perplexity:Q", title="perplexity (log scale)", scale=alt.Scale(type="log", nice=False, padding=40)),
+        x=alt.X("perplexity:Q", title="perplexity (log scale)", scale=alt.Scale(type="log", nice=False, padding=60)),
         y=alt.Y(
             "separability:Q",
             title="separability, mean over heads",
             scale=alt.Scale(domain=[float(low) - room, float(high) + room], nice=False),  # type: ignore[arg-type]
         ),
-        color=alt.Color("name:N", title=None, scale=alt.Scale(range=COLORS), legend=None),
+        color=alt.Color("normalizer:N", title=None, scale=alt.Scale(range=COLORS), legend=None),
         shape=alt.Shape("calibration:N", title="calibrated", legend=alt.Legend(orient="bottom")),
         tooltip=[
             "name:N",
@@ -82,8 +82,11 @@ def capacity_chart(table: pl.DataFrame) -> alt.LayerChart | alt.FacetChart:
             alt.Tooltip("jacobian_norm:Q", title="Jacobian norm", format=".3~g"),
         ],
     )
-    labels = base.mark_text(align="left", dx=9, fontSize=11).encode(text="name:N")
-    return alt.layer(base.mark_point(size=110, filled=True, opacity=0.9), labels).properties(
+    # The model's own mark lies under that of softmax: its label goes above, the others to the right.
+    above = base.transform_filter("datum.name == 'own'").mark_text(align="left", dx=9, dy=-11, fontSize=11)
+    beside = base.transform_filter("datum.name != 'own'").mark_text(align="left", dx=9, fontSize=11)
+    labels = [part.encode(text="name:N", color=alt.value("#333")) for part in (above, beside)]
+    return alt.layer(base.mark_point(size=110, filled=True, opacity=0.9), *labels).properties(
         title=alt.Title(
             "Capacity against perplexity", subtitle=f"normalizer swapped in every layer, {longest:,} tokens"
         ),

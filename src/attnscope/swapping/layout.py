@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attnscope.capture.huggingface import observed
+from attnscope.capture.huggingface import probed
 from attnscope.capture.vectors import VectorSource
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import Softmax
@@ -69,7 +69,7 @@ def _probe(model: Any) -> list[Site]:
     training = model.training
     model.eval()
     try:
-        with torch.no_grad(), observed(model, look):
+        with torch.no_grad(), probed(model, look):
             model(**_inputs(model))
     except ModelError:
         raise

@@ -109,7 +109,7 @@ def check(rule: Rule, heads: int, device: torch.device) -> None:
     try:
         with torch.no_grad():
             weights = weigher.weigh(logits, logits != -torch.inf if weigher.wants_mask else None, None)
-    except RuntimeError as error:
+    except (InputError, RuntimeError) as error:
         raise InputError(f"{name} does not fit logits of {heads} heads: {error}") from error
     if not isinstance(weights, torch.Tensor) or weights.shape != logits.shape:
         got = tuple(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__

@@ -17,6 +17,10 @@ SHARE = 8  # N = L / 8 stands for "N grows proportionally to L"
 
 def criticals(e: Evidence, form: str, kind: str = "first") -> pl.DataFrame:
     """The critical N of each window, row and length; where there is none, the length itself stands for it."""
+    return e.once(("critical", form, kind), lambda: _criticals(e, form, kind))
+
+
+def _criticals(e: Evidence, form: str, kind: str) -> pl.DataFrame:
     lines = []
     for key, table in e.table("tests").filter(form=form).sort("n").group_by([*UNIT, "prefix"], maintain_order=True):
         found = getattr(critical_n(table["p"].to_numpy(), table["n"].to_numpy()), kind)

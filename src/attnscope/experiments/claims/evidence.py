@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -72,9 +72,19 @@ class Evidence:
     tables: dict[str, pl.DataFrame]
     vectors: str
     sink: str
+    _made: dict[Any, pl.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, key: Any, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        """A table that several claims share, made on first use."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def table(self, name: str) -> pl.DataFrame:
         """A table, its lines of this reading only."""
+        return self.once(name, lambda: self._filtered(name))
+
+    def _filtered(self, name: str) -> pl.DataFrame:
         table = self.tables[name]
         if "vectors" in table.columns:
             table = table.filter(vectors=self.vectors)

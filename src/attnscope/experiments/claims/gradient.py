@@ -19,6 +19,10 @@ LOW_T = 0.1
 
 def maxima(e: Evidence, direction: str, reading: str = "scaled") -> pl.DataFrame:
     """The largest g over heads for each window, row, T and eps, with the printed and the exact bound."""
+    return e.once(("largest g", direction, reading), lambda: _maxima(e, direction, reading))
+
+
+def _maxima(e: Evidence, direction: str, reading: str) -> pl.DataFrame:
     table = e.table("gradient").filter(reading=reading)
     found = table.group_by(*UNIT, "temperature", "step").agg(g=pl.max(direction)).sort("temperature", "step", *UNIT)
     temperature, step = (torch.tensor(found[name].to_numpy()) for name in ("temperature", "step"))

@@ -7,7 +7,7 @@ import math
 import altair as alt
 import polars as pl
 
-from attnscope.experiments.figures.style import BLACK, PURPLE, SKY, finished
+from attnscope.experiments.figures.style import BLACK, PURPLE, SKY, finished, inline
 
 SIZE = 190
 SELECTED, LEFT_OUT = "in the top set", "left out"
@@ -34,7 +34,7 @@ def figure(circle: pl.DataFrame) -> alt.HConcatChart:
     ]
     count, inside = int(circle["selected"].sum()), int(circle["inside"].sum())
     chart = alt.hconcat(*panels, spacing=22)
-    return finished(  # type: ignore[no-any-return]
+    return finished(
         chart,
         "Figure 1. What it takes to tell tokens apart",
         [
@@ -54,7 +54,7 @@ def _panel(
     reach: float,
     rings: list[tuple[float, float, float, str | None]],
     title: str,
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart:
     legend = alt.Legend(orient="bottom", title=None, symbolOpacity=1) if x == "x" else None
     across, up = (alt.Scale(domain=[middle - reach, middle + reach], nice=False, zero=False) for middle in center)
     layers = []
@@ -66,13 +66,13 @@ def _panel(
                 "k": range(121),
             }
         )
-        mark = alt.Chart(outline).mark_line(
+        mark = alt.Chart(inline(outline)).mark_line(
             stroke=fill or "#999999", fill=fill, fillOpacity=0.25 if fill else 0, strokeWidth=1, clip=True
         )
         layers.append(
             mark.encode(x=alt.X("x:Q", scale=across, title=None), y=alt.Y("y:Q", scale=up, title=None), order="k:Q")
         )
-    base = alt.Chart(tokens).encode(
+    base = alt.Chart(inline(tokens)).encode(
         x=alt.X(f"{x}:Q", scale=across, title=None, axis=alt.Axis(tickCount=3, grid=False, format="~g")),
         y=alt.Y(f"{y}:Q", scale=up, title=None, axis=alt.Axis(tickCount=3, grid=False, format="~g")),
         color=alt.Color("kind:N", scale=alt.Scale(domain=[SELECTED, LEFT_OUT], range=[PURPLE, BLACK]), legend=legend),
@@ -84,7 +84,7 @@ def _panel(
     )
     if rings[0][3]:
         context = pl.DataFrame({"cx": [center[0]], "cy": [center[1]]})
-        cross = alt.Chart(context).mark_point(shape="cross", size=60, color=BLACK, filled=True)
+        cross = alt.Chart(inline(context)).mark_point(shape="cross", size=60, color=BLACK, filled=True)
         layers.append(cross.encode(x=alt.X("cx:Q", scale=across), y=alt.Y("cy:Q", scale=up)))
     heading = alt.Title(title, fontSize=12, anchor="start", fontWeight="bold")
     return alt.layer(*layers).properties(width=SIZE, height=SIZE, title=heading)

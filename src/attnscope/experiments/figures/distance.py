@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 import polars as pl
 
@@ -18,6 +20,7 @@ from attnscope.experiments.figures.style import (
     RED,
     SKY,
     colors,
+    inline,
     log_axis,
     over_windows,
     panel,
@@ -62,7 +65,7 @@ def against_length(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
 
 def against_n(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     """Figure 2b."""
-    longest = int(e.table("topn")["prefix"].max())  # type: ignore[arg-type]
+    longest = int(e.table("topn")["prefix"].to_numpy().max())
     found = data(e, (pl.col("prefix") == longest), "n")
     x = log_axis("n", "N, size of the top set", [1, 5, 10, 20, 100, 500])
     return _two_panels(
@@ -70,9 +73,9 @@ def against_n(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     ), found
 
 
-def _two_panels(found: pl.DataFrame, x: dict[str, object], title: str, note: str) -> alt.HConcatChart:
+def _two_panels(found: pl.DataFrame, x: dict[str, Any], title: str, note: str) -> alt.HConcatChart:
     positive = found.filter(pl.col("low") > 0)
-    ends = [float(positive["low"].min()) * 0.8, float(positive["high"].max()) * 1.25]  # type: ignore[arg-type]
+    ends = [float(positive["low"].to_numpy().min()) * 0.8, float(positive["high"].to_numpy().max()) * 1.25]
     y = log_axis("value", "summed distance", domain=ends)
     by = str(x["shorthand"]).split(":")[0]
     edges = found.filter(pl.col("series").is_in([LOWER, UPPER])).pivot(on="series", index=by, values="value").sort(by)
@@ -80,15 +83,19 @@ def _two_panels(found: pl.DataFrame, x: dict[str, object], title: str, note: str
     palette = AS_CORRECTED | {BAND: SKY}
     # B3 and B4 often coincide with the distance: they lie under it, wider.
     bounds = [
-        alt.Chart(found.filter(pl.col("series") == name))
+        alt.Chart(inline(found.filter(pl.col("series") == name)))
         .mark_line(strokeWidth=size, color=color, opacity=0.55)
-        .encode(x=alt.X(**x), y=alt.Y(**y))  # type: ignore[arg-type]
+        .encode(x=alt.X(**x), y=alt.Y(**y))
         for name, color, size in ((B3, RED, 8), (B4, ORANGE, 4.5))
     ]
     lines = {name: color for name, color in AS_CORRECTED.items() if name not in (B3, B4)}
     corrected = alt.layer(*bounds, spread_lines(found, lines, x, y, legend=palette))
     low = y | {"shorthand": "edge_low:Q"}
-    band = alt.Chart(edges).mark_area(opacity=0.35, color=SKY).encode(x=alt.X(**x), y=alt.Y(**low), y2="edge_high:Q")  # type: ignore[arg-type]
+    band = (
+        alt.Chart(inline(edges))
+        .mark_area(opacity=0.35, color=SKY)
+        .encode(x=alt.X(**x), y=alt.Y(**low), y2="edge_high:Q")
+    )
     return side_by_side(
         panel(spread_lines(found, AS_PRINTED, x, y, (BOUND,)), PRINTED),
         panel(alt.layer(band, corrected), CORRECTED),
@@ -101,7 +108,10 @@ def _how_near(found: pl.DataFrame) -> str:
     """How far the proved bounds are from the distance."""
     by = next(name for name in ("prefix", "n") if name in found.columns)
     wide = found.filter(pl.col("series").is_in([DISTANCE, B3, B4])).pivot(on="series", index=by, values="value")
-    apart = max(float((wide[B3] / wide[DISTANCE]).max()), float((wide[DISTANCE] / wide[B4]).max())) - 1  # type: ignore[arg-type]
+    apart = (
+        max(float((wide[B3] / wide[DISTANCE]).to_numpy().max()), float((wide[DISTANCE] / wide[B4]).to_numpy().max()))
+        - 1
+    )
     return (
         f"corrected: the bounds B3 and B4 (wide lines) are within {max(apart, 1e-3):.1%} of the distance at every point"
     )
@@ -117,7 +127,7 @@ def critical_data(e: Evidence) -> pl.DataFrame:
         for kind in ("first", "persistent"):
             for (prefix,), table in criticals(e, form, kind).group_by(["prefix"], maintain_order=True):
                 spread = bootstrap(table["n"].to_numpy().astype(float))
-                lines.append((form, kind, int(prefix), *spread, float(table["none"].mean())))  # type: ignore[arg-type,call-overload]
+                lines.append((form, kind, int(str(prefix)), *spread, float(table["none"].to_numpy().mean())))
     schema = ["form", "kind", "prefix", "value", "low", "high", "none"]
     return pl.DataFrame(lines, schema=schema, orient="row")
 
@@ -125,7 +135,7 @@ def critical_data(e: Evidence) -> pl.DataFrame:
 def subset_data(e: Evidence) -> pl.DataFrame:
     """The critical N at the longest length by number of heads: quartiles over subsets and windows; none counts as L."""
     table = e.table("subsets")
-    longest = int(table["prefix"].max()) - (e.sink == "dropped")  # type: ignore[operator]
+    longest = int(table["prefix"].to_numpy().max()) - (e.sink == "dropped")
     first = pl.col("first").fill_null(longest)
     return (
         table.group_by("form", "heads")
@@ -142,23 +152,28 @@ def critical(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     palette = dict(FORMS.values())
     lengths = shown["prefix"].unique().sort().to_list()
     y = log_axis("value", "critical N", [1, 3, 10, 30, 100, 300, 1000], domain=[0.8, 1.3 * max(lengths)])
-    base = alt.Chart(shown).encode(
+    base = alt.Chart(inline(shown)).encode(
         x=alt.X(**log_axis("prefix", "L, tokens", lengths)),
         color=colors(palette, columns=1),
+        detail="kind:N",
         strokeDash=alt.condition("datum.kind == 'first'", alt.value([1, 0]), alt.value([4, 3])),
     )  # fmt: skip
     lines = base.mark_line(point=alt.OverlayMarkDef(size=26), strokeWidth=1.6).encode(y=alt.Y(**y))
     bars = base.mark_rule(strokeWidth=1.4).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q")
     guide = pl.DataFrame({"prefix": lengths, "value": [0.06 * length for length in lengths]})
-    dotted = alt.Chart(guide).mark_line(strokeDash=[2, 2], color=BLACK, strokeWidth=1).encode(x="prefix:Q", y="value:Q")
+    dotted = (
+        alt.Chart(inline(guide))
+        .mark_line(strokeDash=[2, 2], color=BLACK, strokeWidth=1)
+        .encode(x="prefix:Q", y="value:Q")
+    )
     label = (
-        alt.Chart(guide.tail(1))
+        alt.Chart(inline(guide.tail(1)))
         .mark_text(align="right", dx=-2, dy=16, fontSize=10, color=BLACK)
         .encode(x="prefix:Q", y="value:Q", text=alt.value("0.06 L"))
     )
     heads = subsets.with_columns(series=pl.col("form").replace_strict(labels))
     counts = heads["heads"].unique().sort().to_list()
-    few = alt.Chart(heads).encode(
+    few = alt.Chart(inline(heads)).encode(
         x=alt.X(**log_axis("heads", "heads in the test", counts)),
         color=colors(palette, columns=1),
     )  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 import polars as pl
 
 from attnscope.experiments.claims.evidence import Evidence
 from attnscope.experiments.claims.gradient import maxima
-from attnscope.experiments.figures.style import BLACK, BLUE, GRAY, GREEN, ORANGE, log_axis, panel, side_by_side
+from attnscope.experiments.figures.style import BLACK, BLUE, GRAY, GREEN, ORANGE, inline, log_axis, panel, side_by_side
 from attnscope.experiments.settings import STEPS
 
 COLORS = dict(zip((f"eps = {step:g}" for step in STEPS), (BLUE, GREEN, ORANGE), strict=True))
@@ -40,7 +42,7 @@ def data(e: Evidence, reading: str = "scaled") -> pl.DataFrame:
 def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     """Left the paper's picture, right the worst direction with the exact suprema."""
     found = data(e)
-    ends = [float(found["low"].min()) * 0.7, 70.0]  # type: ignore[arg-type]
+    ends = [float(found["low"].to_numpy().min()) * 0.7, 70.0]
     y = log_axis("value", "largest g over heads", domain=ends)
     random, worst = (found.filter(direction=direction) for direction in ("random", "worst"))
     dashed = _bound(random, "printed", y, [6, 4], BLACK)
@@ -64,9 +66,9 @@ def _color() -> alt.Color:
     )
 
 
-def _curves(table: pl.DataFrame, y: dict[str, object]) -> alt.LayerChart:
+def _curves(table: pl.DataFrame, y: dict[str, Any]) -> alt.LayerChart | alt.FacetChart:
     x = alt.X(**log_axis("temperature", "temperature T", [0.01, 0.03, 0.1, 0.3, 1, 3, 10]))
-    base = alt.Chart(table).encode(x=x, color=_color())
+    base = alt.Chart(inline(table)).encode(x=x, color=_color())
     band = base.mark_area(opacity=0.18, clip=True).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q")
     # The smallest step lies under the others where they coincide: wider, so that it shows.
     width = alt.condition(f"datum.step == {STEPS[0]}", alt.value(4), alt.value(1.6))
@@ -74,9 +76,7 @@ def _curves(table: pl.DataFrame, y: dict[str, object]) -> alt.LayerChart:
     return alt.layer(band, line)
 
 
-def _bound(table: pl.DataFrame, column: str, y: dict[str, object], dash: list[int], color: str | None) -> alt.Chart:
-    chart = alt.Chart(table).mark_line(
-        strokeDash=dash, strokeWidth=1.3, clip=True, **({"color": color} if color else {})
-    )
+def _bound(table: pl.DataFrame, column: str, y: dict[str, Any], dash: list[int], color: str | None) -> alt.Chart:
+    chart = alt.Chart(inline(table)).mark_line(strokeDash=dash, strokeWidth=1.3, clip=True)
     encoded = chart.encode(x="temperature:Q", y=alt.Y(**(y | {"shorthand": f"{column}:Q"})))
-    return encoded.encode(color=_color()) if color is None else encoded
+    return encoded.encode(color=_color() if color is None else alt.value(color))

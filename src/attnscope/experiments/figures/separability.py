@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 import polars as pl
 
 from attnscope.experiments.claims.evidence import Evidence
-from attnscope.experiments.figures.style import BLACK, BLUE, CORRECTED, GREEN, PRINTED, RED, colors, panel, side_by_side
+from attnscope.experiments.figures.style import (
+    BLACK,
+    BLUE,
+    CORRECTED,
+    GREEN,
+    PRINTED,
+    RED,
+    colors,
+    inline,
+    panel,
+    side_by_side,
+)
 from attnscope.experiments.settings import SEPARABILITY_N
 
 BOUNDS = {
@@ -53,11 +66,11 @@ def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     return chart, found
 
 
-def _boxes(found: pl.DataFrame, form: str) -> alt.LayerChart:
+def _boxes(found: pl.DataFrame, form: str) -> alt.LayerChart | alt.FacetChart:
     x = alt.X("n:O", title="N, size of the top set", axis=alt.Axis(labelAngle=0))
     scale = alt.Scale(domain=[0, 1.02], nice=False)
-    y = {"title": "separability", "scale": scale}
-    base = alt.Chart(found).encode(x=x)
+    y: dict[str, Any] = {"title": "separability", "scale": scale}
+    base = alt.Chart(inline(found)).encode(x=x)
     palette = {f"upper bound, {form}": RED, f"lower bound, {form}": BLUE}
     long = found.select(
         "n",
@@ -66,11 +79,11 @@ def _boxes(found: pl.DataFrame, form: str) -> alt.LayerChart:
     )
     long = long.unpivot(on=list(palette), index="n", variable_name="series", value_name="value")
     claim = (
-        alt.Chart(pl.DataFrame({"low": [0.70], "high": [0.85]}))
+        alt.Chart(inline(pl.DataFrame({"low": [0.70], "high": [0.85]})))
         .mark_rect(opacity=0.35, color="#bbbbbb")
         .encode(y=alt.Y("low:Q", **y), y2="high:Q")
     )
-    bounds = alt.Chart(long).mark_line(point=alt.OverlayMarkDef(size=22), strokeWidth=1.6).encode(
+    bounds = alt.Chart(inline(long)).mark_line(point=alt.OverlayMarkDef(size=22), strokeWidth=1.6).encode(
         x=x, y=alt.Y("value:Q", **y),
         color=colors(palette),
     )  # fmt: skip

@@ -28,6 +28,13 @@ def over_windows(table: pl.DataFrame, by: list[str], columns: dict[str, pl.Expr]
     )
 
 
+def inline(table: pl.DataFrame) -> alt.InlineData:
+    """The table as CSV inside the chart: altair copies a chart's data at every step, and a string costs nothing."""
+    types = {name: "number" for name, kind in table.schema.items() if kind.is_numeric()}
+    text = table.with_columns(pl.selectors.float().round_sig_figs(6)).write_csv()
+    return alt.InlineData(values=text, format=alt.CsvDataFormat(type="csv", parse=types))
+
+
 def log_axis(name: str, title: str, values: list[float] | None = None, **scale: Any) -> dict[str, Any]:
     """The arguments of a logarithmic channel."""
     axis = (
@@ -58,10 +65,10 @@ def spread_lines(
     y: dict[str, Any],
     dashed: tuple[str, ...] = (),
     legend: dict[str, str] | None = None,
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart:
     """Medians as lines, the least to the most over windows as bands; `legend` may name more than is drawn here."""
     chosen = data.filter(pl.col("series").is_in(list(palette)) & (pl.col("value") > 0) & (pl.col("low") > 0))
-    base = alt.Chart(chosen).encode(x=alt.X(**x), color=colors(legend or palette))
+    base = alt.Chart(inline(chosen)).encode(x=alt.X(**x), color=colors(legend or palette))
     low = y | {"shorthand": "low:Q"}
     band = base.mark_area(opacity=0.18).encode(y=alt.Y(**low), y2="high:Q")
     dash = alt.condition(alt.FieldOneOfPredicate("series", list(dashed)), alt.value([5, 3]), alt.value([1, 0]))

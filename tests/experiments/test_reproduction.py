@@ -1,0 +1,180 @@
+"""A whole reproduction of a tiny model: its files, its cache, its claims against its own tables, and its command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+
+import attnscope
+from attnscope.cli import run
+from attnscope.experiments import Reproduction, reproduce
+from attnscope.experiments.claims import answer
+from attnscope.experiments.claims.evidence import Measurement
+from attnscope.experiments.critical import Spread
+
+SETTINGS = {"length": 64, "windows": 3, "draws": 19}
+FIGURES = ["figure-1", "figure-2a", "figure-2b", "figure-2c", "figure-3", "figure-4"]
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "book.txt"
+    path.write_text("The quick brown fox jumps over the lazy dog; 0123456789 (again). " * 9, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(model_folder: Path, book: Path, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+    return reproduce(str(model_folder), book, out=tmp_path_factory.mktemp("out"), **SETTINGS)
+
+
+def test_every_figure_is_saved_three_ways(done: Reproduction) -> None:
+    for reading, names in (("value", FIGURES), ("value-without-first-key", FIGURES[1:])):
+        for name in names:
+            place = done.folder / "figures" / reading
+            assert (place / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+            assert (place / f"{name}.svg").read_text("utf-8").startswith("<svg")
+            assert len(pl.read_parquet(place / f"{name}.parquet")) > 1
+
+
+def test_the_tables_agree_with_a_scan(done: Reproduction, model_folder: Path, book: Path) -> None:
+    scan = attnscope.scan(str(model_folder), book, length=64, lengths=[32, 64], top_n=[5, 20], windows=3)
+    keys = ["window", "layer", "head", "length", "n"]
+    ours = done.tables["topn"].filter(sink="kept").with_columns(pl.col(keys).cast(pl.Int64))
+    both = scan.topn.with_columns(pl.col(keys).cast(pl.Int64)).join(ours, on=keys, suffix="_ours")
+    assert len(both) == 3 * 15 * 2 * 2
+    for name in ("distance", "expected_printed", "separability", "distance_bound_printed"):
+        assert both[name].to_numpy() == pytest.approx(both[f"{name}_ours"].to_numpy(), rel=1e-9)
+
+
+def test_tests_are_those_of_the_heads(done: Reproduction) -> None:
+    topn = done.tables["topn"].filter(sink="kept", window=1, prefix=64, n=20)
+    line = done.tables["tests"].filter(sink="kept", window=1, prefix=64, n=20, form="printed").row(0, named=True)
+    expected = stats.ks_2samp(topn["distance"], topn["expected_printed"], method="exact")
+    assert line["p"] == pytest.approx(expected.pvalue, rel=1e-9)
+    assert line["distance"] == pytest.approx(topn["distance"].median())
+    ratio = np.log(topn["distance"] / topn["expected_printed"])
+    assert line["log_ratio"] == pytest.approx(ratio.mean(), abs=1e-9)
+
+
+def test_without_the_first_key_a_row_is_the_softmax_of_the_others(done: Reproduction) -> None:
+    rows = done.tables["rows"].filter(prefix=64).sort("window", "layer", "head")
+    kept, dropped = rows.filter(sink="kept"), rows.filter(sink="dropped")
+    assert (dropped["length"] == 63).all()
+    assert dropped["weight_sum"].to_numpy() == pytest.approx(np.ones(len(dropped)))
+    where_first_is_not_largest = (kept["max_weight"] > kept["sink_weight"]).to_numpy()
+    grown = kept["max_weight"] / (1 - kept["sink_weight"])
+    assert dropped["max_weight"].to_numpy()[where_first_is_not_largest] == pytest.approx(
+        grown.to_numpy()[where_first_is_not_largest], rel=1e-9
+    )
+
+
+def test_claims_follow_from_the_tables(done: Reproduction) -> None:
+    claims = {claim["id"]: claim for claim in json.loads((done.folder / "claims.json").read_text("utf-8"))["claims"]}
+    assert len(claims) == 28
+    critical = []
+    for window in range(3):
+        tests = done.tables["tests"].filter(sink="kept", form="printed", prefix=64, window=window).sort("n")
+        accepted = tests.filter(pl.col("p") >= 0.01)["n"]
+        critical.append((accepted[0] if len(accepted) else 64) / 64)
+    reading = claims["critical-share"]["readings"][0]
+    assert (reading["form"], reading["first_key"]) == ("printed", "kept")
+    assert reading["measured"][0]["value"] == pytest.approx(np.median(critical))
+    for claim in claims.values():
+        for reading in claim["readings"]:
+            for one in reading["measured"]:
+                low, high = (-np.inf if one["accepted"][0] is None else one["accepted"][0],
+                             np.inf if one["accepted"][1] is None else one["accepted"][1])  # fmt: skip
+                inside = low <= one["interval"][0] and one["interval"][1] <= high
+                outside = one["interval"][1] < low or one["interval"][0] > high
+                assert one["verdict"] == ("agrees" if inside else "disagrees" if outside else "depends")
+
+
+def test_a_verdict_changes_with_the_numbers(done: Reproduction) -> None:
+    """No verdict is stored: separability moved into the claimed range turns the answer."""
+    moved = done.tables | {"topn": done.tables["topn"].with_columns(separability=pl.lit(0.8))}
+    found = {claim["id"]: claim["verdict"] for claim in answer(moved, ["value"])}
+    assert found["separability-plateau"] == "agrees"
+    assert found["separability-falls"] == "disagrees"
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"), [((0.9, 1.1), "agrees"), ((1.2, 1.4), "disagrees"), ((1.0, 1.4), "depends")]
+)
+def test_the_rule(interval: tuple[float, float], verdict: str) -> None:
+    assert Measurement("x", Spread(1.0, *interval), (0.9, 1.1)).verdict == verdict
+
+
+def test_a_second_run_draws_from_the_tables(
+    done: Reproduction,
+    model_folder: Path,
+    book: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from attnscope.capture import models
+
+    def loaded(*_: object, **__: object) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(models, "load_model", loaded)
+    again = reproduce(str(model_folder), book, out=done.folder, **SETTINGS)
+    assert again.reused
+    assert again.claims == done.claims
+    with pytest.raises(AssertionError, match="the model was loaded"):
+        reproduce(str(model_folder), book, out=done.folder, **(SETTINGS | {"seed": 1}))
+    assert "another settings; measuring anew" in capsys.readouterr().err
+    table = done.folder / "tables" / "drawn.parquet"
+    table.write_bytes(table.read_bytes()[:-9])
+    with pytest.raises(AssertionError, match="the model was loaded"):
+        reproduce(str(model_folder), book, out=done.folder, **SETTINGS)
+    assert "drawn.parquet is damaged; measuring anew" in capsys.readouterr().err
+
+
+def test_the_command_prints_one_json_object(
+    model_folder: Path, book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reproduce", str(model_folder), "--text", str(book), "--length", "32", "--windows", "2", "--draws", "9"]
+    assert run([*command, "--vectors", "hidden", "--out", str(tmp_path / "out"), "--json"]) == 0
+    answered = json.loads(capsys.readouterr().out)
+    assert sorted(answered["figures"]) == ["hidden", "hidden-without-first-key"]
+    assert all(Path(path).is_file() for files in answered["figures"].values() for path in files.values())
+    assert answered["run"]["settings"]["vectors"] == ["hidden"]
+    assert len(answered["claims"]) == 28
+
+
+def test_the_command_prints_one_line_a_claim(done: Reproduction, capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    from attnscope.cli.reproduce import _print_claims
+
+    _print_claims(Console(width=120), done)
+    printed = capsys.readouterr().out
+    for claim in done.claims:
+        line = next(line for line in printed.splitlines() if line.startswith(claim["id"] + " "))
+        assert claim["verdict"] in line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--vectors", "values"], "received 'values'"),
+        (["--windows", "0"], "--windows takes a whole number from 1 up"),
+        (["--length", "3"], "--length takes a whole number from 8 up"),
+        (["--rows", "30"], "--rows 30 is more than a quarter"),
+        (["--text", "corpus:nothing"], "unknown corpus"),
+        (["--windows", "99"], "too few for"),
+    ],
+)
+def test_bad_usage_ends_with_two(
+    model_folder: Path, book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    given = {"--text": str(book), "--length": "32", "--out": str(tmp_path / "out")} | {options[0]: options[1]}
+    assert run(["reproduce", str(model_folder), *(part for pair in given.items() for part in pair)]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
