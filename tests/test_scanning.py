@@ -184,7 +184,12 @@ def test_a_run_is_read_back_as_it_was_written(scanned: Any, tmp_path: Path) -> N
     assert again.rows.equals(result.rows)
     assert again.topn.equals(result.topn)
     assert again.run == result.run
-    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "rows.parquet", "run.json", "topn.parquet"]
+    assert again.shown
+    assert result.shown
+    assert again.shown.weights.equals(result.shown.weights)
+    assert (again.shown.tokens, again.shown.texts) == (result.shown.tokens, result.shown.texts)
+    names = ["report.html", "rows.parquet", "run.json", "tokens.json", "topn.parquet", "weights.parquet"]
+    assert sorted(path.name for path in folder.iterdir()) == names
 
 
 def test_run_json_says_what_was_run(scanned: Any) -> None:

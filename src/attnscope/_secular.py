@@ -10,7 +10,8 @@ from torch import Tensor
 
 # Newton needs about six steps; halving alone, its guard, needs 53 from a bracket a factor of two wide.
 _STEPS = 60
-_CONVERGED = 4e-16
+# A Newton step this small is rounding: it may point out of the bracket, and halving the bracket would lose its place.
+_CONVERGED = 2e-15
 # A row sums to one up to rounding; only a real remainder (a sink) counts.
 _ROUNDING = 1e-12
 
@@ -35,7 +36,8 @@ def largest_eigenvalue(weights: Tensor) -> Tensor:
         # Newton on the equation times (first - lam)(lam - second), which has no poles at the ends.
         step = 1 / (slope / value - 1 / (first - lam) + 1 / (lam - second))
         newton = lam - step
-        following = torch.where((newton > low) & (newton < high), newton, (low + high) / 2)
+        settled = step.abs() <= _CONVERGED * lam
+        following = torch.where(((newton > low) & (newton < high)) | settled, newton, (low + high) / 2)
         change, lam = (following - lam).abs(), following
         if not (change > _CONVERGED * lam).any():
             break

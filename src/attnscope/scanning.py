@@ -27,7 +27,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.huggingface import RECORD
 from attnscope.capture.inputs import special_tokens, window_tokens
 from attnscope.capture.models import Model, load_model
-from attnscope.capture.text import Text, read_text, tokenize
+from attnscope.capture.text import Text, read_text, token_texts, tokenize
 from attnscope.capture.vectors import VectorKind, VectorSource
 from attnscope.errors import InputError, ModelError
 from attnscope.measure import Layer, Rows, columns
@@ -36,6 +36,7 @@ from attnscope.planning import DEFAULT_MEMORY, RowChoice, Settings, plan
 from attnscope.swapping.measured import own_normalizer
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
     from torch import Tensor
     from transformers import PreTrainedModel
 
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 DELTA_KEYS = 8192
 # Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
 _COPIES = 12
+
+# Weights of a head's row that the report shows over the text.
+_SHOWN_WEIGHTS = 64
 
 
 class Step(NamedTuple):
@@ -70,6 +74,7 @@ class ScanResult:
     rows: pl.DataFrame
     topn: pl.DataFrame
     run: dict[str, Any]
+    shown: tables.Shown | None = None
     findings: dict[str, Any] | None = None  # what a diagnosis found, if one was asked for
 
     @property
@@ -88,12 +93,14 @@ class ScanResult:
         from attnscope.report.page import render
 
         tables.save_findings(place, self.findings)
-        tables.save_run(place, self.rows, self.topn, self.run, render(self.rows, self.topn, self.run))
+        report = render(self.rows, self.topn, self.run, findings=self.findings, shown=self.shown)
+        tables.save_run(place, self.rows, self.topn, self.run, report, self.shown)
 
     @classmethod
     def load(cls, folder: str | Path) -> ScanResult:
         """Read a run that was saved before."""
-        return cls(*tables.load_run(Path(folder)), findings=tables.load_findings(Path(folder)))
+        place = Path(folder)
+        return cls(*tables.load_run(place), shown=tables.load_shown(place), findings=tables.load_findings(place))
 
 
 def scan(
@@ -198,6 +205,8 @@ class _Window:
     number: int
     rows: list[pl.DataFrame] = field(default_factory=list)
     topn: list[pl.DataFrame] = field(default_factory=list)
+    weights: dict[int, pl.DataFrame] = field(default_factory=dict)  # of the last row, by layer
+    last: int = -1  # the last row wanted of the input at work
     skipped: dict[tuple[int, int], str] = field(default_factory=dict)
     heads: dict[int, dict[str, Any]] = field(default_factory=dict)
     dropped_rows: int = 0
@@ -212,14 +221,20 @@ class _Window:
             "heads": [self.heads[layer] for layer in sorted(self.heads)],
             "dropped_rows": self.dropped_rows,
         }
-        return tables.Part(self._table(tables.ROWS, self.rows), self._table(tables.TOPN, self.topn, "n"), notes)
+        order = ("layer", "head", "position", "length", "normalizer")
+        return tables.Part(
+            self._table(tables.ROWS, self.rows).sort(order),
+            self._table(tables.TOPN, self.topn).sort(*order, "n"),
+            self._table(tables.WEIGHTS, list(self.weights.values())).sort("layer", maintain_order=True),
+            notes,
+        )
 
-    def _table(self, schema: pl.Schema, pieces: list[pl.DataFrame], *order: str) -> pl.DataFrame:
+    def _table(self, schema: pl.Schema, pieces: list[pl.DataFrame]) -> pl.DataFrame:
         table = pl.concat([pl.DataFrame(schema=schema), *pieces])
         if self.skipped:
             left_out = pl.DataFrame(list(self.skipped), schema={"layer": pl.Int32, "head": pl.Int32}, orient="row")
             table = table.join(left_out, on=["layer", "head"], how="anti")
-        return table.sort("layer", "head", "position", "length", "normalizer", *order)
+        return table
 
 
 @dataclass
@@ -265,7 +280,8 @@ class _Scan:
         }
         rows = pl.concat([part.rows for part in done])
         topn = pl.concat([part.topn for part in done])
-        return ScanResult(rows, topn, self._record(len(tokens), timings, [part.notes for part in done]))
+        shown = tables.Shown(done[0].weights, *token_texts(self.model.tokenizer, plans[0][-1][0]))
+        return ScanResult(rows, topn, self._record(len(tokens), timings, [part.notes for part in done]), shown=shown)
 
     def _window(
         self, number: int, forwards: list[tuple[list[int], tuple[int, ...]]], parts: tables.Parts | None
@@ -323,6 +339,7 @@ class _Scan:
         forwards: int,
     ) -> None:
         layers = self.model.module.config.get_text_config().num_hidden_layers
+        window.last = positions[-1]
         calls = 0
 
         def collect(call: Call) -> None:
@@ -377,7 +394,13 @@ class _Scan:
         counts = torch.tensor(self.settings.top_n, device=length.device)
         wide = {name: value.unsqueeze(-1) for name, value in keys.items()} | {"n": counts.expand(*length.shape, -1)}
         kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
+        of_rows, of_topn = len(window.rows), len(window.topn)  # where the model's own comes first
+        plain = isinstance(own, Softmax)
         for label, normalizer in self._normalizers(rows, own):
+            if plain and label != tables.OWN and isinstance(normalizer, Softmax) and normalizer.temperature == 1:
+                window.rows.append(window.rows[of_rows].with_columns(normalizer=pl.lit(label)))
+                window.topn.append(window.topn[of_topn].with_columns(normalizer=pl.lit(label)))
+                continue
             weights = normalizer.weights(rows.logits, rows.visible)
             per_row, per_set = columns(rows, weights, self.settings.top_n, DELTA_KEYS)
             if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
@@ -385,6 +408,9 @@ class _Scan:
                 per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
             window.rows.append(_frame(keys | per_row, kept, label, tables.ROWS))
             window.topn.append(_frame(wide | per_set, kept_sets, label, tables.TOPN))
+            if label == tables.OWN and window.number == 0 and rows.positions[-1] == window.last:
+                # An encoder runs once for each length: the longest comes last and stays.
+                window.weights[rows.layer] = _largest(weights[:, -1], {name: key[:, -1:] for name, key in keys.items()})
 
     def _normalizers(self, rows: Rows, own: Normalizer) -> Iterator[tuple[str, Normalizer]]:
         """The model's own normalizer as it runs, the what-ifs, and each of them at each temperature."""
@@ -474,6 +500,12 @@ def _finite(values: Tensor) -> Tensor:
 def _out_of_memory(error: Exception) -> bool:
     """Whether an allocation failed; torch says so on the CPU in words alone."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _largest(weights: Float[Tensor, "heads keys"], keys: dict[str, Tensor]) -> pl.DataFrame:
+    """The largest weights of one row of every head, the larger first; weights of zero are left out."""
+    weight, key = weights.topk(min(_SHOWN_WEIGHTS, weights.shape[-1]))
+    return _frame(keys | {"key": key, "weight": weight}, weight > 0, tables.OWN, tables.WEIGHTS)
 
 
 def _frame(columns: dict[str, Tensor], kept: Tensor, label: str, schema: pl.Schema) -> pl.DataFrame:

@@ -1,9 +1,9 @@
 """The tables of a run: their schemas, writing and reading.
 
-Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `run.json` and
-`report.html`. All are written beside their places before the first is moved to its own, `run.json` last: a
-reader never sees half a file, and a run that cannot be written leaves an older one as it was. While a run goes on,
-the windows it has finished are kept in `.parts` inside the folder, and the same command takes them up again.
+Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `weights.parquet`, `tokens.json`,
+`run.json` and `report.html`. All are written beside their places before the first is moved to its own, `run.json`
+last: a reader never sees half a file, and a run that cannot be written leaves an older one as it was. While a run
+goes on, the windows it has finished are kept in `.parts` inside the folder, and the same command takes them up again.
 """
 
 from __future__ import annotations
@@ -73,6 +73,30 @@ TOPN = pl.Schema(
         "separability_upper": pl.Float64,
     }
 )
+
+# The largest weights of one row of each head, to be shown over the text.
+WEIGHTS = pl.Schema(
+    {
+        "window": pl.Int32,
+        "layer": pl.Int32,
+        "head": pl.Int32,
+        "position": pl.Int32,
+        "key": pl.Int32,
+        "weight": pl.Float64,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the report shows over the text: the largest weights of one row of each head, and the tokens they fall on.
+
+    `tokens` are the tokenizer's own names of them, `texts` what each stands for in the text.
+    """
+
+    weights: pl.DataFrame
+    tokens: list[str]
+    texts: list[str]
 
 
 @contextmanager
@@ -155,6 +179,7 @@ class Part:
 
     rows: pl.DataFrame
     topn: pl.DataFrame
+    weights: pl.DataFrame
     notes: dict[str, Any]
 
 
@@ -184,9 +209,10 @@ class Parts:
             notes = json.loads(files["notes"].read_text("utf-8"))
             rows = pl.read_parquet(files["rows"], schema=ROWS)
             topn = pl.read_parquet(files["topn"], schema=TOPN)
+            weights = pl.read_parquet(files["weights"], schema=WEIGHTS)
         except (OSError, ValueError, pl.exceptions.PolarsError):
             return None
-        return Part(rows, topn, notes)
+        return Part(rows, topn, weights, notes)
 
     def add(self, window: int, part: Part) -> None:
         """Keep a finished window: the notes come last, and make it count."""
@@ -202,6 +228,7 @@ class Parts:
                 "plan.json": lambda path: path.write_text(plan, encoding="utf-8"),
                 files["rows"].name: part.rows.write_parquet,
                 files["topn"].name: part.topn.write_parquet,
+                files["weights"].name: part.weights.write_parquet,
                 files["notes"].name: lambda path: path.write_text(notes, encoding="utf-8"),
             },
         )
@@ -216,7 +243,7 @@ class Parts:
     def _files(self, window: int) -> dict[str, Path]:
         return {
             name: self.folder / f"window-{window:05d}.{name}.{kind}"
-            for name, kind in (("rows", "parquet"), ("topn", "parquet"), ("notes", "json"))
+            for name, kind in (("rows", "parquet"), ("topn", "parquet"), ("weights", "parquet"), ("notes", "json"))
         }
 
     def _stored_plan(self) -> object:
@@ -226,18 +253,22 @@ class Parts:
             return None
 
 
-def save_run(folder: Path, rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], report: str) -> None:
+def save_run(
+    folder: Path, rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], report: str, shown: Shown | None = None
+) -> None:
     """Write a finished run; an older one in the same folder is replaced."""
     record = json.dumps(run, indent=1, allow_nan=False) + "\n"
-    write_all(
-        folder,
-        {
-            "rows.parquet": rows.write_parquet,
-            "topn.parquet": topn.write_parquet,
-            "report.html": lambda path: path.write_text(report, encoding="utf-8"),
-            "run.json": lambda path: path.write_text(record, encoding="utf-8"),
-        },
-    )
+    files: dict[str, Callable[[Path], object]] = {
+        "rows.parquet": rows.write_parquet,
+        "topn.parquet": topn.write_parquet,
+    }
+    if shown is not None:
+        tokens = json.dumps({"tokens": shown.tokens, "texts": shown.texts}) + "\n"
+        files["weights.parquet"] = shown.weights.write_parquet
+        files["tokens.json"] = lambda path: path.write_text(tokens, encoding="utf-8")
+    files["report.html"] = lambda path: path.write_text(report, encoding="utf-8")
+    files["run.json"] = lambda path: path.write_text(record, encoding="utf-8")
+    write_all(folder, files)
 
 
 def save_findings(folder: Path, findings: dict[str, Any] | None) -> None:
@@ -288,3 +319,13 @@ def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise OutputError(f"{str(folder)!r} is not a readable run: {reason}; scan again") from error
     return rows, topn, run
+
+
+def load_shown(folder: Path) -> Shown | None:
+    """The weights over the text of a run, or nothing where they are missing or cannot be read: older runs have none."""
+    try:
+        tokens = json.loads((folder / "tokens.json").read_text("utf-8"))
+        weights = pl.read_parquet(folder / "weights.parquet", schema=WEIGHTS)
+        return Shown(weights, [str(token) for token in tokens["tokens"]], [str(text) for text in tokens["texts"]])
+    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError):
+        return None

@@ -16,7 +16,7 @@ from models import build
 
 from attnscope.cli import run
 
-FILES = ["report.html", "rows.parquet", "run.json", "topn.parquet"]
+FILES = ["report.html", "rows.parquet", "run.json", "tokens.json", "topn.parquet", "weights.parquet"]
 
 
 @pytest.fixture

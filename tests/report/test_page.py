@@ -1,7 +1,10 @@
-"""The report: whole, offline, and safe with hostile names."""
+"""The report: whole, offline, safe with hostile names, and with the numbers of the tables."""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
 import json
 import re
 from typing import Any
@@ -9,9 +12,13 @@ from typing import Any
 import polars as pl
 import pytest
 from models import build, byte_tokenizer
+from reports import enlarged, large_shown, made_findings
 
+from attnscope import tables
 from attnscope.report import overview
-from attnscope.report.page import render
+from attnscope.report.measures import MEASURES
+from attnscope.report.page import document, render
+from attnscope.report.telling import telling_numbers
 from attnscope.scanning import ScanResult, scan
 
 HOSTILE = "</script><script>alert(1)</script>\u202e\x07&\"'<img src=x onerror=alert(2)>"
@@ -20,65 +27,145 @@ HOSTILE = "</script><script>alert(1)</script>\u202e\x07&\"'<img src=x onerror=al
 @pytest.fixture(scope="module")
 def result() -> ScanResult:
     content = "Some text that goes on, and on. " * 9
-    return scan(build("gpt2"), content, tokenizer=byte_tokenizer(), length=64)
+    return scan(build("gpt2"), content, tokenizer=byte_tokenizer(), length=64, windows=2, temperatures=[0.5])
 
 
-def chart_of(page: str) -> dict[str, Any]:
-    match = re.search(r'<script type="application/json" id="spec">(.*?)</script>', page, re.DOTALL)
+def data_of(page: str, name: str = "data") -> dict[str, Any]:
+    match = re.search(rf'<script type="application/octet-stream" id="{name}">([A-Za-z0-9+/=]*)</script>', page)
     assert match
-    return json.loads(match[1])
+    return json.loads(gzip.decompress(base64.b64decode(match[1])))
 
 
 def test_the_page_needs_nothing_from_outside(result: ScanResult) -> None:
-    page = render(result.rows, result.topn, result.run)
-    assert "default-src 'none'" in page
-    assert not re.search(
-        r'<(script|img|iframe)[^>]+src=|<link[^>]+href=|@import|url\("?http', page.split('id="run"')[0]
-    )
+    page = render(result.rows, result.topn, result.run, shown=result.shown)
+    assert not re.search(r"<(script|img|iframe)[^>]+src=|<link|@import|url\(|fetch\(|XMLHttpRequest|eval\(", page)
     assert len(page) < 5_000_000
-    assert len(page) > 500_000  # the chart library is inside
 
 
-def test_hostile_names_stay_text(result: ScanResult) -> None:
+def test_the_policy_names_the_only_script_and_style_by_hash(result: ScanResult) -> None:
+    page = render(result.rows, result.topn, result.run)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy
+    assert policy[1].startswith("default-src 'none'; ")
+    assert "unsafe" not in policy[1]
+    for kind, tag in (("script", '<script type="module">'), ("style", "<style>")):
+        content = page.split(tag)[1].split(f"</{kind}>")[0]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy[1]
+
+
+def test_hostile_names_and_tokens_stay_text(result: ScanResult) -> None:
     run = json.loads(json.dumps(result.run))
     run["model"]["name"] = run["text"]["source"] = HOSTILE
     run["skipped_heads"] = [{"layer": 0, "head": 0, "window": 0, "reason": HOSTILE}]
+    assert result.shown
+    shown = tables.Shown(result.shown.weights, [HOSTILE] * 64, [HOSTILE] * 64)
     clean = render(result.rows, result.topn, result.run)
-    page = render(result.rows, result.topn, run)
+    page = render(result.rows, result.topn, run, shown=shown)
     for tag in ("<script", "</script", "<img"):
         assert page.count(tag) == clean.count(tag)
-    embedded = re.search(r'id="run">(.*?)</script>', page, re.DOTALL)
-    assert embedded
-    assert json.loads(embedded[1])["model"]["name"] == HOSTILE
+    assert data_of(page)["run"]["model"]["name"] == HOSTILE
+    assert data_of(page)["text"]["texts"] == [HOSTILE] * 64
 
 
 def test_the_map_has_every_head_once(result: ScanResult) -> None:
     heads = overview.heads(result.rows, result.topn, result.run)
     assert heads.select("layer", "head").unique().height == heads.height == 15
     line = heads.row(by_predicate=(pl.col("layer") == 1) & (pl.col("head") == 2), named=True)
-    own = result.topn.filter(layer=1, head=2, position=63, n=20)
-    assert line["separability"] == own["separability"].item()
-    assert line["sink_weight"] == result.rows.filter(layer=1, head=2, position=63)["sink_weight"].item()
+    own = result.topn.filter(layer=1, head=2, position=63, n=20, normalizer="own")
+    assert line["separability"] == own["separability"].mean()
+    rows = result.rows.filter(layer=1, head=2, position=63, normalizer="own")
+    assert line["sink_weight"] == rows["sink_weight"].mean()
+    assert line["sink_weight_spread"] == rows["sink_weight"].std()
 
 
-def test_the_chart_carries_the_numbers_of_the_table(result: ScanResult) -> None:
-    chart = chart_of(render(result.rows, result.topn, result.run))
-    tables = [pl.read_csv(values.encode()) for values in chart["datasets"].values()]
-    shown = next(table for table in tables if "participation" in table.columns)
-    expected = result.rows.filter(layer=1, head=2, position=63)["participation"].item()
-    assert shown.filter(layer=1, head=2)["participation"].item() == pytest.approx(expected, rel=1e-4)
+def test_the_page_carries_the_numbers_of_the_tables(result: ScanResult) -> None:
+    data = data_of(render(result.rows, result.topn, result.run, shown=result.shown))
+    head = data["heads"]["layer"].index(1) + 2
+    assert (data["heads"]["layer"][head], data["heads"]["head"][head]) == (1, 2)
+    own = {"layer": 1, "head": 2, "normalizer": "own"}
+    for group, length in enumerate((64, 32)):
+        rows = result.rows.filter(length=length, **own)
+        assert data["groups"][group] == str(length)
+        shown = data["by_group"]["participation"][head * 2 + group]
+        assert shown == pytest.approx(rows["participation"].mean(), rel=1e-3)
+        sizes = data["curves"]["n"]
+        curve = data["curves"]["columns"]["distance"][(head * 2 + group) * len(sizes) :][: len(sizes)]
+        for n, distance in zip(sizes, curve, strict=True):
+            lines = result.topn.filter(length=length, n=n, **own)
+            assert distance == (None if lines.is_empty() else pytest.approx(lines["distance"].mean(), rel=1e-3))
+    assert data["what_if"]["labels"] == ["own", "own:temperature=0.5"]
+    cold = result.rows.filter(layer=1, head=2, length=64, normalizer="own:temperature=0.5")
+    assert data["what_if"]["columns"]["max_weight"][head * 2 + 1] == pytest.approx(cold["max_weight"].mean(), rel=1e-3)
+
+
+def test_the_weights_over_the_text_are_the_heads_largest(result: ScanResult) -> None:
+    assert result.shown
+    text = data_of(render(result.rows, result.topn, result.run, shown=result.shown))["text"]
+    rows = result.rows.filter(window=0, length=64, normalizer="own").sort("layer", "head")
+    for i, (largest, first) in enumerate(rows.select("max_weight", "sink_weight").iter_rows()):
+        assert text["weights"][i][0] == pytest.approx(largest, rel=1e-2)
+        assert text["weights"][i] == sorted(text["weights"][i], reverse=True)
+        assert sum(text["weights"][i]) == pytest.approx(1, abs=0.02)  # all 64 keys of the row
+        assert text["weights"][i][text["keys"][i].index(0)] == pytest.approx(first, rel=1e-2)
+    assert "".join(text["texts"]) == ("Some text that goes on, and on. " * 9)[:64]
+
+
+def test_rows_spread_over_a_window_are_grouped_by_halves() -> None:
+    run = scan(build("gpt2"), "Words and more words. " * 9, tokenizer=byte_tokenizer(), length=64, rows=16)
+    data = data_of(render(run.rows, run.topn, run.run, shown=run.shown))
+    assert data["groups"] == ["36 to 64", "20 to 32", "12 to 16", "8", "4"]
+    second_half = run.rows.filter(layer=2, head=4).filter(pl.col("length") > 32)
+    shown = data["by_group"]["entropy_ratio"][14 * 5]
+    assert shown == pytest.approx(second_half["entropy_ratio"].mean(), rel=1e-3)
+    assert data["rows"]["position"] == [4 * k + 3 for k in range(16)]
 
 
 def test_a_large_model_stays_under_five_megabytes(result: ScanResult) -> None:
-    layers, heads = pl.DataFrame({"layer": range(48)}), pl.DataFrame({"head": range(64)})
-    grid = layers.join(heads, how="cross").cast(pl.Int32)
-    rows, topn = (
-        grid.join(table.filter(layer=0, head=0).drop("layer", "head"), how="cross").select(table.columns)
-        for table in (result.rows, result.topn)
-    )
-    assert len(render(rows, topn, result.run)) < 5_000_000
+    assert result.shown
+    rows, topn = (enlarged(table, 48, 64) for table in (result.rows, result.topn))
+    page = render(rows, topn, result.run, shown=large_shown(result.shown, 48, 64))
+    assert len(data_of(page)["heads"]["layer"]) == 48 * 64
+    assert len(page) < 5_000_000
+
+
+def test_findings_take_the_place_of_the_telling_numbers(result: ScanResult) -> None:
+    findings = made_findings([(0, 0), (1, 2)])
+    assert data_of(render(result.rows, result.topn, result.run))["notes"]
+    data = data_of(render(result.rows, result.topn, result.run, findings=findings))
+    assert data["notes"] == []
+    assert data["findings"] == findings
+
+
+def test_telling_numbers_count_the_heads_that_they_name() -> None:
+    lines = 10
+    columns = {name: [0.5] * lines for name in MEASURES} | {
+        "layer": list(range(lines)),
+        "head": [0] * lines,
+        "sink_weight": [0.95] * 3 + [0.0] * 7,
+        "max_weight": [0.95] * 4 + [0.1] * 6,
+        "participation": [1.0] * 4 + [80.0] * 2 + [10.0] * 4,
+        "jacobian_norm": [0.2] * 10,
+    }
+    notes = telling_numbers(pl.DataFrame(columns), {"settings": {"lengths": [100]}}, 20)
+    named = {note["id"]: [layer for layer, _ in note["heads"]] for note in notes if note["heads"]}
+    assert named == {"first-token": [0, 1, 2], "one-token": [3], "spread-out": [4, 5]}
+    assert "3 of 10 heads" in next(note["title"] for note in notes if note["id"] == "first-token")
+
+
+def test_two_runs_in_one_page(result: ScanResult) -> None:
+    one = data_of(render(result.rows, result.topn, result.run))
+    page = document(one, one | {"run": one["run"] | {"attnscope": "other"}}, {"home": "/"})
+    assert data_of(page, "other")["run"]["attnscope"] == "other"
+    assert data_of(page, "links") == {"home": "/"}
 
 
 def test_an_empty_table_still_gives_a_page(result: ScanResult) -> None:
     page = render(result.rows.clear(), result.topn.clear(), result.run)
-    assert "How it was run" in page
+    assert data_of(page)["heads"] is None
+
+
+def test_every_measure_is_explained_without_its_own_name_alone() -> None:
+    for measure in MEASURES.values():
+        assert measure.sentence.endswith(".")
+        assert len(measure.sentence.split()) > 10

@@ -44,6 +44,14 @@ class RandomTokens:
         """The same ids, whatever the text."""
         return {"input_ids": self.ids}
 
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        """Names for the report."""
+        return [f"t{index}" for index in ids]
+
+    def batch_decode(self, batch: list[list[int]], **options: object) -> list[str]:
+        """Texts for the report."""
+        return [f" t{ids[0]}" for ids in batch]
+
 
 def measure(
     length: int = 1024,

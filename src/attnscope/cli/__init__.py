@@ -22,6 +22,7 @@ from attnscope.cli.bench import bench
 from attnscope.cli.compare import compare, guidelines
 from attnscope.cli.reproduce import reproduce
 from attnscope.cli.scan import scan
+from attnscope.cli.serve import serve
 from attnscope.errors import AttnscopeError
 
 BAD_USAGE, INTERRUPTED = 2, 130
@@ -39,6 +40,7 @@ app.command(audit)
 app.command(reproduce)
 app.command(compare)
 app.command(guidelines)
+app.command(serve)
 
 
 def main() -> None:

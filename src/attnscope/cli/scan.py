@@ -212,7 +212,8 @@ def _resumable(folder: Path) -> Iterator[None]:
 def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
     from attnscope.report import overview
 
-    files = {name: str(folder / name) for name in ("rows.parquet", "topn.parquet", "run.json", "report.html")}
+    names = ("rows.parquet", "topn.parquet", "weights.parquet", "tokens.json", "run.json", "report.html")
+    files = {name: str(folder / name) for name in names}
     heads = [] if result.topn.is_empty() else overview.heads(result.rows, result.topn, result.run).to_dicts()
     answer = {"run": result.run, "files": files, "heads": heads}
     if result.findings is not None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["what-if", "swapped"]
 MODES: tuple[Mode, ...] = ("what-if", "swapped")
-DEFAULT_NORMALIZERS = ("softmax", "ssmax", "entmax15", "sparsemax", "topk:k=64", "sa_softmax")
+DEFAULT_NORMALIZERS = ("softmax", "ssmax", "entmax15", "sparsemax", "topk:k=64", "lipmax")
 
 MEASURED = ("separability", "distance_ratio", "entropy_ratio", "sink_weight", "support", "jacobian_norm")
 SCHEMA = pl.Schema(

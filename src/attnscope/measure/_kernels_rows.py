@@ -23,7 +23,7 @@ COLUMNS = (
     "jacobian_bound",
 )
 _STEPS = 60
-_CONVERGED = 4e-16
+_CONVERGED = 2e-15
 _ROUNDING = 1e-12  # a row sums to one up to rounding; only a real remainder (a sink) counts
 _LN2 = 0.6931471805599453
 _SQRT_HALF_BITS = np.int64(0x3FE6A09E667F3BCD)
@@ -100,8 +100,9 @@ def _largest_eigenvalue(first: float, second: float, rest: float, left_over: flo
             high = lam
         else:
             low = lam
-        newton = lam - 1 / (slope / value - 1 / gap + 1 / (lam - second))
-        following = newton if low < newton < high else (low + high) / 2
+        step = 1 / (slope / value - 1 / gap + 1 / (lam - second))
+        newton = lam - step
+        following = newton if low < newton < high or abs(step) <= _CONVERGED * lam else (low + high) / 2
         change = abs(following - lam)
         lam = following
         if not change > _CONVERGED * lam:

@@ -11,23 +11,14 @@ from typing import Any
 
 import polars as pl
 
+from attnscope.report.measures import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES
 from attnscope.tables import OWN
 
 # A top set of this size is shown where only one can be; the nearest measured size stands in.
 USUAL_N = 20
 
-HEAD_MEASURES = {
-    "separability": "Separability",
-    "top_mass": "Weight of the top set",
-    "distance_ratio": "Distance / expected for a random set",
-    "entropy_ratio": "Entropy / ln length",
-    "max_weight": "Largest weight",
-    "sink_weight": "Weight of the first key",
-    "participation": "Tokens in use (participation)",
-    "jacobian_norm": "Jacobian norm",
-}
-
-_CURVES = (
+# What is drawn against N.
+CURVES = (
     "top_mass",
     "distance",
     "distance_lower",
@@ -44,19 +35,44 @@ _CURVES = (
 )
 
 
+# Lengths that the page tells apart where a run measured many rows: each half as long as the one before.
+_HALVINGS = 6
+
+
 def shown(table: pl.DataFrame, run: dict[str, Any], normalizer: str = OWN) -> pl.DataFrame:
     """The lines of a table that stand for a head."""
+    return by_group(table, run, normalizer).filter(group=0).drop("group")
+
+
+def by_group(table: pl.DataFrame, run: dict[str, Any], normalizer: str = OWN) -> pl.DataFrame:
+    """The lines of one normalizer with a `group`: lines of about the same length belong together, the longest is 0."""
     own = table.filter(normalizer=normalizer)
-    longest = own["position"].max()
-    if run["settings"]["rows"] == "last":
-        return own.filter(position=longest)
-    return own.filter(2 * (pl.col("position") + 1) > longest + 1)  # type: ignore[operator]
+    settings = run["settings"]
+    if settings["rows"] == "last":
+        return own.with_columns(group=pl.col("position").rank("dense", descending=True).cast(pl.Int32) - 1)
+    if len(settings["lengths"]) > 1:  # an encoder, run once for each length
+        return own.with_columns(group=pl.col("length").rank("dense", descending=True).cast(pl.Int32) - 1)
+    place = pl.col("position") + 1
+    halvings = (place.max() / place).log(2).floor().cast(pl.Int32)
+    return own.with_columns(group=halvings.clip(upper_bound=_HALVINGS - 1))
+
+
+def groups(rows: pl.DataFrame, run: dict[str, Any]) -> list[str]:
+    """The lengths of each group in words, the longest first."""
+    spans = by_group(rows, run).group_by("group").agg(low=pl.min("length"), high=pl.max("length")).sort("group")
+    return [
+        f"{high:,}" if low == high or run["settings"]["rows"] == "last" else f"{low:,} to {high:,}"
+        for _, low, high in spans.iter_rows()
+    ]
 
 
 def shown_rows(run: dict[str, Any]) -> str:
-    """The same in words."""
-    length = f"{run['settings']['lengths'][-1]:,}"
-    return f"at length {length}" if run["settings"]["rows"] == "last" else f"in the second half of {length} tokens"
+    """The rows that stand for a head, in words."""
+    settings = run["settings"]
+    length = f"{settings['lengths'][-1]:,}"
+    if settings["rows"] == "last" or len(settings["lengths"]) > 1:
+        return f"at length {length}"
+    return f"in the second half of {length} tokens"
 
 
 def usual_n(topn: pl.DataFrame) -> int:
@@ -70,20 +86,22 @@ def heads(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> pl.Dat
     The spread of a measure, its standard deviation over the windows' means, is in `<measure>_spread`.
     """
     keys = ["layer", "head"]
-    expected = (pl.col("expected_lower") + pl.col("expected_upper")) / 2
-    sets = ["separability", "top_mass", "distance_ratio"]
-    chosen = shown(topn, run).filter(n=usual_n(topn)).with_columns(distance_ratio=pl.col("distance") / expected)
-    by_window = (
-        chosen.group_by(*keys, "window")
-        .agg(pl.col(sets).mean())
-        .join(
-            shown(rows, run).group_by(*keys, "window").agg(pl.col([m for m in HEAD_MEASURES if m not in sets]).mean()),
-            on=[*keys, "window"],
-        )
-    )
-    measures = pl.col(list(HEAD_MEASURES))
+    by_window = head_groups(rows, topn, run, "window").filter(group=0)
+    measures = pl.col(HEAD_MEASURES)
     spread = [measures.std().name.suffix("_spread")] if run["settings"]["windows"] > 1 else []
     return by_window.group_by(keys).agg(measures.mean(), *spread).sort(keys)
+
+
+def head_groups(
+    rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], *more: str, normalizer: str = OWN
+) -> pl.DataFrame:
+    """One line for each head and group of lengths (and whatever else is named), mean over the rows in it."""
+    keys = ["layer", "head", "group", *more]
+    expected = (pl.col("expected_lower") + pl.col("expected_upper")) / 2
+    chosen = by_group(topn, run, normalizer).filter(n=usual_n(topn))
+    sets = chosen.with_columns(distance_ratio=pl.col("distance") / expected).group_by(keys)
+    each = by_group(rows, run, normalizer).group_by(keys).agg(pl.col(ROW_MEASURES).mean())
+    return each.join(sets.agg(pl.col(SET_MEASURES).mean()), on=keys, how="left").sort(keys)
 
 
 def median_of_heads(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], normalizer: str) -> dict[str, Any]:
@@ -101,7 +119,7 @@ def median_of_heads(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any],
 def by_n(topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
     """One line for each layer, head and N, mean over rows and windows."""
     keys = ["layer", "head", "n"]
-    return shown(topn, run).group_by(keys).agg(pl.col(_CURVES).mean()).sort(keys)
+    return shown(topn, run).group_by(keys).agg(pl.col(CURVES).mean()).sort(keys)
 
 
 def median_by_n(topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:

@@ -1,115 +1,96 @@
 """The report: one HTML file with everything inside, readable from disk with no network.
 
-Text from outside (model names, paths) is escaped wherever it goes: as HTML in the page, and in the embedded
-JSON so that nothing in it can close its script element.
+The data is packed JSON in base64, so nothing in it (model names, paths, tokens) can end its element or be taken
+for markup, and the script writes all of it as text. The page's policy allows no request at all, and no script or
+style but the page's own, named by their hashes.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
 import html
 import json
 from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from attnscope.report import overview
+from attnscope.report.data import page_data
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from attnscope.tables import Shown
 
-def render(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> str:
+# In the order in which they use each other.
+_SCRIPTS = (
+    "format.js",
+    "colors.js",
+    "svg.js",
+    "charts.js",
+    "model.js",
+    "hints.js",
+    "map.js",
+    "detail.js",
+    "text.js",
+    "findings.js",
+    "list.js",
+    "compare.js",
+    "claims.js",
+    "main.js",
+)
+
+
+def render(
+    rows: pl.DataFrame,
+    topn: pl.DataFrame,
+    run: dict[str, Any],
+    findings: dict[str, Any] | None = None,
+    shown: Shown | None = None,
+    claims: dict[str, Any] | None = None,
+) -> str:
     """The report of a run as one HTML document."""
-    import vl_convert
+    return document(page_data(rows, topn, run, findings, shown, claims))
 
-    from attnscope.report.charts import overview_chart
 
-    template = Template((resources.files("attnscope.report") / "page.html").read_text("utf-8"))
-    chart = {} if topn.is_empty() else overview_chart(rows, topn, run).to_dict()
-    return template.substitute(
-        title=html.escape(f"attnscope: {run['model']['name']}"),
-        model=html.escape(run["model"]["name"]),
-        facts=_facts(run),
-        skipped=_skipped(run),
-        by_n="" if topn.is_empty() else _table(overview.median_by_n(topn, run), _BY_N),
-        by_length="" if rows.is_empty() else _table(overview.median_by_length(rows, run), _BY_LENGTH),
-        chart=_script_json(chart),
-        run=_script_json(run),
-        library=vl_convert.javascript_bundle(),  # type: ignore[call-arg]  # optional, whatever the stub says
+def document(data: dict[str, Any], other: dict[str, Any] | None = None, links: dict[str, Any] | None = None) -> str:
+    """The page for the data of one run, or of two to compare; `links` lead to other pages of a server."""
+    name = str(data["run"]["model"]["name"])
+    style, script = _asset("page.css"), "\n".join(_asset(f"js/{file}") for file in _SCRIPTS)
+    return Template(_asset("page.html")).substitute(
+        title=html.escape(f"{name}: attention report"),
+        policy=policy(script, style),
+        style=style,
+        script=script,
+        data=packed(data),
+        other="" if other is None else packed(other),
+        links=packed(links or {}),
     )
 
 
-_BY_N = {
-    "n": "N",
-    "top_mass": "weight of the top set",
-    "distance": "distance",
-    "distance_lower": "proved lower",
-    "distance_upper": "proved upper",
-    "distance_bound_printed": "printed bound",
-    "expected_lower": "random set, lower",
-    "expected_upper": "random set, upper",
-    "expected_printed": "random set, printed",
-    "separability": "separability",
-    "separability_q05": "5% of heads below",
-    "separability_q95": "5% of heads above",
-}
-_BY_LENGTH = {
-    "length": "length",
-    "entropy_ratio": "entropy / ln L",
-    "max_weight": "largest weight",
-    "sink_weight": "weight of the first key",
-    "participation": "tokens in use",
-    "jacobian_norm": "Jacobian norm",
-}
-
-
-def _facts(run: dict[str, Any]) -> str:
-    """How it was run, as a definition list."""
-    model, text, settings = run["model"], run["text"], run["settings"]
-    heads = sum(entry["heads"] for entry in model["heads"])
-    facts = {
-        "model": f"{model['name']} ({model['family']}, {len(model['heads'])} layers, {heads} heads)",
-        "revision": model["revision"] or "local",
-        "weights": f"{model['parameters']:,} parameters in {model['dtype']} on {model['device']}",
-        "text": f"{text['source']}, {text['tokens']:,} tokens, SHA-256 {text['sha256'][:16]}",
-        "windows": f"{settings['windows']} of {settings['length']:,} tokens",
-        "lengths": ", ".join(f"{length:,}" for length in settings["lengths"]),
-        "rows": str(settings["rows"]),
-        "vectors": settings["vectors"],
-        "time": f"{run['timings']['scan_seconds']:.1f} s, finished {run['finished']}",
-        "attnscope": run["attnscope"],
-    }
-    return "".join(f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in facts.items())
-
-
-def _skipped(run: dict[str, Any]) -> str:
-    if not run["skipped_heads"]:
-        return ""
-    lines = "".join(
-        f"<li>layer {head['layer']}, head {head['head']}: {html.escape(head['reason'])}</li>"
-        for head in run["skipped_heads"]
+def policy(script: str, style: str, more: str = "") -> str:
+    """A content security policy that lets nothing run or load but this script and this style."""
+    return (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data: blob:; "
+        f"base-uri 'none'; form-action 'none'{more}"
     )
-    return f'<section class="warning"><h2>Heads left out</h2><ul>{lines}</ul></section>'
 
 
-def _table(table: pl.DataFrame, columns: dict[str, str]) -> str:
-    head = "".join(f'<th scope="col">{html.escape(label)}</th>' for label in columns.values())
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_number(value)}</td>" for value in line) + "</tr>"
-        for line in table.select(*columns).iter_rows()
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def packed(value: object) -> str:
+    """JSON, compressed, as letters and digits."""
+    content = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
 
 
-def _number(value: float | int | None) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+def unpacked(text: str) -> Any:
+    """The value of a packed text."""
+    return json.loads(gzip.decompress(base64.b64decode(text)))
 
 
-def _script_json(value: object) -> str:
-    """JSON that is safe inside a script element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _asset(name: str) -> str:
+    return (resources.files("attnscope.report") / "web" / name).read_text("utf-8")
+
+
+def _digest(content: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

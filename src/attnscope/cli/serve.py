@@ -1,0 +1,90 @@
+"""`attnscope serve`: the runs of a folder in the browser."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from attnscope.errors import InputError
+
+
+def serve(
+    folder: Path = Path("runs"),
+    /,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    read_only: Annotated[bool, Parameter(negative="")] = False,
+    open: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Show the runs of a folder in the browser: open any, compare any two, start and cancel scans.
+
+    Only this machine can reach it. With another --host it shows runs and starts none.
+
+    Examples:
+
+        attnscope serve
+
+        attnscope serve my/runs --port 9000 --open
+
+    Parameters
+    ----------
+    folder
+        The folder that holds the runs; new scans go there too. Default: runs, created if it is missing.
+    host
+        The address to listen on.
+    port
+        The port to listen on; 0 takes any free one.
+    read_only
+        Show runs, and let nobody start or cancel a scan.
+    open
+        Open the page in the browser.
+    """
+    import uvicorn
+
+    from attnscope.serve.app import create_app
+    from attnscope.serve.guard import is_loopback
+
+    if folder == Path("runs"):
+        folder.mkdir(exist_ok=True)
+    shut = read_only or not is_loopback(host)
+    app = create_app(folder, host, read_only=shut)
+    listening = _listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{listening.getsockname()[1]}/"
+    print(f"attnscope: {folder} at {address} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    if not is_loopback(host):
+        print(f"attnscope: everyone who can reach {host} can read these runs; scans cannot be started", file=sys.stderr)
+    if open:
+        import webbrowser
+
+        webbrowser.open(address)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3))
+    try:
+        server.run(sockets=[listening])
+    except KeyboardInterrupt:  # uvicorn passes on the signal it has answered
+        pass
+    finally:
+        listening.close()
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket on the address, or one clear error."""
+    if not 0 <= port < 65536:
+        raise InputError(f"--port takes a number from 0 to 65535; received {port}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen()  # whoever reads the address may call at once
+    except OSError as error:
+        listening.close()
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from None
+    return listening

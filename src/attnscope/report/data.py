@@ -1,0 +1,167 @@
+"""The data of the page: everything it shows of a run, as columns of rounded numbers.
+
+A page must stay under 5 MB for any model, so what grows with the number of heads has a budget: shorter lengths lose
+their curves, heads keep fewer rows and weights. The page says so where it happens. The numbers of a column run
+over the heads in the order of `heads`, and for each head over groups of lengths, sizes of the top set, rows or keys.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import polars as pl
+
+from attnscope.report import overview
+from attnscope.report.measures import HEAD_MEASURES, STATES, explained
+from attnscope.report.telling import telling_numbers
+from attnscope.tables import OWN, Shown
+
+DATA_VERSION = 1
+
+# Numbers that a page can hold of each kind; a number takes about three bytes of the file.
+_CURVE_NUMBERS, _ROW_NUMBERS, _WEIGHT_NUMBERS, _WHAT_IF_NUMBERS = 500_000, 250_000, 200_000, 150_000
+_MOST_ROWS, _LEAST_ROWS = 256, 8
+_MOST_WEIGHTS, _LEAST_WEIGHTS = 64, 16
+
+_ROW_COLUMNS = ("participation", "entropy_ratio", "max_weight", "sink_weight", "jacobian_norm", "jacobian_bound")
+_WHAT_IF_COLUMNS = ("separability", "top_mass", "participation", "max_weight", "support", "jacobian_norm")
+
+Columns = dict[str, list[Any]]
+
+
+def page_data(
+    rows: pl.DataFrame,
+    topn: pl.DataFrame,
+    run: dict[str, Any],
+    findings: dict[str, Any] | None = None,
+    shown: Shown | None = None,
+    claims: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What the page shows of one run; without lines in the tables, only how it was run."""
+    data: dict[str, Any] = {"version": DATA_VERSION, "run": run, "findings": findings, "claims": claims, "heads": None}
+    if rows.is_empty() or topn.is_empty():
+        return data
+    n = overview.usual_n(topn)
+    heads = overview.heads(rows, topn, run)
+    order = heads.select("layer", "head")
+    labels = overview.groups(rows, run)
+    return data | {
+        "heads": _columns(heads),
+        "measures": explained(n),
+        "states": STATES,
+        "notes": telling_numbers(heads, run, n) if findings is None else [],
+        "usual_n": n,
+        "shown_rows": overview.shown_rows(run),
+        "groups": labels,
+        "by_group": _by_group(rows, topn, run, order, len(labels)),
+        "curves": _curves(topn, run, order, len(labels)),
+        "rows": _rows(rows, order),
+        "what_if": _what_if(rows, topn, run, order),
+        "text": _text(shown, order),
+        "by_length": _columns(overview.median_by_length(rows, run)),
+        "by_n": _columns(overview.median_by_n(topn, run)),
+    }
+
+
+def _by_group(
+    rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame, groups: int
+) -> dict[str, list[Any]]:
+    """Every measure of every head in every group of lengths."""
+    grid = order.join(pl.DataFrame({"group": range(groups)}, schema={"group": pl.Int32}), how="cross")
+    table = grid.join(overview.head_groups(rows, topn, run), on=["layer", "head", "group"], how="left")
+    return _columns(table.select(HEAD_MEASURES))
+
+
+def _curves(topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame, groups: int) -> dict[str, Any]:
+    """What is drawn against N, for as many groups of lengths as there is room for: the longest first."""
+    sizes = topn["n"].unique().sort()
+    kept = min(groups, max(1, _CURVE_NUMBERS // (order.height * len(sizes) * len(overview.CURVES))))
+    keys = ["layer", "head", "group", "n"]
+    table = (
+        overview.by_group(topn, run).filter(pl.col("group") < kept).group_by(keys).agg(pl.col(overview.CURVES).mean())
+    )
+    grid = order.join(pl.DataFrame({"group": range(kept)}, schema={"group": pl.Int32}), how="cross")
+    grid = grid.join(pl.DataFrame({"n": sizes}), how="cross")
+    columns = _columns(grid.join(table, on=keys, how="left").select(overview.CURVES))
+    return {"n": sizes.to_list(), "groups": kept, "columns": columns}
+
+
+def _rows(rows: pl.DataFrame, order: pl.DataFrame) -> dict[str, Any]:
+    """The rows themselves: all of them, or as many as there is room for, spread evenly."""
+    places = rows.select("window", "position").unique().sort("window", "position")
+    room = _ROW_NUMBERS // (order.height * len(_ROW_COLUMNS))
+    kept = _spread(places, max(_LEAST_ROWS, min(_MOST_ROWS, room)))
+    own = rows.filter(normalizer=OWN)
+    # Inputs of different lengths share positions in an encoder; the longest stands for the row.
+    longest = own.sort("length").unique(["layer", "head", "window", "position"], keep="last")
+    grid = order.join(kept, how="cross").join(longest, on=["layer", "head", "window", "position"], how="left")
+    return {
+        "of": places.height,
+        "window": kept["window"].to_list(),
+        "position": kept["position"].to_list(),
+        "columns": _columns(grid.select("length", *_ROW_COLUMNS)),
+    }
+
+
+def _spread(table: pl.DataFrame, count: int) -> pl.DataFrame:
+    if table.height <= count:
+        return table
+    return table[[(i + 1) * table.height // count - 1 for i in range(count)]]
+
+
+def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame) -> dict[str, Any] | None:
+    """The measures of every head under every normalizer that was tried on its logits."""
+    found = rows["normalizer"].unique().to_list()
+    labels = sorted(found, key=lambda label: (label != OWN, not label.startswith(OWN), label))
+    if len(labels) < 2:
+        return None
+    room = max(2, _WHAT_IF_NUMBERS // (order.height * len(_WHAT_IF_COLUMNS)))
+    tables = [
+        overview.head_groups(rows, topn, run, normalizer=label).filter(group=0).with_columns(label=pl.lit(label))
+        for label in labels[:room]
+    ]
+    grid = order.join(pl.DataFrame({"label": labels[:room]}), how="cross")
+    table = grid.join(pl.concat(tables), on=["layer", "head", "label"], how="left")
+    return {"of": len(labels), "labels": labels[:room], "columns": _columns(table.select(_WHAT_IF_COLUMNS))}
+
+
+def _text(shown: Shown | None, order: pl.DataFrame) -> dict[str, Any] | None:
+    """The tokens of the window, and the largest weights of every head on them."""
+    if shown is None or shown.weights.is_empty():
+        return None
+    room = _WEIGHT_NUMBERS // (2 * order.height)
+    count = max(_LEAST_WEIGHTS, min(_MOST_WEIGHTS, room))
+    keys = ["layer", "head"]
+    lists = (
+        shown.weights.filter(pl.col("key") < len(shown.texts))  # keys of another input have no token here
+        .sort(*keys, "weight", descending=[False, False, True], maintain_order=True)
+        .group_by(keys, maintain_order=True)
+        .agg(pl.col("key").head(count), pl.col("weight").round_sig_figs(3).head(count), pl.col("position").first())
+    )
+    table = order.join(lists, on=keys, how="left")
+    return {
+        "count": count,
+        "tokens": shown.tokens,
+        "texts": shown.texts,
+        "position": table["position"].to_list(),
+        "keys": table["key"].to_list(),
+        "weights": table["weight"].to_list(),
+    }
+
+
+def _columns(table: pl.DataFrame) -> Columns:
+    """Columns as lists: four significant figures, and nothing where a number is missing or infinite."""
+    floats = pl.selectors.float()
+    finite = pl.when(floats.is_finite()).then(floats.round_sig_figs(4)).otherwise(None)
+    return {
+        column.name: [_short(value) for value in column] if column.dtype.is_float() else column.to_list()
+        for column in table.with_columns(finite.name.keep())
+    }
+
+
+def _short(value: float | None) -> float | int | None:
+    """Whole numbers without their decimal point."""
+    if value is None or not math.isfinite(value):
+        return None
+    return int(value) if value.is_integer() and abs(value) < 1e15 else value

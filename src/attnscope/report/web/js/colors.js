@@ -1,0 +1,70 @@
+// Colors that any color vision can tell apart: cividis for amounts, Okabe and Ito's for series, blue to orange for differences.
+
+const CIVIDIS = ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"];
+const DIFFERENCE = ["#b35806", "#e08214", "#fdb863", "#e9e4dc", "#8fbfe0", "#4393c3", "#2166ac"];
+
+const STATE_LOOKS = {
+  "sink-bound": { color: "#9aa0a6", mark: "0" },
+  constant: { color: "#cc79a7", mark: "=" },
+  local: { color: "#56b4e9", mark: "<" },
+  broad: { color: "#d55e00", mark: "~" },
+  selective: { color: "#009e73", mark: "*" },
+};
+
+const THEMES = {
+  light: {
+    page: "#ffffff", ink: "#1b1f24", soft: "#59636e", line: "#dfe3e8", empty: "#eceff2",
+    measured: "#0072b2", proved: "#56b4e9", printed: "#d55e00", printedToo: "#b07500", random: "#009e73", focus: "#d6006c",
+  },
+  dark: {
+    page: "#171b20", ink: "#e8ebee", soft: "#a2acb6", line: "#343c45", empty: "#2a3138",
+    measured: "#56b4e9", proved: "#4c93bd", printed: "#ff8a3d", printedToo: "#e6b422", random: "#35c79f", focus: "#ff6fb5",
+  },
+};
+
+const darkSystem = matchMedia("(prefers-color-scheme: dark)");
+
+function themeName() {
+  return document.documentElement.dataset.theme ?? (darkSystem.matches ? "dark" : "light");
+}
+
+function theme() {
+  return THEMES[themeName()];
+}
+
+function channels(color) {
+  return [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16));
+}
+
+/** The color at `place` from 0 to 1 on a list of stops. */
+function between(stops, place) {
+  const at = Math.min(1, Math.max(0, place)) * (stops.length - 1);
+  const low = Math.min(stops.length - 2, Math.floor(at));
+  const [from, to] = [channels(stops[low]), channels(stops[low + 1])];
+  const mixed = from.map((value, i) => Math.round(value + (to[i] - value) * (at - low)));
+  return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
+}
+
+/** Black or white, whichever reads better on a color. */
+function inkOn(color) {
+  const [red, green, blue] = channels(color);
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000000" : "#ffffff";
+}
+
+/** From a value to a place on a color scale; widely spread positive values are taken by their logarithm. */
+function colorScale(values, measure, stops = CIVIDIS) {
+  const known = values.filter((value) => value !== null);
+  let [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
+  if (measure.fixed) [low, high] = [0, 1];
+  const log = !measure.fixed && low > 0 && high / low > 50;
+  if (low === high) high = low + (Math.abs(low) || 1);
+  const place = (value) => (log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
+  const middle = log ? Math.sqrt(low * high) : (low + high) / 2;
+  return { low, middle, high, color: (value) => (value === null ? null : between(stops, place(value))), stops };
+}
+
+function differenceScale(values) {
+  const most = Math.max(...values.filter((value) => value !== null).map(Math.abs), 1e-9);
+  const color = (value) => (value === null ? null : between(DIFFERENCE, (value / most + 1) / 2));
+  return { low: -most, middle: 0, high: most, color, stops: DIFFERENCE };
+}

@@ -1,0 +1,269 @@
+// The panel of a head: its numbers in words, its curves, its rows; two of them side by side while comparing.
+
+const WHAT_IF = ["separability", "top_mass", "participation", "max_weight", "support", "jacobian_norm"];
+
+function drawDetail() {
+  const panel = byId("panel");
+  const shown = subjects();
+  panel.replaceChildren();
+  if (!shown.length) {
+    panel.append(element("p", { class: "soft" }, "This head is not in the run: it was left out, or the models differ."));
+    return;
+  }
+  panel.classList.toggle("two", shown.length > 1);
+  if (view.compare === "heads" && shown.length < 2) {
+    panel.append(element("p", { class: "told" }, `Comparing with ${shown[0].run.title(shown[0].i)}: now choose the second head on the map.`));
+  }
+  const limits = sharedLimits(shown);
+  if (shown.length > 1) panel.append(differences(shown));
+  panel.append(element("div", { class: "subjects" }, shown.map((subject) => subjectPanel(subject, limits))));
+  // Start each text where the head looks most.
+  for (const most of panel.querySelectorAll(".tokens .most")) most.parentElement.scrollTop = most.offsetTop - 60;
+}
+
+function subjectTitle({ run, i, group }) {
+  const name = run.title(i);
+  const start = `${name[0].toUpperCase()}${name.slice(1)}`;
+  if (view.compare === "runs") return `${"AB"[runs.indexOf(run)]}: ${start}`;
+  return view.compare === "lengths" ? `${start}, length ${run.groups[group]}` : start;
+}
+
+function subjectPanel(subject, limits) {
+  const { run, i } = subject;
+  const judgment = run.judgment(i);
+  const made = element(
+    "article", { class: "subject" },
+    element("h3", {}, subjectTitle(subject), judgment ? stateBadge(judgment.state) : null),
+    element("p", { class: "in-words" }, inWords(subject)),
+    judgment ? judgmentWords(run, judgment) : null,
+    mentions(run, i),
+    textPanel(run, i),
+    element("div", { class: "charts" }, [
+      separabilityFigure(subject), spreadFigure(subject), distanceFigure(subject, limits),
+      alongFigure(subject, "participation", limits), alongFigure(subject, "jacobian_norm", limits), whatIfTable(run, i),
+    ]),
+    numbersTable(subject),
+    rowsTable(run, i),
+  );
+  return made;
+}
+
+/** The head in two sentences. */
+function inWords({ run, i, group }) {
+  const value = (name) => run.value(name, i, group);
+  const length = run.groups[group];
+  const rank = run.rank("participation", i, group);
+  const others = (part) => (part > 0.995 ? "all other heads" : `${share(part)} of the heads`);
+  const than = rank >= 0.5 ? `more than ${others(rank)}` : `fewer than ${others(1 - rank)}`;
+  const first = value("sink_weight");
+  return `Averages about ${number(value("participation"))} tokens at length ${length}, ${than}. Its largest weight is `
+    + `${share(value("max_weight"))}; the first token gets ${share(first)}. `
+    + `${value("separability") === null ? "" : `Of its top ${run.data.usual_n} tokens, ${share(value("separability"))} stay apart from the rest.`}`;
+}
+
+const EVIDENCE = {
+  error_first_key: "first token only",
+  error_mean_output: "its mean output",
+  error_local: "first token and last 8",
+  error_top_5_percent: "top 5% of the tokens",
+};
+
+/** Why a head has its state: the error of each simpler rule. */
+function judgmentWords(run, judgment) {
+  const evidence = judgment.evidence ?? {};
+  const parts = Object.entries(EVIDENCE).filter(([key]) => evidence[key] !== undefined && evidence[key] !== null);
+  const errors = parts.map(([key, words]) => {
+    const bar = element("span", { class: "bar" });
+    const fill = element("span", {});
+    fill.style.width = `${Math.min(100, 100 * evidence[key])}%`;
+    bar.append(fill);
+    return element("tr", {}, element("th", { scope: "row" }, words), element("td", {}, bar), element("td", {}, share(evidence[key])));
+  });
+  const sure = judgment.state_share === undefined ? "" : ` It gets this label in ${share(judgment.state_share)} of the windows.`;
+  return element(
+    "div", { class: "judgment" },
+    element("p", {}, `${run.data.states[judgment.state] ?? ""}${sure}`),
+    errors.length
+      ? element("table", { class: "errors" },
+        element("caption", {}, term("Error if a simpler rule replaced its weights", "How far the head's output moves, relative to its length, when its weights are replaced by the rule. The smaller, the better the rule describes the head.")),
+        element("tbody", {}, errors))
+      : null,
+  );
+}
+
+/** The findings that name this head. */
+function mentions(run, i) {
+  const about = run.findings.filter((finding) => (finding.heads ?? []).some(([layer, head]) => layer === run.layer(i) && head === run.head(i)));
+  if (!about.length) return null;
+  return element("ul", { class: "mentions" }, about.map((finding) => element("li", {}, element("strong", {}, visible(finding.title)), ` ${visible(finding.advice ?? finding.sentence)}`)));
+}
+
+function hasCurves({ run, group }) {
+  return group < run.data.curves.groups;
+}
+
+/** Axes that the subjects share, so that two curves can be compared by eye. */
+function sharedLimits(shown) {
+  const limits = {};
+  if (shown.length < 2) return limits;
+  for (const name of ["participation", "jacobian_norm"]) {
+    const values = shown.flatMap(({ run, i }) => run.rows(i).flatMap((row) => [row[name], name === "jacobian_norm" ? row.jacobian_bound : null]));
+    limits[name] = extent(values, false);
+  }
+  const distances = shown.filter(hasCurves).flatMap(({ run, i, group }) => ["distance", "distance_lower", "distance_bound_printed", "expected_lower", "expected_printed", "distance_upper"].flatMap((name) => run.curve(name, i, group).map((point) => point.y)));
+  limits.distance = extent(distances, true);
+  return limits;
+}
+
+function chartFigure(subject, title, name, spec, note) {
+  const where = `${subject.run.title(subject.i)}, length ${subject.run.groups[subject.group]}`;
+  const description = `${title}, ${where}. ${spec.lines.map((line) => ends(line, spec)).join(" ")}`;
+  return figure({
+    title, note, name: `${name}-layer${subject.run.layer(subject.i)}-head${subject.run.head(subject.i)}`,
+    draw: (colors) => chart({ ...spec, description, ...recolored(spec, colors) }, colors), numbers: () => chartNumbers(spec),
+  });
+}
+
+function ends(line, { x, y }) {
+  if (!line.points.length) return "";
+  const [first, last] = [line.points[0], line.points.at(-1)];
+  const told = (point) => `${(y.format ?? number)(point.y)} at ${(x.format ?? number)(point.x)}`;
+  return `${line.name}: ${told(first)}, ${told(last)}.`;
+}
+
+/** Series name their color by its role, so that a saved picture can be light on a dark page. */
+function recolored(spec, colors) {
+  const paint = (series) => series.map((one) => ({ ...one, color: colors[one.role] ?? one.color }));
+  return { bands: paint(spec.bands ?? []), lines: paint(spec.lines ?? []), dots: paint(spec.dots ?? []) };
+}
+
+const N_AXIS = { title: "N, how many of its top tokens are taken", log: true, format: (value) => number(value) };
+
+function separabilityFigure(subject) {
+  const { run, i, group } = subject;
+  if (!hasCurves(subject)) return noCurves("Separability");
+  const lines = [
+    { name: "measured", role: "measured", points: run.curve("separability", i, group) },
+    { name: "printed upper bound", role: "printed", dash: "5 3", bare: true, points: run.curve("separability_upper_printed", i, group) },
+    { name: "printed lower bound", role: "printedToo", dash: "2 3", bare: true, points: run.curve("separability_lower_printed", i, group) },
+  ];
+  const evidence = run.judgment(i)?.evidence ?? {};
+  const n = run.data.usual_n;
+  const dots = [["null_uniform", "equal weights"], ["null_random", "random tokens"], ["separability_without_sink", "without the first token"]]
+    .filter(([key]) => evidence[key] !== undefined && evidence[key] !== null)
+    .map(([key, name], k) => ({ name, role: ["random", "printedToo", "soft"][k], points: [{ x: n, y: evidence[key] }] }));
+  return chartFigure(subject, "Separability", "separability", {
+    x: { ...N_AXIS, values: run.data.curves.n }, y: { range: [0, 1], format: share },
+    bands: [{ name: "proved range", role: "proved", points: run.band("separability_lower", "separability_upper", i, group) }], lines, dots,
+  }, "How many of its top tokens stay apart from the rest. The band is what mathematics allows; dashed: the paper's bounds as printed.");
+}
+
+function distanceFigure(subject, limits) {
+  const { run, i, group } = subject;
+  if (!hasCurves(subject)) return noCurves("Distance");
+  return chartFigure(subject, "Distance to the rest", "distance", {
+    x: { ...N_AXIS, values: run.data.curves.n }, y: { log: true, range: limits.distance },
+    bands: [
+      { name: "proved range", role: "proved", points: run.band("distance_lower", "distance_upper", i, group) },
+      { name: "random tokens", role: "random", points: run.band("expected_lower", "expected_upper", i, group) },
+    ],
+    lines: [
+      { name: "measured", role: "measured", points: run.curve("distance", i, group) },
+      { name: "printed bound", role: "printed", dash: "5 3", bare: true, points: run.curve("distance_bound_printed", i, group) },
+      { name: "random, as printed", role: "printedToo", dash: "2 3", bare: true, points: run.curve("expected_printed", i, group) },
+    ],
+  }, "Summed distance of all other tokens to the weighted sum of the top N. Green: what as many tokens chosen at random would give.");
+}
+
+function spreadFigure(subject) {
+  const { run, i, group } = subject;
+  if (!hasCurves(subject)) return noCurves("Spread");
+  return chartFigure(subject, "Spread of the weight", "spread", {
+    x: { ...N_AXIS, values: run.data.curves.n }, y: { range: [0, 1], format: share },
+    lines: [{ name: "weight of the top N", role: "measured", points: run.curve("top_mass", i, group) }],
+  }, "The share of the weight on its top tokens. A steep rise to 100%: few tokens matter. A slow one: the weight is spread thin.");
+}
+
+function noCurves(title) {
+  return element("figure", {}, element("figcaption", {}, title), element("p", { class: "soft" }, "The report of a model this large holds these curves for the longest length only."));
+}
+
+/** A measure of every row against its length; the sensitivity with its bound. */
+function alongFigure(subject, name, limits) {
+  const { run, i } = subject;
+  const rows = run.rows(i);
+  const windows = [...new Set(rows.map((row) => row.window))];
+  const points = (column, chosen) => chosen.map((row) => ({ x: row.length, y: row[column] })).sort((a, b) => a.x - b.x);
+  const many = new Set(rows.map((row) => row.length)).size > 12;
+  const roles = ["measured", "printed", "random", "printedToo"];
+  const series = windows.slice(0, 4).map((window, k) => ({
+    name: windows.length > 1 ? `window ${window + 1}` : "measured", role: roles[k],
+    points: points(name, rows.filter((row) => row.window === window)),
+  }));
+  const lines = many ? [] : series;
+  if (name === "jacobian_norm") lines.push({ name: "upper bound", role: "soft", dash: "5 3", bare: true, points: points("jacobian_bound", rows.filter((row) => row.window === windows[0])) });
+  const thinned = run.data.rows.of > run.data.rows.window.length ? ` ${run.data.rows.window.length} of ${run.data.rows.of} rows are in this report.` : "";
+  const words = name === "participation"
+    ? ["Tokens in use, as the text grows", "Each point is one row: how many tokens the head averages, against how many it sees."]
+    : ["Gradient: sensitivity, as the text grows", "How strongly the weights react to their scores. At most 0.5; near 0 no gradient gets through."];
+  return chartFigure(subject, words[0], name.replace("_", "-"), {
+    x: { title: "length: how many tokens the row sees", log: !many }, y: { range: limits[name] }, lines, dots: many ? series : [],
+  }, words[1] + thinned);
+}
+
+function whatIfTable(run, i) {
+  const tried = run.data.what_if;
+  if (!tried) return null;
+  const lines = tried.labels.map((name, k) => [name, ...WHAT_IF.map((column) => tried.columns[column][i * tried.labels.length + k])]);
+  const body = lines.map(([name, ...values]) => element("tr", {}, element("th", { scope: "row" }, name === "own" ? "as it is" : visible(name)), values.map((value, k) => element("td", {}, written(run.data.measures[WHAT_IF[k]], value)))));
+  const saving = element("button", { type: "button", class: "save", "aria-label": "Save what if as CSV", onclick: () => save(`what-if-layer${run.layer(i)}-head${run.head(i)}.csv`, csv(["normalizer", ...WHAT_IF], lines), "text/csv") }, "CSV");
+  return element(
+    "figure", { class: "what-if" },
+    element("figcaption", {}, element("span", { class: "figure-title" }, "What if: other normalizers on the same scores"), saving),
+    element("p", { class: "figure-note" }, "A normalizer turns the head's scores into weights; softmax is the usual one. The model was not run anew."),
+    element("div", { class: "scroll" }, element("table", {},
+      element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "normalizer"), WHAT_IF.map((column) => element("th", { scope: "col" }, measureTerm(column))))),
+      element("tbody", {}, body))),
+  );
+}
+
+/** All numbers of a head with the place they have among the heads. */
+function numbersTable({ run, i, group }) {
+  const lines = Object.entries(run.data.measures).map(([name, measure]) => {
+    const spread = group === 0 ? run.data.heads[`${name}_spread`]?.[i] : undefined;
+    const rank = run.rank(name, i, group);
+    return element("tr", {}, element("th", { scope: "row" }, measureTerm(name)), element("td", {}, written(measure, run.value(name, i, group)), spread === undefined || spread === null ? "" : element("span", { class: "soft" }, ` ± ${written(measure, spread)}`)), element("td", { class: "soft" }, `above ${share(rank)} of heads`));
+  });
+  const caption = `All its numbers at length ${run.groups[group]}${run.data.run.settings.windows > 1 ? ", ± spread over windows" : ""}`;
+  return element("details", {}, element("summary", {}, caption), element("table", {}, element("tbody", {}, lines)));
+}
+
+function rowsTable(run, i) {
+  const rows = run.rows(i);
+  const columns = Object.keys(rows[0] ?? {});
+  const holder = element("details", {}, element("summary", {}, `Its ${plural(rows.length, "row")}`));
+  // Long tables are made when they are asked for.
+  holder.addEventListener("toggle", () => {
+    if (!holder.open || holder.querySelector("table")) return;
+    const saving = element("button", { type: "button", class: "save", onclick: () => save(`rows-layer${run.layer(i)}-head${run.head(i)}.csv`, csv(columns, rows.map((row) => columns.map((name) => row[name]))), "text/csv") }, "CSV");
+    const named = (name) => run.data.measures[name] ? measureTerm(name) : name.replace("_", " ");
+    holder.append(saving, element("div", { class: "scroll tall" }, element("table", {},
+      element("thead", {}, element("tr", {}, columns.map((name) => element("th", { scope: "col" }, named(name))))),
+      element("tbody", {}, rows.map((row) => element("tr", {}, columns.map((name) => element("td", {}, number(row[name])))))))));
+  });
+  return holder;
+}
+
+/** The numbers of two subjects and the difference between them. */
+function differences([one, other]) {
+  const names = Object.keys(one.run.data.measures);
+  const lines = names.map((name) => {
+    const measure = one.run.data.measures[name];
+    const [a, b] = [one, other].map(({ run, i, group }) => run.value(name, i, group));
+    const by = a === null || b === null ? null : b - a;
+    return element("tr", {}, element("th", { scope: "row" }, measureTerm(name)), element("td", {}, written(measure, a)), element("td", {}, written(measure, b)), element("td", { class: "soft" }, by === null ? "–" : `${by > 0 ? "+" : by < 0 ? "−" : ""}${measure.style === "share" ? `${number(Math.abs(100 * by))} points` : number(Math.abs(by))}`));
+  });
+  return element("div", { class: "scroll" }, element("table", { class: "differences" },
+    element("thead", {}, element("tr", {}, element("th", {}), element("th", { scope: "col" }, subjectTitle(one)), element("th", { scope: "col" }, subjectTitle(other)), element("th", { scope: "col" }, "difference"))),
+    element("tbody", {}, lines)));
+}

@@ -1,0 +1,65 @@
+// Numbers and texts as people read them. All text from outside goes through `visible` and is set as text, never as markup.
+
+/** Three significant figures, no exponent for everyday sizes. */
+function number(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size >= 1e6) return value.toExponential(2);
+  if (size >= 100) return Math.round(value).toLocaleString("en-US");
+  if (size !== 0 && size < 0.001) return value.toExponential(1);
+  return String(Number(value.toPrecision(3)));
+}
+
+function share(value) {
+  if (value === null || value === undefined) return "–";
+  const percent = 100 * value;
+  if (percent !== 0 && percent < 0.1) return "<0.1%";
+  return `${percent >= 10 || percent === 0 ? Math.round(percent) : percent.toFixed(1)}%`;
+}
+
+/** A value of a measure, as its kind is written. */
+function written(measure, value) {
+  return measure && measure.style === "share" ? share(value) : number(value);
+}
+
+function plural(count, noun) {
+  return `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+const HIDDEN =
+  /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u2028-\u202f\u205f-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\u{e0000}-\u{e0fff}]|\p{Cs}/gu;
+
+/** Text with every character that cannot be seen, or that reorders its neighbors, written out. */
+function visible(text) {
+  return String(text)
+    .replaceAll("\r\n", "⏎").replaceAll("\n", "⏎").replaceAll("\t", "⇥")
+    .replace(HIDDEN, (found) => `\\u${found.codePointAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** An element with attributes and children; strings become text nodes. */
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (value === true) made.setAttribute(key, "");
+    else made.setAttribute(key, value);
+  }
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ""));
+  return made;
+}
+
+function byId(id) {
+  return document.getElementById(id);
+}
+
+/** Comma-separated values; cells that could be read as formulas or hold separators are quoted. */
+function csv(header, lines) {
+  const cell = (value) => {
+    if (value === null || value === undefined) return "";
+    const text = String(value);
+    const safe = typeof value === "string" && /^[=+\-@]/.test(text) ? `'${text}` : text;
+    return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  return [header, ...lines].map((line) => line.map(cell).join(",")).join("\n") + "\n";
+}

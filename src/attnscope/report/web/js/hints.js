@@ -1,0 +1,52 @@
+// Explanations: one plain sentence for each word, on hover and on focus.
+
+function showHint(target, text) {
+  const hint = byId("hint");
+  hint.textContent = text;
+  hint.hidden = false;
+  const box = target.getBoundingClientRect();
+  const width = Math.min(340, document.documentElement.clientWidth - 16);
+  hint.style.maxWidth = `${width}px`;
+  const left = Math.min(Math.max(8, box.left), document.documentElement.clientWidth - hint.offsetWidth - 8);
+  const below = box.bottom + 8 + hint.offsetHeight < innerHeight;
+  hint.style.left = `${left + scrollX}px`;
+  hint.style.top = `${(below ? box.bottom + 6 : box.top - hint.offsetHeight - 6) + scrollY}px`;
+}
+
+function hideHint() {
+  byId("hint").hidden = true;
+}
+
+/** Show a hint for an element while it is pointed at or focused. */
+function hinted(made, text) {
+  const tell = () => showHint(made, typeof text === "function" ? text() : text);
+  made.addEventListener("pointerenter", tell);
+  made.addEventListener("focus", tell);
+  made.addEventListener("pointerleave", hideHint);
+  made.addEventListener("blur", hideHint);
+  return made;
+}
+
+/** A word with its explanation. */
+function term(text, explanation) {
+  if (!explanation) return element("span", {}, text);
+  return hinted(element("span", { class: "term", tabindex: "0", "aria-description": explanation }, text), explanation);
+}
+
+function measureTerm(name) {
+  const measure = runs[0].data.measures[name];
+  return term(measure.label, measure.sentence);
+}
+
+function stateBadge(state) {
+  const look = STATE_LOOKS[state];
+  const badge = element("span", { class: "badge", tabindex: "0", "aria-description": runs[0].data.states[state] });
+  badge.style.background = look.color;
+  badge.style.color = inkOn(look.color);
+  badge.append(`${look.mark} ${state}`);
+  return hinted(badge, runs[0].data.states[state]);
+}
+
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape") hideHint();
+});

@@ -1,0 +1,136 @@
+// A run as the page uses it, and what is being looked at.
+
+async function unpack(packed) {
+  const bytes = Uint8Array.from(atob(packed.trim()), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+class Run {
+  constructor(data) {
+    this.data = data;
+    this.name = visible(data.run.model.name);
+    const heads = data.heads ?? { layer: [], head: [] };
+    this.count = heads.layer.length;
+    this.places = new Map(heads.layer.map((layer, i) => [`${layer}.${heads.head[i]}`, i]));
+    this.layers = [...new Set(heads.layer)];
+    this.width = Math.max(0, ...heads.head.map((head) => head + 1));
+    this.groups = data.groups ?? [];
+    this.findings = data.findings?.findings ?? data.notes ?? [];
+    this.judged = new Map((data.findings?.heads ?? []).map((entry) => [`${entry.layer}.${entry.head}`, entry]));
+  }
+
+  index(layer, head) {
+    return this.places.get(`${layer}.${head}`);
+  }
+
+  layer(i) {
+    return this.data.heads.layer[i];
+  }
+
+  head(i) {
+    return this.data.heads.head[i];
+  }
+
+  title(i) {
+    return `layer ${this.layer(i)}, head ${this.head(i)}`;
+  }
+
+  value(measure, i, group = 0) {
+    return this.data.by_group[measure][i * this.groups.length + group];
+  }
+
+  values(measure, group = 0) {
+    return Array.from({ length: this.count }, (_, i) => this.value(measure, i, group));
+  }
+
+  /** The diagnosis of a head, if there is one. */
+  judgment(i) {
+    return this.judged.get(`${this.layer(i)}.${this.head(i)}`);
+  }
+
+  state(i) {
+    return this.judgment(i)?.state;
+  }
+
+  /** A column against N, as points. */
+  curve(column, i, group) {
+    const { n, groups, columns } = this.data.curves;
+    const start = (i * groups + group) * n.length;
+    return n.map((size, k) => ({ x: size, y: columns[column][start + k] })).filter((point) => point.y !== null);
+  }
+
+  band(low, high, i, group) {
+    const upper = new Map(this.curve(high, i, group).map((point) => [point.x, point.y]));
+    return this.curve(low, i, group).filter((point) => upper.has(point.x)).map((point) => ({ x: point.x, low: point.y, high: upper.get(point.x) }));
+  }
+
+  /** The measured rows of a head, each with its window and position. */
+  rows(i) {
+    const { window, position, columns } = this.data.rows;
+    const names = Object.keys(columns);
+    return window
+      .map((number, k) => {
+        const values = names.map((name) => [name, columns[name][i * window.length + k]]);
+        return { window: number, position: position[k], ...Object.fromEntries(values) };
+      })
+      .filter((row) => row.length !== null);
+  }
+
+  /** The share of heads with a smaller value. */
+  rank(measure, i, group) {
+    const own = this.value(measure, i, group);
+    const known = this.values(measure, group).filter((value) => value !== null);
+    return known.filter((value) => value < own).length / Math.max(1, known.length - 1);
+  }
+}
+
+const runs = [];
+
+const view = {
+  measure: "participation",
+  group: 0,
+  secondGroup: 1,
+  selected: null, // { layer, head }
+  compare: "none", // none, heads, lengths, runs
+  pinned: null,
+  sorted: false,
+  marked: null, // the heads of a finding
+  filter: { measure: "participation", side: "least", limit: null, state: "" },
+  order: { by: "place", down: false },
+};
+
+/** The runs on the map: two while they are compared. */
+function mappedRuns() {
+  return view.compare === "runs" ? runs : runs.slice(0, 1);
+}
+
+/** What the panel shows: one head, or two things side by side. */
+function subjects() {
+  const { selected, pinned } = view;
+  if (!selected) return [];
+  const subject = (run, place, group) => {
+    const i = run.index(place.layer, place.head);
+    return i === undefined ? null : { run, i, group: Math.min(group, run.groups.length - 1) };
+  };
+  const found = {
+    none: () => [subject(runs[0], selected, view.group)],
+    heads: () => [subject(runs[0], pinned, view.group), samePlace(selected, pinned) ? null : subject(runs[0], selected, view.group)],
+    lengths: () => [subject(runs[0], selected, view.group), subject(runs[0], selected, view.secondGroup)],
+    runs: () => runs.map((run) => subject(run, selected, view.group)),
+  }[view.compare]();
+  return found.filter((one) => one !== null);
+}
+
+function samePlace(one, other) {
+  return one?.layer === other?.layer && one?.head === other?.head;
+}
+
+/** Whether a head passes the filter and belongs to the finding that is marked. */
+function passes(run, i) {
+  const { measure, side, limit, state } = view.filter;
+  const value = run.value(measure, i, view.group);
+  if (limit !== null && (value === null || (side === "least" ? value < limit : value > limit))) return false;
+  if (state && run.state(i) !== state) return false;
+  return !view.marked || view.marked.has(`${run.layer(i)}.${run.head(i)}`);
+}

@@ -1,0 +1,156 @@
+"""The pages and the requests of the server."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from attnscope.errors import AttnscopeError, OutputError
+from attnscope.report.page import document, policy
+from attnscope.serve.guard import Guard, limited_body, own_page
+from attnscope.serve.jobs import Jobs, wanted
+from attnscope.serve.library import Library
+
+
+def create_app(root: Path, host: str = "127.0.0.1", *, read_only: bool = False) -> Starlette:
+    """The server over a folder of runs."""
+    server = _Server(Library(root), read_only)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await server.jobs.close()
+
+    routes = [
+        Route("/", server.index),
+        Route("/run/{name}", server.run),
+        Route("/run/{name}/{file}", server.file),
+        Route("/compare", server.compare),
+        Route("/api/runs", server.runs),
+        Route("/api/scans", server.start, methods=["POST"]),
+        Route("/api/scans/{name}", server.scan),
+        Route("/api/scans/{name}/{act}", server.act, methods=["POST"]),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, host=host)])
+
+
+class _Server:
+    def __init__(self, library: Library, read_only: bool) -> None:
+        self.library, self.read_only = library, read_only
+        self.jobs = Jobs(library.root)
+        self.token = secrets.token_urlsafe(24)
+
+    async def index(self, request: Request) -> Response:
+        return HTMLResponse(_index_page())
+
+    async def runs(self, request: Request) -> Response:
+        entries = await run_in_threadpool(self.library.entries)
+        running = self.jobs.running
+        busy = running.name if running else None
+        return JSONResponse(
+            {
+                "folder": str(self.library.root),
+                "runs": [asdict(entry) for entry in entries if entry.name != busy],
+                "resumable": [entry.name for entry in entries if self.library.request(entry.name) is not None],
+                "running": running.as_json() if running else None,
+                "read_only": self.read_only,
+                "token": None if self.read_only else self.token,
+            }
+        )
+
+    async def run(self, request: Request) -> Response:
+        return await self._page(request.path_params["name"])
+
+    async def compare(self, request: Request) -> Response:
+        one, other = request.query_params.get("a"), request.query_params.get("b")
+        if not one or not other:
+            return PlainTextResponse("Name two runs: /compare?a=NAME&b=NAME\n", 400)
+        return await self._page(one, other)
+
+    async def _page(self, *names: str) -> Response:
+        try:
+            data = [await run_in_threadpool(self.library.data, name) for name in names]
+        except OutputError as error:
+            return PlainTextResponse(f"{error}\n", 404)
+        other = data[1] if len(data) > 1 else None
+        return HTMLResponse(await run_in_threadpool(document, data[0], other, {"home": "/"}))
+
+    async def file(self, request: Request) -> Response:
+        name, file = request.path_params["name"], request.path_params["file"]
+        try:
+            path = self.library.file(name, file)
+        except OutputError as error:
+            return PlainTextResponse(f"{error}\n", 404)
+        headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(f'{name}-{file}')}"}
+        return FileResponse(path, headers=headers)
+
+    async def start(self, request: Request) -> Response:
+        async def work(form: dict[str, Any]) -> Response:
+            job = await self.jobs.start(wanted(form))
+            return JSONResponse(job.as_json(), 202)
+
+        return await self._changing(request, work)
+
+    async def act(self, request: Request) -> Response:
+        name, act = request.path_params["name"], request.path_params["act"]
+
+        async def work(_: dict[str, Any]) -> Response:
+            if act == "cancel":
+                return JSONResponse((await self.jobs.cancel(name)).as_json())
+            if act == "resume":
+                return JSONResponse((await self.jobs.resume(name, self.library.folder(name))).as_json(), 202)
+            return JSONResponse({"error": f"cannot {act} a scan"}, 404)
+
+        return await self._changing(request, work)
+
+    async def scan(self, request: Request) -> Response:
+        job = self.jobs.by_name.get(request.path_params["name"])
+        return JSONResponse(job.as_json()) if job else JSONResponse({"error": "no such scan was started here"}, 404)
+
+    async def _changing(self, request: Request, work: Callable[[dict[str, Any]], Awaitable[Response]]) -> Response:
+        """Do what a request asks for, if it comes from this server's page and is no larger than it may be."""
+        if self.read_only:
+            return JSONResponse({"error": "this server only shows runs"}, 403)
+        if not own_page(request.headers, self.token):
+            return JSONResponse({"error": "the request does not come from this server's page; reload it"}, 403)
+        body = await limited_body(request)
+        if body is None:
+            return JSONResponse({"error": "the text is too large for the form; save it and give its path"}, 413)
+        try:
+            form = json.loads(body or b"{}")
+            if not isinstance(form, dict):
+                raise ValueError
+        except ValueError:
+            return JSONResponse({"error": "the request is not a JSON object"}, 400)
+        try:
+            return await work(form)
+        except AttnscopeError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        except OSError as error:
+            return JSONResponse({"error": f"cannot write to the folder: {error.strerror}"}, 500)
+
+
+@lru_cache
+def _index_page() -> str:
+    report, own = resources.files("attnscope.report") / "web", resources.files("attnscope.serve") / "web"
+    style = (report / "page.css").read_text("utf-8") + (own / "index.css").read_text("utf-8")
+    script = (report / "js" / "format.js").read_text("utf-8") + (own / "index.js").read_text("utf-8")
+    template = Template((own / "index.html").read_text("utf-8"))
+    allowed = policy(script, style, "; connect-src 'self'")
+    return template.substitute(policy=allowed, style=style, script=script)

@@ -1,0 +1,190 @@
+"""Scans started from the page: one at a time, each a process that can be stopped at any moment.
+
+A stopped scan keeps the windows it has finished, as after any interruption, and can go on later; one that has
+finished none leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from attnscope import tables
+from attnscope.errors import InputError
+from attnscope.serve.library import REQUEST
+
+_GRACE = 5.0  # seconds a process has to end before it is killed
+_NAME = re.compile(r"[^\w.-]+")
+
+
+@dataclass
+class Job:
+    """A scan and how far it has come."""
+
+    name: str
+    state: Literal["running", "finished", "cancelled", "failed"] = "running"
+    done: int = 0
+    total: int = 0
+    words: str = "loading the model"
+    error: str = ""
+    process: asyncio.subprocess.Process | None = field(default=None, repr=False)
+    watch: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """What the page shows."""
+        return {key: value for key, value in self.__dict__.items() if key not in ("process", "watch")}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A scan as the form asks for it, checked."""
+
+    model: str | None
+    text: str | None
+    pasted: str | None
+    length: int | None
+    lengths: list[int] | None
+    rows: str
+    windows: int
+    normalizers: list[str]
+    source: str
+
+
+def wanted(form: dict[str, Any]) -> Wanted:
+    """Check the fields of the form; the scan itself checks what they mean."""
+
+    def text(key: str) -> str | None:
+        value = form.get(key)
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{key} takes text; received {value!r}")
+        return value.strip() or None if value is not None else None
+
+    def numbers(key: str) -> list[int]:
+        value = text(key) or ""
+        try:
+            return [int(part) for part in value.split(",") if part.strip()]
+        except ValueError:
+            raise InputError(f"{key} takes whole numbers separated by commas; received {value!r}") from None
+
+    pasted = form.get("pasted") if isinstance(form.get("pasted"), str) and str(form["pasted"]).strip() else None
+    path = text("text")
+    if pasted and path:
+        raise InputError("give a text file or pasted text, not both")
+    length, windows = numbers("length"), numbers("windows")
+    return Wanted(
+        text("model"),
+        path,
+        pasted,
+        length[0] if length else None,
+        numbers("lengths") or None,
+        text("rows") or "last",
+        windows[0] if windows else 1,
+        [part for part in (text("normalizers") or "").split(",") if part],
+        "pasted text" if pasted else path or "sample",
+    )
+
+
+class Jobs:
+    """The scans of this server."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.by_name: dict[str, Job] = {}
+
+    @property
+    def running(self) -> Job | None:
+        """The scan at work, if there is one."""
+        return next((job for job in self.by_name.values() if job.state == "running"), None)
+
+    async def start(self, asked: Wanted) -> Job:
+        """Start a new scan."""
+        self._check_free()
+        stem = _NAME.sub("-", Path(asked.model).name if asked.model else "sample").strip("-.") or "run"
+        name = f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
+        folder = self.root / name
+        folder.mkdir()
+        request = json.dumps(asdict(asked))
+        tables.write_all(folder, {REQUEST: lambda path: path.write_text(request, encoding="utf-8")})
+        return await self._run(name)
+
+    async def resume(self, name: str, folder: Path) -> Job:
+        """Go on with a scan that was stopped."""
+        self._check_free()
+        if not (folder / REQUEST).is_file():
+            raise InputError(f"{name} was not started here; go on with the command that started it")
+        return await self._run(name)
+
+    async def cancel(self, name: str) -> Job:
+        """Stop a scan and wait until it has ended."""
+        job = self.by_name.get(name)
+        if job is None:
+            raise InputError(f"no scan {name!r} was started here")
+        if job.state == "running" and job.process is not None and job.watch is not None:
+            job.state = "cancelled"
+            with suppress(ProcessLookupError):
+                job.process.terminate()
+            try:
+                await asyncio.wait_for(asyncio.shield(job.watch), _GRACE)
+            except TimeoutError:
+                with suppress(ProcessLookupError):
+                    job.process.kill()
+                await job.watch
+        return job
+
+    async def close(self) -> None:
+        """Stop whatever runs: the server ends."""
+        if self.running is not None:
+            await self.cancel(self.running.name)
+
+    def _check_free(self) -> None:
+        if self.running is not None:
+            raise InputError(f"{self.running.name} is still running; wait for it or cancel it")
+
+    async def _run(self, name: str) -> Job:
+        job = Job(name)
+        job.process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "attnscope.serve.worker", str(self.root / name)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the server, which then stops the scan itself
+        )
+        self.by_name[name] = job
+        job.watch = asyncio.create_task(self._follow(job))
+        return job
+
+    async def _follow(self, job: Job) -> None:
+        assert job.process is not None
+        assert job.process.stdout is not None
+        ended = False
+        async for line in job.process.stdout:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue  # something else that a library printed
+            if "total" in message:
+                job.done, job.total = message["done"], message["total"]
+                job.words = f"window {message['window'] + 1} of {message['windows']}, layer {message['layer']}"
+            ended = ended or "finished" in message
+            job.error = message.get("error", job.error)
+        await job.process.wait()
+        if job.state == "running":
+            job.state = "finished" if ended else "failed"
+            if not ended and not job.error:
+                job.error = f"the scan ended with code {job.process.returncode}; try it as attnscope scan"
+        self._tidy(self.root / job.name)
+
+    @staticmethod
+    def _tidy(folder: Path) -> None:
+        """Nothing was kept: nothing is left behind."""
+        if not (folder / "run.json").exists() and not (folder / ".parts").exists():
+            (folder / REQUEST).unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()

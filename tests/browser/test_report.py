@@ -1,0 +1,203 @@
+"""The report in a real browser, opened from disk."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reports import enlarged, large_shown
+
+from attnscope.report.page import render
+from attnscope.scanning import ScanResult
+
+Open = Callable[..., Any]
+BAR = "3 sink-bound 3 constant 3 local 3 broad 3 selective"
+
+
+def test_a_newcomer_sees_what_to_look_at_first(opened: Open, reports: Path) -> None:
+    page = opened((reports / "judged.html").as_uri())
+    assert page.locator("#findings h2").inner_text() == "What to look at"
+    card = page.locator(".finding").first
+    assert "Some heads need many tokens" in card.inner_text()
+    assert "Do not sharpen them." in card.inner_text()
+    assert page.locator(".state-bar").inner_text().replace("\n", " ") == BAR
+    assert card.bounding_box()["y"] < 700  # without scrolling
+    card.get_by_role("button").click()
+    shown = page.locator('#map .cell:not([opacity="0.15"])')
+    assert shown.count() == 3
+    assert page.locator(".subject h3").inner_text().startswith("Layer 0, head 3")
+
+
+def test_a_click_on_a_head_shows_its_numbers(opened: Open, reports: Path, result: ScanResult) -> None:
+    page = opened((reports / "plain.html").as_uri())
+    page.locator("#cell-0-2-4").click()
+    assert page.locator(".subject h3").inner_text() == "Layer 2, head 4"
+    tokens = result.rows.filter(layer=2, head=4, length=128, normalizer="own")["participation"].item()
+    assert f"about {tokens:.3g} tokens" in page.locator(".in-words").inner_text()
+    titles = page.locator(".subject .figure-title").all_inner_texts()
+    assert len(titles) == 7  # text, five charts, what if
+    assert page.locator(".what-if tbody tr").count() == 2
+    assert page.url.endswith("#head=2.4")
+
+
+def test_the_measure_and_the_length_can_be_switched(opened: Open, reports: Path, result: ScanResult) -> None:
+    page = opened((reports / "plain.html").as_uri())
+    page.locator("#measure").select_option("sink_weight")
+    page.locator("#length").select_option("2")
+    weight = result.rows.filter(layer=1, head=0, length=32, normalizer="own")["sink_weight"].item()
+    label = page.locator("#cell-0-1-0").get_attribute("aria-label")
+    shown = re.search(r"first token (<?[\d.]+)%", label)
+    assert shown
+    assert float(shown[1].lstrip("<")) == pytest.approx(100 * weight, abs=0.51)
+    assert "length 32" in page.locator(".maps .figure-title").inner_text()
+
+
+def test_heads_lengths_and_runs_are_compared(opened: Open, reports: Path) -> None:
+    page = opened((reports / "plain.html").as_uri())
+    page.locator("#cell-0-0-0").click()
+    page.locator("#compare").select_option("heads")
+    assert "choose the second head" in page.locator("#panel").inner_text()
+    page.locator("#cell-0-1-1").click()
+    assert page.locator(".subject h3").all_inner_texts() == ["Layer 0, head 0", "Layer 1, head 1"]
+    page.locator("#compare").select_option("lengths")
+    assert page.locator(".subject h3").all_inner_texts() == [
+        "Layer 1, head 1, length 128",
+        "Layer 1, head 1, length 64",
+    ]
+    with page.expect_file_chooser() as chooser:
+        page.locator("#compare").select_option("runs")
+    chooser.value.set_files(reports / "judged.html")
+    page.locator(".map").nth(1).wait_for()
+    assert [title[:2] for title in page.locator(".subject h3").all_inner_texts()] == ["A:", "B:"]
+    assert "B minus A" in page.locator(".maps").inner_text()
+    differences = page.locator(".differences tbody tr td:last-child").all_inner_texts()
+    assert {text.split()[0] for text in differences} == {"0"}  # the same numbers twice
+
+
+def test_a_file_that_is_no_report_is_refused(opened: Open, reports: Path, tmp_path: Path) -> None:
+    page = opened((reports / "plain.html").as_uri())
+    (tmp_path / "other.html").write_text('<script id="data">alert(1)</script>')
+    page.locator("#other-file").set_input_files(tmp_path / "other.html")
+    page.locator("#status", has_text="no report.html").wait_for()
+
+
+def test_heads_are_filtered_and_sorted(opened: Open, reports: Path, result: ScanResult) -> None:
+    page = opened((reports / "plain.html").as_uri())
+    own = result.rows.filter(length=128, normalizer="own")
+    middle = round(own["participation"].median())
+    page.locator("#limit").fill(str(middle))
+    page.locator("#limit").press("Enter")
+    expected = own.filter(own["participation"] >= middle).height
+    assert page.locator("table.list tbody tr").count() == pytest.approx(expected, abs=1)  # four figures in the page
+    page.locator("#clear").click()
+    page.locator('[data-column="max_weight"]').click()
+    first = page.locator("table.list tbody tr th").first.inner_text()
+    top = own.sort("max_weight", descending=True).row(0, named=True)
+    assert first == f"{top['layer']}.{top['head']}"
+    page.locator("#sorted").check()
+    assert "by tokens in use" in page.locator("#map").inner_html()
+
+
+def test_hostile_tokens_are_shown_and_not_run(opened: Open, reports: Path) -> None:
+    page = opened((reports / "plain.html").as_uri())
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img").count() == 0
+    text = page.locator(".tokens").inner_text()
+    assert "".join(text.split()).replace("first", "", 1).startswith("</script><script>window.hacked=1</script>")
+    assert "\\u0007" in text
+    assert "\u202e" not in page.locator("body").inner_text()
+    assert "\\u202e" in page.locator("h1").inner_text()
+
+
+def test_dark_follows_the_system_and_can_be_chosen(opened: Open, reports: Path) -> None:
+    page = opened((reports / "plain.html").as_uri(), color_scheme="dark")
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(background) == "rgb(23, 27, 32)"
+    page.locator("#theme").select_option("light")
+    assert page.evaluate(background) == "rgb(255, 255, 255)"
+    axis = page.locator(".charts svg text").first.get_attribute("fill")
+    assert axis == "#1b1f24"
+    page.emulate_media(color_scheme="light")
+    page.locator("#theme").select_option("dark")
+    assert page.evaluate(background) == "rgb(23, 27, 32)"
+
+
+def test_the_keyboard_reaches_everything(opened: Open, reports: Path) -> None:
+    page = opened((reports / "plain.html").as_uri() + "#head=0.0")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to what to look at"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.locator("#map").focus()
+    for key, head in (
+        ("ArrowRight", "0, head 1"),
+        ("ArrowDown", "1, head 1"),
+        ("End", "1, head 4"),
+        ("ArrowUp", "0, head 4"),
+    ):
+        page.keyboard.press(key)
+        assert page.locator(".subject h3").inner_text() == f"Layer {head}"
+        assert page.evaluate("document.activeElement.id") == "map"
+    assert page.locator("#map").get_attribute("aria-activedescendant") == "cell-0-0-4"
+    page.locator("#measure").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.id") == "measure"
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    term = page.locator(".subject .term").first
+    term.focus()
+    assert page.locator("#hint").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#hint").is_visible()
+
+
+def test_every_chart_can_be_saved(opened: Open, reports: Path, result: ScanResult) -> None:
+    page = opened((reports / "plain.html").as_uri() + "#head=1.2", color_scheme="dark")
+    chart = page.locator(".subject figure", has_text="Spread of the weight")
+    contents = {}
+    for kind in ("SVG", "PNG", "CSV"):
+        with page.expect_download() as download:
+            chart.get_by_role("button", name=kind).click()
+        assert download.value.suggested_filename == f"spread-layer1-head2.{kind.lower()}"
+        contents[kind] = Path(download.value.path()).read_bytes()
+    assert contents["PNG"].startswith(b"\x89PNG")
+    assert b'fill="#ffffff"' in contents["SVG"]
+    assert b"Spread of the weight" in contents["SVG"]
+    lines = list(csv.reader(io.StringIO(contents["CSV"].decode())))
+    own = result.topn.filter(layer=1, head=2, length=128, normalizer="own").sort("n")
+    assert [int(line[0]) for line in lines[1:]] == own["n"].to_list()
+    assert [float(line[1]) for line in lines[1:]] == pytest.approx(own["top_mass"].to_list(), rel=1e-3)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_screen(opened: Open, reports: Path, width: int) -> None:
+    page = opened((reports / "judged.html").as_uri(), viewport={"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_it_prints_light_and_whole(opened: Open, reports: Path) -> None:
+    page = opened((reports / "judged.html").as_uri())
+    page.emulate_media(media="print")
+    assert not page.locator(".controls").first.is_visible()
+    assert page.pdf()[:4] == b"%PDF"
+
+
+def test_a_report_of_3072_heads_is_small_and_quick(opened: Open, result: ScanResult, tmp_path: Path) -> None:
+    assert result.shown
+    rows, topn = (enlarged(table, 48, 64) for table in (result.rows, result.topn))
+    path = tmp_path / "large.html"
+    path.write_text(render(rows, topn, result.run, shown=large_shown(result.shown, 48, 64)), encoding="utf-8")
+    assert path.stat().st_size < 5_000_000
+    page = opened(path.as_uri())
+    assert page.locator("#map .cell").count() == 48 * 64
+    page.locator("#map").focus()
+    page.keyboard.press("PageDown")
+    page.keyboard.press("End")
+    assert page.locator(".subject h3").inner_text() == "Layer 47, head 63"
+    page.locator("#measure").select_option("separability")
+    assert page.locator("table.list tbody tr").count() == 40

@@ -1,0 +1,48 @@
+"""The server's pages in a real browser: the list, the form, progress, cancel, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from servers import serving
+
+from attnscope.scanning import ScanResult
+
+
+def test_a_scan_is_started_watched_cancelled_and_taken_up(
+    opened: Callable[..., Any], result: ScanResult, model_folder: Path, text: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name in ("one", "two"):
+        result.save(tmp_path / name)
+    with serving(tmp_path) as served:
+        page = opened(f"{served.address}/")
+        page.wait_for_selector(".runs")
+        assert page.locator(".runs tbody th").all_inner_texts() == ["two", "one"]
+
+        page.locator("#model").fill(str(model_folder))
+        page.locator("#pasted").fill(text * 4)
+        page.locator("#length").fill("64")
+        page.locator("#windows").fill("24")
+        page.locator("#rows").fill("all")
+        page.locator("#start").click()
+        while page.locator("#progress-bar").evaluate("bar => bar.value") < 4:
+            page.wait_for_timeout(50)
+        assert "window" in page.locator("#progress-words").inner_text()
+        page.locator("#cancel").click()
+        page.locator("#status", has_text="was cancelled").wait_for()
+        stopped = page.locator(".runs tr", has_text="windows kept")
+        stopped.wait_for()
+        stopped.get_by_role("button", name="Go on").click()
+        page.locator("#status", has_text="is finished").wait_for()
+        page.locator(".runs tbody th a").nth(2).wait_for()
+
+        for name in ("one", "two"):
+            page.get_by_label(f"Choose {name} for comparison").check()
+        page.locator("#compare").click()
+        page.wait_for_selector("html[data-ready]", state="attached")
+        assert page.locator(".map").count() == 2
+        page.get_by_role("link", name="all runs").click()
+        page.wait_for_selector(".runs")

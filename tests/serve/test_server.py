@@ -1,0 +1,236 @@
+"""`attnscope serve`: what it shows, and everything it refuses (fault 26)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import Served, serving
+
+from attnscope.cli import run
+from attnscope.serve.guard import LARGEST_BODY, host_allowed, is_loopback
+from attnscope.serve.jobs import wanted
+
+
+def test_it_lists_its_runs_and_opens_them(served: Served) -> None:
+    listed = served.ask("/api/runs").json()
+    assert sorted(entry["name"] for entry in listed["runs"]) == ["a second", "first"]
+    assert {entry["state"] for entry in listed["runs"]} == {"finished"}
+    page = served.ask("/run/a%20second")
+    assert page.status == 200
+    assert b'id="data"' in page.body
+    assert page.headers["x-frame-options"] == "DENY"
+    assert served.ask("/compare?a=first&b=a+second").status == 200
+    table = served.ask("/run/first/rows.parquet")
+    assert table.body == (served.root / "first" / "rows.parquet").read_bytes()
+    assert table.headers["content-disposition"].startswith("attachment")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/..",
+        "/run/../../etc/passwd",
+        "/run/%2e%2e",
+        "/run/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+        "/run/first/../../secret.json",
+        "/run/first/..%2f..%2fsecret.json",
+        "/run/first/.parts",
+        "/run/first/%2fetc%2fpasswd",
+        "/run/first/notes.txt",
+        "/run/linked",
+        "/run/linked/run.json",
+        "/run/leaking/run.json",
+        "/run/leaking",
+        "/run/missing",
+        "/run/%00",
+        "/compare?a=first&b=../first",
+        "//etc/passwd",
+    ],
+)
+def test_nothing_outside_the_folder_is_served(served: Served, path: str) -> None:
+    outside = served.root.parent / f"{served.root.name}-outside"
+    if not outside.exists():
+        shutil.copytree(served.root / "first", outside)
+        (served.root.parent / "secret.json").write_text('{"secret": 1}')
+        (served.root / "linked").symlink_to(outside)
+        (served.root / "leaking").mkdir()
+        (served.root / "first" / "notes.txt").write_text("mine")
+        for file in outside.iterdir():
+            (served.root / "leaking" / file.name).symlink_to(file)
+    answer = served.ask(path)
+    assert answer.status in (400, 404)
+    assert b"secret" not in answer.body
+    assert b"root:" not in answer.body
+    assert b'id="data"' not in answer.body
+
+
+@pytest.mark.parametrize(
+    ("header", "host", "allowed"),
+    [
+        ("127.0.0.1:8765", "127.0.0.1", True),
+        ("localhost:8765", "127.0.0.1", True),
+        ("[::1]:8765", "127.0.0.1", True),
+        ("LOCALHOST", "127.0.0.1", True),
+        ("evil.example", "127.0.0.1", False),
+        ("localhost.evil.example", "127.0.0.1", False),
+        ("127.0.0.1.evil.example:8765", "127.0.0.1", False),
+        ("127.0.0.1:80@evil.example", "127.0.0.1", False),
+        ("192.168.0.7", "127.0.0.1", False),
+        ("", "127.0.0.1", False),
+        (None, "127.0.0.1", False),
+        ("192.168.0.7:8765", "0.0.0.0", True),
+        ("evil.example", "0.0.0.0", False),
+        ("box.local:8765", "box.local", True),
+    ],
+)
+def test_only_its_own_host_names_are_answered(header: str | None, host: str, allowed: bool) -> None:
+    assert host_allowed(header, host) is allowed
+
+
+def test_a_foreign_host_header_is_refused(served: Served) -> None:
+    assert served.ask("/api/runs", headers={"Host": "evil.example"}).status == 421
+    assert served.ask("/api/runs", headers={"Host": f"localhost:{served.port}"}).status == 200
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"X_Attnscope_Token": "guess"},
+        {"X_Attnscope_Token": ""},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Content_Type": "text/plain"},
+        {"Content_Type": "application/x-www-form-urlencoded"},
+    ],
+    ids=str,
+)
+def test_a_foreign_page_cannot_start_a_scan(served: Served, change: dict[str, str]) -> None:
+    before = sorted(path.name for path in served.root.iterdir())
+    assert served.post("/api/scans", {"length": "32"}, **change).status == 403
+    assert sorted(path.name for path in served.root.iterdir()) == before
+
+
+def test_a_body_that_is_too_large_or_no_form_is_refused(served: Served) -> None:
+    assert served.post("/api/scans", {"pasted": "x" * LARGEST_BODY}).status == 413
+    headers = {"Content-Type": "application/json", "X-Attnscope-Token": served.token()}
+    assert served.ask("/api/scans", "POST", b"[1]", headers).status == 400
+    assert served.ask("/api/scans", "POST", b"{", headers).status == 400
+    answer = served.post("/api/scans", {"lengths": "8;16"})
+    assert answer.status == 400
+    assert "8;16" in answer.json()["error"]
+
+
+def follow(served: Served, name: str, until: Any) -> dict[str, Any]:
+    limit = time.monotonic() + 240
+    while time.monotonic() < limit:
+        job = served.ask(f"/api/scans/{name}").json()
+        if until(job):
+            return job
+        time.sleep(0.1)
+    raise AssertionError(f"still {job}")
+
+
+def test_a_scan_is_started_cancelled_taken_up_and_finished(
+    tmp_path: Path, model_folder: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "runs").mkdir()
+    with serving(tmp_path / "runs") as served:
+        form = {"model": str(model_folder), "pasted": text * 4, "length": "64", "windows": "12", "rows": "all"}
+        started = served.post("/api/scans", form)
+        assert started.status == 202
+        name = started.json()["name"]
+        refused = served.post("/api/scans", form)
+        assert refused.status == 400
+        assert "still running" in refused.json()["error"]
+        follow(served, name, lambda job: job["done"] >= 4)
+        assert served.post(f"/api/scans/{name}/cancel").json()["state"] == "cancelled"
+        (entry,) = served.ask("/api/runs").json()["runs"]
+        assert entry["state"] == "stopped"
+        assert 1 <= entry["kept"] < entry["windows"] == 12
+        assert served.ask(f"/run/{name}").status == 404
+        assert served.post(f"/api/scans/{name}/resume").status == 202
+        done = follow(served, name, lambda job: job["state"] != "running")
+        assert done["state"] == "finished", done
+        folder = tmp_path / "runs" / name
+        assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+        assert json.loads((folder / "run.json").read_text())["text"]["source"] == "pasted text"
+        # An input that cannot be used is told, and leaves nothing behind.
+        wrong = served.post("/api/scans", {"model": str(model_folder), "text": "/no/such/text"}).json()["name"]
+        failed = follow(served, wrong, lambda job: job["state"] != "running")
+        assert failed["state"] == "failed"
+        assert "/no/such/text" in failed["error"]
+        assert not (tmp_path / "runs" / wrong).exists()
+
+
+def test_a_server_for_others_only_shows(tmp_path: Path) -> None:
+    with serving(tmp_path, "--read-only") as served:
+        listed = served.ask("/api/runs").json()
+        assert (listed["read_only"], listed["token"]) == (True, None)
+        headers = {"Content-Type": "application/json", "X-Attnscope-Token": "None"}
+        assert served.ask("/api/scans", "POST", b"{}", headers).status == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("0.0.0.0", False), ("box", False)]
+)
+def test_loopback_is_recognized(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert run(["serve", str(tmp_path), "--port", str(port)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"cannot listen on 127.0.0.1:{port}" in line
+
+
+def test_a_folder_that_is_missing_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", str(tmp_path / "missing")]) == 2
+    assert "no folder at" in capsys.readouterr().err
+
+
+def test_the_form_is_checked() -> None:
+    asked = wanted({"model": " ", "length": "64", "lengths": "8, 16", "windows": "", "normalizers": "sparsemax"})
+    assert (asked.model, asked.length, asked.lengths, asked.windows) == (None, 64, [8, 16], 1)
+    assert (asked.rows, asked.normalizers, asked.source) == ("last", ["sparsemax"], "sample")
+    with pytest.raises(ValueError, match="not both"):
+        wanted({"text": "a.txt", "pasted": "words"})
+    with pytest.raises(ValueError, match="takes text"):
+        wanted({"model": ["x"]})
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for the process in /proc")
+def test_a_scan_ends_with_its_server(tmp_path: Path, model_folder: Path, text: str) -> None:
+    """kill -9 on the server: the scan's process notices and ends too."""
+    with serving(tmp_path) as served:
+        form = {"model": str(model_folder), "pasted": text * 8, "length": "64", "windows": "64", "rows": "all"}
+        name = served.post("/api/scans", form).json()["name"]
+        follow(served, name, lambda job: job["done"] > 0)
+        served.process.kill()
+    limit = time.monotonic() + 30
+    while time.monotonic() < limit and _at_work(name):
+        time.sleep(0.1)
+    assert not _at_work(name)
+
+
+def _at_work(name: str) -> bool:
+    """Whether some process names the run's folder in its command line."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if process.name != str(os.getpid()) and b"serve.worker" in command and name.encode() in command:
+            return True
+    return False

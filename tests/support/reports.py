@@ -1,0 +1,72 @@
+"""Reports for the tests: hand-made runs of any size, with numbers that can be told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from attnscope import tables
+
+STATES = ("sink-bound", "constant", "local", "broad", "selective")
+
+
+def enlarged(table: pl.DataFrame, layers: int, heads: int) -> pl.DataFrame:
+    """The lines of one head for every head of a larger model, each with numbers of its own."""
+    grid = pl.DataFrame({"layer": range(layers)}).join(pl.DataFrame({"head": range(heads)}), how="cross").cast(pl.Int32)
+    lines = table.filter(layer=0, head=0).drop("layer", "head")
+    factor = 1 - (pl.col("layer") * 61 + pl.col("head") * 7) % 997 / 1997
+    wide = grid.join(lines, how="cross").with_columns(pl.selectors.float() * factor)
+    return wide.select(table.columns)
+
+
+def large_shown(shown: tables.Shown, layers: int, heads: int) -> tables.Shown:
+    """The weights over the text for every head of a larger model."""
+    return tables.Shown(enlarged(shown.weights, layers, heads), shown.tokens, shown.texts)
+
+
+def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
+    """Findings for some heads, the states in turn."""
+    judged = [
+        {
+            "layer": layer,
+            "head": head,
+            "state": STATES[i % len(STATES)],
+            "state_share": 1.0,
+            "off_share": 0.1,
+            "over_sharp_share": 0.0,
+            "evidence": {"error_first_key": 0.91, "error_local": 0.42, "null_uniform": 0.3, "null_random": 0.2},
+        }
+        for i, (layer, head) in enumerate(heads)
+    ]
+    broad = [[entry["layer"], entry["head"]] for entry in judged if entry["state"] == "broad"]
+    return {
+        "schema": 1,
+        "thresholds": {"error_local": 0.3},
+        "heads": judged,
+        "agreement": {"share": 0.92, "kappa": 0.86, "windows": 2},
+        "findings": [
+            {
+                "rank": 1,
+                "id": "broad-heads",
+                "severity": "act",
+                "title": "Some heads need many tokens",
+                "sentence": "Their top 5% are not enough.",
+                "evidence": {},
+                "advice": "Do not sharpen them.",
+                "heads": broad,
+            }
+        ],
+        "verification": {
+            "predictions": [
+                {
+                    "state": "local",
+                    "held": True,
+                    "kl_state": 0.01,
+                    "kl_random": 0.1,
+                    "ratio": 10.0,
+                    "sentence": "Local held.",
+                }
+            ]
+        },
+    }
