@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from attnscope import normalizers as normalizers
     from attnscope import swapping as swapping
     from attnscope import theory as theory
+    from attnscope.diagnosis.running import diagnose as diagnose
+    from attnscope.diagnosis.thresholds import Thresholds as Thresholds
     from attnscope.scanning import ScanResult as ScanResult
     from attnscope.scanning import scan as scan
     from attnscope.swapping import swap as swap
@@ -31,6 +33,8 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "ScanResult": "attnscope.scanning",
+    "Thresholds": "attnscope.diagnosis.thresholds",
+    "diagnose": "attnscope.diagnosis.running",
     "scan": "attnscope.scanning",
     "swap": "attnscope.swapping",
 }
@@ -43,8 +47,10 @@ __all__ = [
     "ModelError",
     "OutputError",
     "ScanResult",
+    "Thresholds",
     "__version__",
     "capture",
+    "diagnose",
     "experiments",
     "normalizers",
     "scan",

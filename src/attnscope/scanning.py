@@ -12,8 +12,9 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture.attention import Call
+    from attnscope.diagnosis.thresholds import Thresholds
 
 # delta looks at all pairs of keys: in longer rows it and the columns made of it are missing.
 DELTA_KEYS = 8192
@@ -58,10 +60,11 @@ class Step(NamedTuple):
     window: int
     windows: int
     layer: int
+    doing: str = ""  # what goes on beside scanning
 
 
 Progress = Callable[[Step], None]
-"""Called after each layer."""
+"""Called after each layer, and after each step of a diagnosis."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class ScanResult:
     topn: pl.DataFrame
     run: dict[str, Any]
     shown: tables.Shown | None = None
+    findings: dict[str, Any] | None = None  # what a diagnosis found, if one was asked for
 
     @property
     def skipped_heads(self) -> list[dict[str, Any]]:
@@ -88,13 +92,15 @@ class ScanResult:
     def _write(self, place: Path) -> None:
         from attnscope.report.page import render
 
-        report = render(self.rows, self.topn, self.run, shown=self.shown)
+        tables.save_findings(place, self.findings)
+        report = render(self.rows, self.topn, self.run, findings=self.findings, shown=self.shown)
         tables.save_run(place, self.rows, self.topn, self.run, report, self.shown)
 
     @classmethod
     def load(cls, folder: str | Path) -> ScanResult:
         """Read a run that was saved before."""
-        return cls(*tables.load_run(Path(folder)), shown=tables.load_shown(Path(folder)))
+        place = Path(folder)
+        return cls(*tables.load_run(place), shown=tables.load_shown(place), findings=tables.load_findings(place))
 
 
 def scan(
@@ -112,6 +118,9 @@ def scan(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
+    diagnose: bool = False,
+    verify: bool = False,
+    thresholds: Thresholds | None = None,
     out: str | Path | None = None,
     device: str = "cpu",
     dtype: str = "float32",
@@ -131,6 +140,9 @@ def scan(
     `normalizers` (`"entmax:alpha=1.3"`, or `Normalizer` objects) and `temperatures` are what-ifs: the weights they
     make of the very same logits are measured beside the model's own, in the same forward, with their label in the
     column `normalizer`.
+
+    With `diagnose`, every head is labeled on windows spread over the text, and `findings` says what follows; `verify`
+    also tries the labels inside the model (see `attnscope.diagnose`).
 
     With `out`, the results are saved there, window by window as they are finished: after an interruption the same
     call takes up where it stopped.
@@ -158,13 +170,32 @@ def scan(
             causal=model.causal,
         )
         job = _Scan(model, text, settings, progress, time.perf_counter() - started)
+        diagnosis = _diagnosis(job, verify, thresholds) if diagnose or verify else None
         if folder is None:
-            return job.run(None)
+            return _diagnosed(job.run(None), diagnosis)
         with tables.Parts(folder, job.identity()) as parts:
-            result = job.run(parts)
+            result = _diagnosed(job.run(parts), diagnosis)
             result._write(folder)
             parts.clear()
         return result
+
+
+def _diagnosis(job: _Scan, verify: bool, thresholds: Thresholds | None) -> Callable[[ScanResult], dict[str, Any]]:
+    """A diagnosis to run after the scan; what it cannot do is refused now."""
+    from attnscope.diagnosis.running import choose_windows, diagnose_windows
+
+    count = job.settings.windows if job.settings.windows > 1 else None
+    chosen = choose_windows(job.model, job.text, job.tokens, job.settings.length, count, job.settings.bos, verify)
+
+    def tell(doing: str, done: int, total: int) -> None:
+        if job.progress is not None:
+            job.progress(Step(done, total, 0, 1, 0, doing))
+
+    return lambda result: diagnose_windows(job.model, chosen, thresholds=thresholds, what_if=result.rows, progress=tell)
+
+
+def _diagnosed(result: ScanResult, diagnosis: Callable[[ScanResult], dict[str, Any]] | None) -> ScanResult:
+    return result if diagnosis is None else replace(result, findings=diagnosis(result))
 
 
 @dataclass
@@ -239,7 +270,7 @@ class _Scan:
 
     def run(self, parts: tables.Parts | None) -> ScanResult:
         started = time.perf_counter()
-        tokens = tokenize(self.model.tokenizer, self.text)
+        tokens = self.tokens
         plans = [self._forwards(window) for window in self._windows(tokens)]
         done = [self._window(number, forwards, parts) for number, forwards in enumerate(plans)]
         timings = {
@@ -274,6 +305,11 @@ class _Scan:
         if parts is not None and self.settings.windows > 1:
             parts.add(number, part)
         return part
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        """The text's tokens."""
+        return tokenize(self.model.tokenizer, self.text)
 
     def _windows(self, tokens: list[int]) -> list[list[int]]:
         settings = self.settings

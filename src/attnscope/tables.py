@@ -271,6 +271,24 @@ def save_run(
     write_all(folder, files)
 
 
+def save_findings(folder: Path, findings: dict[str, Any] | None) -> None:
+    """Write `findings.json`, or take away that of an older run: findings belong to the tables beside them."""
+    if findings is None:
+        (folder / "findings.json").unlink(missing_ok=True)
+        return
+    record = json.dumps(findings, indent=1, allow_nan=False) + "\n"
+    write_all(folder, {"findings.json": lambda path: path.write_text(record, encoding="utf-8")})
+
+
+def load_findings(folder: Path) -> dict[str, Any] | None:
+    """What a diagnosis found, if the run had one that can be read."""
+    try:
+        found = json.loads((folder / "findings.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _read(file: Path, schema: pl.Schema, version: int) -> pl.DataFrame:
     """A table in today's schema; the first one had no what-ifs."""
     if version >= 2:

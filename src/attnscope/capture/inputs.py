@@ -31,3 +31,14 @@ def window_tokens(model: Model, tokens: list[int], size: int, count: int, bos: b
     if model.tokenizer.bos_token_id is None:
         raise InputError(f"--bos: the tokenizer of {model.name} has no begin token; leave --bos out")
     return [[model.tokenizer.bos_token_id, *window] for window in windows(tokens, size - 1, count, source)]
+
+
+def spread_windows(model: Model, tokens: list[int], size: int, count: int, bos: bool, source: str) -> list[list[int]]:
+    """Windows of `size` tokens at even distances over the whole text, special tokens included."""
+    inner = len(window_tokens(model, tokens, size, count, bos, source)[0])
+    before, behind = ([], []) if model.causal else special_tokens(model.tokenizer)
+    if bos:
+        before, inner = [model.tokenizer.bos_token_id], inner - 1
+    part = len(tokens) / count
+    starts = [int((i + 0.5) * part - inner / 2) for i in range(count)]
+    return [[*before, *tokens[start : start + inner], *behind] for start in starts]

@@ -1,0 +1,108 @@
+"""Which keys a simpler rule would keep of a row, and what the head's output then is.
+
+A rule keeps some of a row's visible keys and gives them the softmax of their logits, so that the row's total weight
+stays what it was; where the model has a sink logit, it stays in the sum. The same rules replace a head's weights inside
+the model when a diagnosis is verified (`attnscope.swapping.interventions`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from attnscope.theory.configuration import ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+
+def first_visible(visible: Bool[Tensor, "*batch rows keys"]) -> Bool[Tensor, "*batch rows keys"]:
+    """The first key that a row sees."""
+    return visible & (visible.cumsum(-1) == 1)
+
+
+def first_and_near(
+    visible: Bool[Tensor, "*batch rows keys"], positions: Sequence[int], count: int
+) -> Bool[Tensor, "*batch rows keys"]:
+    """The first visible key and the `count` visible keys nearest to the query, itself included; ties to the earlier.
+
+    In a causal row the nearest keys are the last ones.
+    """
+    places = torch.arange(visible.shape[-1], device=visible.device)
+    own = torch.tensor(list(positions), device=visible.device)[:, None]
+    # Twice the distance, less one on the left side: no two keys are equally near.
+    nearness = 2 * (places - own).abs() - (places < own).long()
+    nearness = torch.where(visible, nearness, torch.iinfo(torch.long).max)
+    farthest = nearness.topk(min(count, visible.shape[-1]), dim=-1, largest=False).values[..., -1:]
+    return visible & ((nearness <= farthest) | first_visible(visible))
+
+
+def top_counts(length: Int[Tensor, "*batch rows"], share: float) -> Int[Tensor, "*batch rows"]:
+    """How many keys a share of a row is: rounded up, at least one."""
+    return (length * share).ceil().long().clamp_min(1)
+
+
+def error_squares(
+    weights: Float[Tensor, "heads rows keys"],
+    values: Float[Tensor, "heads keys dims"],
+    context: Float[Tensor, "heads rows dims"],
+    kept: Bool[Tensor, "heads rows keys"],
+) -> Float[Tensor, "heads rows"]:
+    """|c - c_rule|^2 when only the kept keys get weight, in the proportions they had, the total unchanged."""
+    return (context - kept_context(weights, values, kept)).square().sum(-1)
+
+
+def kept_context(
+    weights: Float[Tensor, "heads rows keys"],
+    values: Float[Tensor, "heads keys dims"],
+    kept: Bool[Tensor, "heads rows keys"],
+) -> Float[Tensor, "heads rows dims"]:
+    """The head's output under a rule that keeps these keys."""
+    chosen = torch.where(kept, weights, 0)
+    total, mass = weights.sum(-1, keepdim=True), chosen.sum(-1, keepdim=True)
+    # Kept keys whose weights all vanish share the row's weight equally: the limit of their softmax is not recorded.
+    even = kept / kept.sum(-1, keepdim=True).clamp_min(1)
+    shares = torch.where(mass > 0, chosen / torch.where(mass > 0, mass, 1), even)
+    return (shares * total) @ values
+
+
+def key_grid(length: int) -> tuple[int, ...]:
+    """Sizes of top sets to try, 1, 2, 3, 5, 8, ... up to the length."""
+    sizes = [1, 2]
+    while sizes[-1] < length:
+        sizes.append(sizes[-1] + sizes[-2])
+    return tuple(size for size in sizes if size <= length)
+
+
+def keys_enough(
+    weights: Float[Tensor, "heads rows keys"],
+    visible: Bool[Tensor, "heads rows keys"],
+    values: Float[Tensor, "heads keys dims"],
+    context: Float[Tensor, "heads rows dims"],
+    error: float,
+) -> Float[Tensor, "heads rows"]:
+    """How many of the largest weights give the head's output within a relative error.
+
+    Tried on the sizes of `key_grid`, with a straight line in ln k between the last size that is not enough and the
+    first that is. All visible keys are always enough.
+    """
+    rank = ranks(weights, visible)
+    length = visible.sum(-1)
+    norm = context.norm(dim=-1)
+    found = torch.full_like(norm, torch.nan)
+    before_size, before_error = torch.ones_like(norm), torch.full_like(norm, torch.inf)
+    for size in key_grid(int(length.max())):
+        reached = error_squares(weights, values, context, visible & (rank < size)).sqrt()
+        reached = torch.where(size >= length, 0, reached / torch.where(norm > 0, norm, 1))
+        count = length.clamp_max(size).to(norm.dtype)
+        step = ((before_error - error) / (before_error - reached)).nan_to_num(1).clamp(0, 1)
+        between = torch.exp(before_size.log() + step * (count.log() - before_size.log()))
+        found = torch.where(found.isnan() & (reached <= error), between, found)
+        before_size, before_error = count, reached
+        if not found.isnan().any():
+            break
+    return torch.where(found.isnan(), length.to(norm.dtype), found)

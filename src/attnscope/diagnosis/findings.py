@@ -1,0 +1,193 @@
+"""What a diagnosis says: ranked sentences, each with the numbers it rests on and what to do about it.
+
+Every number in a sentence is computed in the run it speaks of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.diagnosis.measured import (
+    capacity_finding,
+    coverage_finding,
+    needs_finding,
+    separability_finding,
+    what_if_findings,
+)
+from attnscope.diagnosis.sentences import Described, carrying, column, counted, finding
+from attnscope.diagnosis.states import STATES
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from attnscope.diagnosis.observing import WindowRows
+    from attnscope.diagnosis.thresholds import Thresholds
+
+_ORDER = {"act": 0, "watch": 1, "note": 2}
+
+
+def findings(
+    heads: Described,
+    windows: Sequence[WindowRows],
+    share: float,
+    kappa: float,
+    length: int,
+    thresholds: Thresholds,
+    verification: dict[str, Any] | None,
+    what_if: pl.DataFrame | None,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """All findings, the most pressing first."""
+    found = [
+        _broad(heads, length, thresholds),
+        needs_finding(heads, windows, length, thresholds, seed),
+        capacity_finding(heads, thresholds, verification),
+        _idle(heads, thresholds),
+        _local(heads, thresholds),
+        _over_sharp(heads, thresholds),
+        _stability(heads, share, kappa, len(windows)),
+        _predictions(verification),
+        separability_finding(heads, thresholds),
+        coverage_finding(heads, thresholds),
+        *what_if_findings(what_if),
+    ]
+    ranked = sorted((one for one in found if one), key=lambda one: _ORDER[one["severity"]])
+    return [{"rank": rank, **one} for rank, one in enumerate(ranked, 1)]
+
+
+def _broad(heads: Described, length: int, thresholds: Thresholds) -> dict[str, Any] | None:
+    broad = sorted(carrying(heads, "broad"), key=lambda head: -head["evidence"]["error_top_5_percent"])
+    if not broad:
+        return None
+    part, worst = len(broad) / len(heads), broad[0]
+    error, use = (
+        float(np.median(column(broad, "error_top_5_percent"))),
+        float(np.median(column(broad, "tokens_in_use"))),
+    )
+    others = [head for head in heads if head["state"] != "broad"]
+    elsewhere = float(np.median(column(others, "tokens_in_use"))) if others else math.nan
+    compared = f", against {elsewhere:,.0f} in the other heads" if others else ""
+    return finding(
+        "broad-heads",
+        "act" if part >= 0.25 else "watch",
+        "Heads that need many tokens",
+        f"{len(broad)} of {counted(len(heads))} ({part:.0%}) average over many tokens: the {thresholds.top_share:.0%} "
+        f"of keys with the largest weights miss their output by {error:.0%} (median), and they need {use:,.0f} tokens "
+        f"at length {length:,} to come within {thresholds.enough:.0%}{compared}. Layer {worst['layer']} head "
+        f"{worst['head']} is the broadest.",
+        "This is what a saturated head can honestly mean. Do not take keys from these heads (top-k, sparse "
+        "normalizers): "
+        "they lose most. If they should select, give them a length-aware normalizer in training.",
+        broad,
+        count=len(broad),
+        share=part,
+        median_error=error,
+        median_tokens=use,
+        median_tokens_elsewhere=elsewhere if others else None,
+    )
+
+
+def _idle(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
+    idle = carrying(heads, "sink-bound", "constant")
+    if not idle:
+        return None
+    bound, constant = len(carrying(heads, "sink-bound")), len(carrying(heads, "constant"))
+    off = float(np.mean([head["off_share"] for head in heads]))
+    return finding(
+        "idle-heads",
+        "watch" if len(idle) / len(heads) >= 0.25 else "note",
+        "Heads whose output hardly depends on the text",
+        f"{counted(len(idle))} of {len(heads)} put out nearly the same whatever the row: {bound} only the first key's "
+        f"value (sink-bound), {constant} close to their own mean (constant). Over all heads, {off:.0%} of the rows "
+        f"put more than {thresholds.off_weight:.0%} of their weight on the first key.",
+        "Candidates for pruning: try their mean output first. Weight on the first key alone is not enough to call a "
+        "head idle; its value can be near zero, and then the rest decides.",
+        idle,
+        sink_bound=bound,
+        constant=constant,
+        off_share=off,
+    )
+
+
+def _local(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
+    local = carrying(heads, "local")
+    if not local:
+        return None
+    error = float(np.median(column(local, "error_local")))
+    near = int(thresholds.near_keys)
+    return finding(
+        "local-heads",
+        "note",
+        "Heads that look at their neighbors",
+        f"{counted(len(local))} of {len(heads)} need only the first key and the nearest {near}: the error is "
+        f"{error:.0%} (median).",
+        f"A window of {near} keys plus the first one does for them at these lengths: a cheap place to save memory.",
+        local,
+        count=len(local),
+        median_error=error,
+    )
+
+
+def _over_sharp(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
+    # Weight on the first key is rest, not sharpness.
+    sharp = [head for head in heads if head["over_sharp_share"] - head["off_share"] > 0.5]
+    if not sharp:
+        return None
+    return finding(
+        "over-sharp-heads",
+        "watch",
+        "Heads that put nearly all weight on one token",
+        f"{counted(len(sharp))} of {len(heads)} give more than {thresholds.over_sharp_weight:.0%} of the weight to a "
+        "single token other than the first in most rows: hardly any gradient reaches their logits there.",
+        "In training, raise the temperature of these heads or bound their logits. The paper's limit for too sharp, "
+        "T below 0.1, speaks of the temperature and cannot be read off a trained model, whose logits have any scale.",
+        sharp,
+        count=len(sharp),
+    )
+
+
+def _stability(heads: Described, share: float, kappa: float, windows: int) -> dict[str, Any]:
+    counts = {state: len(carrying(heads, state)) for state in STATES}
+    listed = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    mixed = [head for head in heads if head["state_share"] < 0.5]
+    shaky = kappa < 0.6
+    return finding(
+        "labels",
+        "watch" if shaky else "note",
+        "How far the labels can be trusted",
+        f"{listed}. Labels from one half of the {windows} windows agree with those from the other half for "
+        f"{share:.0%} of "
+        f"the heads (kappa {kappa:.2f}); in {counted(len(mixed))} fewer than half of the rows show the head's own "
+        f"state.",
+        "Labels change with the kind of text: use more windows, and text like what the model will see."
+        if shaky
+        else "Heads near a limit can change sides; look at the errors in their evidence before acting on one head.",
+        mixed,
+        **{"share": share, "kappa": kappa, "windows": windows, "counts": counts},
+    )
+
+
+def _predictions(verification: dict[str, Any] | None) -> dict[str, Any] | None:
+    if verification is None or not verification["predictions"]:
+        return None
+    held = [p["state"] for p in verification["predictions"] if p["held"]]
+    failed = [p["state"] for p in verification["predictions"] if not p["held"]]
+    ratios = ", ".join(f"{p['state']} {p['ratio']:.1f}" for p in verification["predictions"] if p["ratio"] is not None)
+    return finding(
+        "predictions",
+        "watch" if failed else "note",
+        "Tried inside the model",
+        f"{len(held)} of {len(held) + len(failed)} predictions held on {verification['length']:,} tokens not seen "
+        f"before: how many times the KL divergence of labeled and random heads differ is {ratios}."
+        + (f" Not held: {', '.join(failed)}." if failed else ""),
+        "Do not act on labels that did not hold on this model."
+        if failed
+        else "The labels mean on this model what they say.",
+        [],
+        held=held,
+        failed=failed,
+    )

@@ -1,0 +1,199 @@
+"""Findings about measures rather than labels: tokens in use, a budget of keys, separability, coverage, what-ifs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from attnscope.diagnosis.sentences import Described, column, counted, finding
+from attnscope.diagnosis.statistics import LEVEL, Growth, growth
+from attnscope.tables import OWN
+from attnscope.theory.heads import coverage_independent, coverage_range, heads_needed
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from attnscope.diagnosis.observing import Head, WindowRows
+    from attnscope.diagnosis.thresholds import Thresholds
+
+
+def head_growth(windows: Sequence[WindowRows], head: Head, seed: int) -> Growth | None:
+    """How the number of keys that a head needs grows with the length, over all rows measured."""
+    rows = [columns for w in windows for columns in (w.shorter.get(head), w.rows[head]) if columns is not None]
+    lengths = np.concatenate([columns["length"] for columns in rows])
+    enough = np.concatenate([columns["keys_enough"] for columns in rows])
+    return growth(lengths, enough, seed)
+
+
+def needs_finding(
+    heads: Described, windows: Sequence[WindowRows], length: int, thresholds: Thresholds, seed: int
+) -> dict[str, Any] | None:
+    """How many tokens heads use, and how that grows; each head's own growth goes into its evidence."""
+    for head in heads:
+        own = head_growth(windows, (head["layer"], head["head"]), seed)
+        head["evidence"] |= {
+            "growth_exponent": own and round(own.exponent, 4),
+            "growth_low": own and round(own.low, 4),
+            "growth_high": own and round(own.high, 4),
+        }
+    use = column(heads, "tokens_in_use")
+    low, middle, high = np.quantile(use, [0.1, 0.5, 0.9])
+    grown = [head for head in heads if head["evidence"]["growth_exponent"] is not None]
+    sentence = (
+        f"At length {length:,} a head needs {middle:,.0f} tokens (median; {low:,.0f} to {high:,.0f} for the middle "
+        f"80% of heads) for its output to come within {thresholds.enough:.0%}."
+    )
+    evidence: dict[str, Any] = {"median_tokens": middle, "low_tokens": low, "high_tokens": high}
+    linear: Described = []
+    if grown:
+        exponent = float(np.median(column(grown, "growth_exponent")))
+        edges = [float(np.median(column(grown, f"growth_{edge}"))) for edge in ("low", "high")]
+        linear = [head for head in grown if head["evidence"]["growth_low"] > 0.5]
+        fixed = sum(head["evidence"]["growth_high"] < 0.5 for head in grown)
+        sentence += (
+            f" That grows like length^{exponent:.2f} ({LEVEL:.0%} interval of the median head {edges[0]:.2f} to "
+            f"{edges[1]:.2f}): {counted(len(linear))} faster than the square root of the length, {fixed} slower."
+        )
+        evidence |= {"exponent": exponent, "exponent_low": edges[0], "exponent_high": edges[1], "slower": fixed}
+    return finding(
+        "tokens-in-use",
+        "note",
+        "How many tokens heads use",
+        sentence,
+        "Heads whose need grows with the length are the ones that a longer context dilutes; the paper's advice to "
+        "keep the top set sub-linear in the length costs the others nothing.",
+        linear,
+        **{name: float(value) for name, value in evidence.items()},
+    )
+
+
+def capacity_finding(heads: Described, thresholds: Thresholds, verification: dict[str, Any] | None) -> dict[str, Any]:
+    """What share of the keys would be enough for the whole model, and what that does to it if it was tried."""
+    shares = column(heads, "share_in_use")
+    mean = float(shares.mean())
+    sentence = (
+        f"{mean:.0%} of the keys would be enough for the whole model if every head kept as many as it needs for an "
+        f"error of {thresholds.enough:.0%}"
+    )
+    evidence: dict[str, Any] = {"share": mean, "error": thresholds.enough}
+    capacity = verification and verification["capacity"]
+    advice = "Run with --verify to measure what that does to the model's predictions."
+    if capacity:
+        own, same = capacity["kl_capacity"], capacity["kl_uniform"]
+        sentence += (
+            f". Applied inside the model on a window not seen before, it changes the next-token distribution by a KL "
+            f"divergence of {own:.3g}; the same share of the keys in every head by {same:.3g}"
+        )
+        evidence |= capacity
+        better = own < same
+        advice = (
+            f"A budget by head is {same / own:.1f} times gentler than one number for all: take share_in_use of each "
+            "head from findings.json for a sparse kernel or a key cache."
+            if better and own > 0
+            else "A budget by head is no better than one number for all on this model; use the simpler one."
+        )
+    return finding("key-budget", "note", "How many keys would be enough", sentence + ".", advice, [], **evidence)
+
+
+def separability_finding(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
+    """Separability beside its nulls, and what the paper's rule would mark."""
+    known = [head for head in heads if head["evidence"]["separability"] is not None]
+    if not known:
+        return None
+    medians = {
+        name: float(np.nanmedian(column(known, name)))
+        for name in ("separability", "null_uniform", "null_random", "separability_without_sink")
+    }
+    saturated = [head for head in known if head["evidence"]["paper_saturated"]]
+    above = sum(
+        head["evidence"]["separability_low"] > max(head["evidence"]["null_uniform"], head["evidence"]["null_random"])
+        for head in known
+    )
+    n = int(thresholds.separability_n)
+    return finding(
+        "separability",
+        "note",
+        "Separability against chance",
+        f"{medians['separability']:.0%} of the top {n} tokens are separable (median head; "
+        f"{medians['separability_without_sink']:.0%} without the first key). With equal weights the same tokens give "
+        f"{medians['null_uniform']:.0%}, random sets {medians['null_random']:.0%}; {above} of {counted(len(known))} "
+        f"are above both with their whole interval. The paper's own rule (80% or less means saturated) marks "
+        f"{len(saturated)}.",
+        "A rule that marks most heads of a working model decides nothing: use the states, which say what a head can do "
+        "without.",
+        saturated,
+        **medians,
+        above_both=above,
+        paper_saturated=len(saturated),
+    )
+
+
+def coverage_finding(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
+    """How many heads tell a top set apart together: the paper's formula, and what is proved."""
+    values = column(heads, "separability")
+    values = values[np.isfinite(values)]
+    if not len(values) or not 0 < values.mean() < 1:
+        return None
+    mean = torch.tensor(float(values.mean()), dtype=torch.float64)
+    needed = int(heads_needed(mean, torch.tensor(thresholds.coverage, dtype=torch.float64)))
+    independent = float(coverage_independent(mean, torch.tensor(float(needed), dtype=torch.float64)))
+    honest = coverage_range(mean.expand(needed))
+    return finding(
+        "coverage",
+        "note",
+        "Heads needed to tell a top set apart",
+        f"With the mean separability of {float(mean):.0%}, {counted(needed)} would cover {thresholds.coverage:.0%} of "
+        f"a top set if heads missed tokens independently ({independent:.1%}, the paper's formula). What is proved "
+        f"without that assumption is only {float(honest.lower):.0%} to {float(honest.upper):.0%}.",
+        "Read the number as an order of magnitude: heads that fail on the same tokens add nothing.",
+        [],
+        mean_separability=float(mean),
+        heads_needed=needed,
+        independent=independent,
+        lower=float(honest.lower),
+        upper=float(honest.upper),
+    )
+
+
+def what_if_findings(rows: pl.DataFrame | None) -> list[dict[str, Any]]:
+    """One finding for each other normalizer of a scan: what it does to the same logits."""
+    import polars as pl
+
+    if rows is None or rows.is_empty():
+        return []
+    keys = ["window", "layer", "head", "position"]
+    own = rows.filter(normalizer=OWN)
+    found = []
+    for label in sorted(set(rows["normalizer"].unique().to_list()) - {OWN}):
+        pair = own.join(rows.filter(normalizer=label), on=keys, suffix="_other")
+        medians = pair.select(
+            pl.col(
+                "participation", "participation_other", "support_other", "jacobian_norm", "jacobian_norm_other"
+            ).median()
+        ).row(0, named=True)
+        use = medians["participation_other"] / medians["participation"]
+        gradient = medians["jacobian_norm_other"] / medians["jacobian_norm"] if medians["jacobian_norm"] else math.nan
+        by_head = pair.group_by("layer", "head").agg((pl.col("participation_other") / pl.col("participation")).median())
+        most = by_head.with_columns(pl.col("participation_other").log().abs().alias("change")).sort("change").tail(5)
+        found.append(
+            finding(
+                f"what-if:{label}",
+                "note",
+                f"What if: {label}",
+                f"On the same logits, {label} would bring the tokens in use (1 / sum of squared weights) from "
+                f"{medians['participation']:.1f} to {medians['participation_other']:.1f} ({use:.2f} times, median "
+                f"row), leave {medians['support_other']:,.0f} weights above zero, and change the Jacobian norm "
+                f"{gradient:.2f} times.",
+                "The model was not trained with it: measure the loss before use. The heads listed would change most.",
+                [{"layer": line["layer"], "head": line["head"]} for line in most.reverse().iter_rows(named=True)],
+                normalizer=label,
+                participation_ratio=use,
+                support=medians["support_other"],
+                jacobian_ratio=gradient if math.isfinite(gradient) else None,
+            )
+        )
+    return found

@@ -1,0 +1,93 @@
+"""Spread, confidence intervals and agreement, for rows that are not independent.
+
+Neighboring rows of a window attend to nearly the same keys, so a row is not a sample of its own. Intervals come
+from a block bootstrap: runs of neighboring rows are drawn with replacement and kept together. They say how far a mean
+could be off for other rows of the same kind of text, not for other texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 8  # neighboring rows drawn together
+DRAWS = 1000
+LEVEL = 0.95
+
+
+class Spread(NamedTuple):
+    """Mean, standard deviation over rows, and the confidence interval of the mean."""
+
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def spread(values: Sequence[NDArray[np.float64]], seed: int = 0) -> Spread:
+    """Over the rows of several windows, each (..., rows); missing values are NaN and left out."""
+    rows = np.concatenate(values, -1)
+    blocks = [block for window in values for block in _blocks(window)]
+    sums = np.stack([np.nansum(block, -1) for block in blocks], -1)
+    counts = np.stack([np.isfinite(block).sum(-1) for block in blocks], -1)
+    drawn = np.random.default_rng(seed).integers(len(blocks), size=(DRAWS, len(blocks)))
+    number = counts[..., drawn].sum(-1)
+    means = np.where(number > 0, sums[..., drawn].sum(-1) / np.maximum(number, 1), np.nan)
+    tail = (1 - LEVEL) / 2
+    none = np.logical_not(np.isfinite(rows).any(-1, keepdims=True))
+    filled = np.where(none, 0, rows)
+    low, high = np.nanquantile(np.where(none, 0, means), [tail, 1 - tail], axis=-1)
+    edge = np.where(none, np.nan, 0)[..., 0]
+    return Spread(np.nanmean(filled, -1) + edge, np.nanstd(filled, -1) + edge, low + edge, high + edge)
+
+
+def _blocks(window: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Runs of neighboring rows; the last one takes what is left over."""
+    count = max(1, window.shape[-1] // BLOCK)
+    return list(np.array_split(window, count, axis=-1))
+
+
+def agreement(first: Sequence[str], second: Sequence[str]) -> tuple[float, float]:
+    """The share of equal labels, and Cohen's kappa: (share - chance) / (1 - chance).
+
+    Chance is what two labelings with these frequencies agree on if they have nothing to do with one another. Where
+    that is certain agreement (one label everywhere, in both) kappa is 1.
+    """
+    a, b = np.asarray(first), np.asarray(second)
+    share = float(np.mean(a == b))
+    chance = float(sum(np.mean(a == label) * np.mean(b == label) for label in np.unique(np.concatenate([a, b]))))
+    return share, 1.0 if chance == 1 else (share - chance) / (1 - chance)
+
+
+class Growth(NamedTuple):
+    """A power law, value = scale * length^exponent, with the interval of its exponent."""
+
+    exponent: float
+    low: float
+    high: float
+    scale: float
+
+
+def growth(lengths: NDArray[np.float64], values: NDArray[np.float64], seed: int = 0) -> Growth | None:
+    """Least squares of ln value on ln length over neighboring rows in order, its interval by the block bootstrap.
+
+    Nothing for fewer than two different lengths.
+    """
+    x, y = np.log(lengths), np.log(values)
+    if len(np.unique(lengths)) < 2:
+        return None
+    exponent, intercept = np.polyfit(x, y, 1)
+    x, y = x - x.mean(), y - y.mean()
+    blocks = np.array_split(np.arange(len(x)), max(2, len(x) // BLOCK))
+    sums = np.array([[len(b), x[b].sum(), y[b].sum(), x[b] @ x[b], x[b] @ y[b]] for b in blocks])
+    drawn = np.random.default_rng(seed).integers(len(blocks), size=(DRAWS, len(blocks)))
+    count, sum_x, sum_y, square, product = sums[drawn].sum(1).T
+    variance = square - sum_x**2 / count
+    varied = variance > 1e-9 * square  # blocks of one length alone have no slope
+    slopes = (product - sum_x * sum_y / count)[varied] / variance[varied]
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(slopes, [tail, 1 - tail])
+    return Growth(float(exponent), float(low), float(high), float(np.exp(intercept)))

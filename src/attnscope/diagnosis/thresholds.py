@@ -1,0 +1,68 @@
+"""The numbers that decide a diagnosis, all in one place.
+
+docs/diagnosis.md shows the data that chose each of them and what happens to the labels when they move.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+
+from attnscope.errors import InputError
+
+# Parts of a whole: a share of the keys, a weight, a probability.
+_SHARES = ("top_share", "off_weight", "over_sharp_weight", "coverage")
+_COUNTS = ("near_keys", "separability_n")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Limits of the states and of the findings; errors are relative errors of a head's output.
+
+    >>> Thresholds(local=0.2)
+    >>> Thresholds.parse(["local=0.2", "near_keys=16"])
+    """
+
+    sink_bound: float = 0.3  # error with the first key alone, below: sink-bound
+    constant: float = 0.5  # error with the head's mean output, below: constant
+    local: float = 0.3  # error with the first key and the nearest ones, below: local
+    broad: float = 0.3  # error with the top share of the keys, from here on: broad; below: selective
+    near_keys: float = 8  # how many nearest keys the local rule keeps
+    top_share: float = 0.05  # which share of a row's keys the broad rule keeps
+    off_weight: float = 0.9  # weight of the first key above which a row is off
+    over_sharp_weight: float = 0.9  # largest weight above which a row is over-sharp
+    enough: float = 0.1  # error at which the keys that a head keeps count as enough
+    separability_n: float = 20  # size of the top set whose separability is told
+    coverage: float = 0.99  # share of a top set that heads together should tell apart
+    held_ratio: float = 2.0  # how many times apart two KL divergences must be for a prediction to hold
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise InputError(f"threshold {name} takes a positive number; received {value!r}")
+            if name in _SHARES and value >= 1:
+                raise InputError(f"threshold {name} is a share below 1; received {value!r}")
+            if name in _COUNTS and value != int(value):
+                raise InputError(f"threshold {name} takes a whole number from 1 up; received {value!r}")
+
+    @classmethod
+    def parse(cls, settings: Iterable[str]) -> Thresholds:
+        """The usual thresholds with some changed, each given as `name=value`."""
+        names = [field.name for field in fields(cls)]
+        changed: dict[str, float] = {}
+        for setting in settings:
+            name, equals, value = (part.strip() for part in setting.partition("="))
+            name = name.replace("-", "_")
+            if not equals or name not in names:
+                raise InputError(f"--threshold takes name=value, name one of {', '.join(names)}; received {setting!r}")
+            try:
+                changed[name] = float(value)
+            except ValueError:
+                raise InputError(f"threshold {name} takes a positive number; received {value!r}") from None
+        return replace(cls(), **changed)
+
+    def as_json(self) -> dict[str, float]:
+        """Every threshold by name."""
+        return asdict(self)
