@@ -22,10 +22,10 @@ $(READY): pyproject.toml constraints.txt scripts/setup
 demo: $(READY) ## Scan the embedded model: tables, a summary and a report in ./demo (OUT=DIR changes it)
 	@$(BIN)/attnscope scan --out "$(OUT)"
 
-test: $(READY) ## Run the test suite; its browser tests are skipped where Chromium is missing
-	@$(BIN)/python -m pytest -q -n 2
+test: $(READY) ## Run the test suite, all but the tests in a browser
+	@$(BIN)/python -m pytest -q -n 2 --ignore tests/browser
 
-test-browser: $(READY) ## Run only the tests in a real browser (needs Chromium)
+test-browser: $(READY) ## Run the tests in a real browser (needs Chromium)
 	@$(BIN)/python -m pytest -q tests/browser
 
 test-real: $(READY) .models ## Run the tests on real pretrained models, fetched on first use (180 MB)
