@@ -247,3 +247,18 @@ def test_logits_of_1e4_neither_overflow_nor_lose_the_gap() -> None:
     want = [1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(0.5)), 0.0]
     torch.testing.assert_close(nz.softmax(z), torch.tensor(want), rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(nz.sparsemax(z), torch.tensor([0.75, 0.25, 0.0]), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 1.6, 1.7, 1.9])
+def test_a_key_above_a_hundred_thousand_equal_ones_keeps_its_weight(alpha: float) -> None:
+    z = torch.ones(1, 100_000)
+    z[0, -1] = 1.5
+    found = nz.entmax(z, alpha=alpha)[0].double()
+    # one unknown: y of the equal keys, with n y^q + (y + gap)^q = 1
+    power, gap, count = 1 / (float(np.float32(alpha)) - 1), (float(np.float32(alpha)) - 1) * 0.5, 99_999
+    low, high = 0.0, 1.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if count * middle**power + (middle + gap) ** power < 1 else (low, middle)
+    assert abs(found[-1].item() - (low + gap) ** power) < 1e-6
+    assert abs(found[0].item() - low**power) < 1e-9

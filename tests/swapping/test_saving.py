@@ -177,3 +177,38 @@ def test_a_scan_measures_the_weights_that_a_swapped_model_uses(tokenizer: Any, t
         "learned": "LearnedSSMax",
         "settings": {"b": None, "heads": 6},
     }
+
+
+class Scaled(torch.nn.Module):
+    """A normalizer of a user's own, with a number for each head to learn."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(heads))
+
+    def forward(self, logits: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(logits * self.scale[:, None, None], -1).nan_to_num(0)
+
+
+@pytest.mark.parametrize("given", [Scaled, Scaled(5)], ids=["class", "module"])
+def test_a_module_of_ones_own_is_loaded_for_each_layer(given: Any, tmp_path: Path) -> None:
+    model = build("gpt2")
+    change = attnscope.swap(model, Scaled)
+    with torch.no_grad():
+        for number, parameter in enumerate(change.parameters):
+            parameter.fill_(number + 1.0)
+    model.save_pretrained(tmp_path)
+    name = f"{Scaled.__module__}.{Scaled.__qualname__}"
+    again = attnscope.swapping.load(tmp_path, custom={name: given})
+    values = [p for n, p in again.named_parameters() if n.endswith("scale")]
+    assert [value.unique().tolist() for value in values] == [[1.0], [2.0], [3.0]]
+
+
+def test_a_subclass_of_a_learned_module_is_recorded_as_ones_own() -> None:
+    class Mine(attnscope.normalizers.LearnedSSMax):
+        pass
+
+    model = build("gpt2")
+    change = attnscope.swap(model, Mine)
+    change.undo()
+    assert not hasattr(model.config, "attnscope_swap")

@@ -52,12 +52,17 @@ class LearnedTemperature(nn.Module):
 
 # What is calibrated where a normalizer has a setting of its own; every other one gets a temperature.
 KNOBS = {
-    "ssmax": Knob("s", 0.02, 2.0, lambda n: lambda heads: LearnedSSMax(heads, s=_setting(n, "s"))),
-    "entmax": Knob("alpha", 1.01, 2.0, lambda n: lambda heads: LearnedEntmax(heads, min(_setting(n, "alpha"), 1.99))),
+    "ssmax": Knob("s", 0.02, 2.0, lambda n: _ssmax(n)),
+    "entmax": Knob("alpha", 1.01, 2.0, lambda n: lambda heads: LearnedEntmax(heads, _inside(_setting(n, "alpha")))),
     "lipmax": Knob("kappa", 0.05, 8.0, lambda n: _lipmax(n)),
     "asentmax": Knob("beta", 0.01, 4.0),
 }
 TEMPERATURE = Knob("temperature", 0.05, 8.0)
+
+
+def _inside(alpha: float) -> float:
+    """A learned alpha lies strictly between 1 and 2."""
+    return min(max(alpha, 1.01), 1.99)
 
 
 @dataclass(frozen=True)
@@ -181,10 +186,14 @@ def _calibrate_heads(
         change.undo()
         for parameter, wanted in trainable.items():
             parameter.requires_grad_(wanted)
+    evaluations = start.evaluations + steps + 1
+    if best >= start.after:  # one number for all heads was the best
+        return replace(start, evaluations=evaluations)
     from attnscope.swapping.layout import sites
 
     by_layer = {site.layer: rule for site, rule in zip(sites(module), modules, strict=True)}
-    return Calibrated(by_layer, start.parameter, None, start.before, best, start.evaluations + steps + 1)
+    parameter = knob.name if knob.learned is not None else TEMPERATURE.name
+    return Calibrated(by_layer, parameter, None, start.before, best, evaluations)
 
 
 def _names(normalizer: Normalizer) -> list[str]:
@@ -193,6 +202,10 @@ def _names(normalizer: Normalizer) -> list[str]:
 
 def _setting(normalizer: Normalizer, name: str) -> float:
     return float(getattr(normalizer, name))
+
+
+def _ssmax(normalizer: Any) -> Callable[[int], nn.Module]:
+    return lambda heads: LearnedSSMax(heads, float(normalizer.s), float(normalizer.b) or None)
 
 
 def _lipmax(normalizer: Any) -> Callable[[int], nn.Module]:

@@ -68,7 +68,8 @@ def guidelines(
         model = load_model(model, **options)
     lengths = plan(model.positions, None, lengths, [top_n]).lengths
     length = max(lengths)
-    active = {f"topk:k={max(1, round(share * length))}": share for share in SHARES}
+    counts = sorted({max(1, round(share * length)) for share in SHARES})
+    active = {f"topk:k={count}": count / length for count in counts}
     sharp = {f"softmax:temperature={t:g}": t for t in TEMPERATURES}
     compared = compare(
         model,

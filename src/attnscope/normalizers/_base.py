@@ -222,7 +222,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_REGISTRY))
 
 
-def get(name: str, **settings: Any) -> Normalizer:
+def get(name: str, /, **settings: Any) -> Normalizer:
     """The normalizer of that name with its settings, e.g. `get("entmax", alpha=1.5)`."""
     if name not in _REGISTRY:
         raise InputError(f"no normalizer is named {name!r}: choose from {', '.join(names())}")

@@ -25,6 +25,8 @@ _FOLDS = 16
 _NEWTON_STEPS = 64
 # How far below the lanes' threshold candidates begin: more than the rounding of the sums behind it.
 _SLACK = 1e-5
+# Thousands of candidates have weights so small that float32 cannot place tau among them: float64 does.
+_MANY = 4096
 
 
 @helper
@@ -283,6 +285,16 @@ def entmax(z: Any, visible: Any, index: Any, scale: Any, alpha: Any, out: Any, s
         _shift(lanes, top, factor)
         step = max(_entmax_step(lanes, 0.0, beta, exponent, 1e-2) - _SLACK, 0.0)
         count = _gather(row, lanes, top, factor, out.dtype.type(step - 1.0), hits, places, values)
+        if count > _MANY:
+            exact = np.empty(count, np.float64)
+            for j in range(count):
+                exact[j] = (float(row[places[j]]) - float(top)) * float(factor)
+            step = _entmax_step(exact, step, float(beta), 1.0 / float(beta), 1e-9)
+            total = _powers(exact, step, 1.0 / float(beta))
+            for j in range(count):
+                values[j] = exact[j] / total
+            _place(values[:count], places, out[r])
+            continue
         candidates = values[:count]
         step = _entmax_step(candidates, step, beta, exponent, tolerance)
         total = _powers(candidates, out.dtype.type(step), exponent)

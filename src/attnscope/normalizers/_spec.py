@@ -55,10 +55,12 @@ def parse(spec: str) -> Normalizer:
 
     Settings follow the name, each after a colon. `temperature` is understood by every normalizer.
     """
+    if not isinstance(spec, str):
+        raise InputError(f"a normalizer is written as name:setting=value, received {spec!r}")
     name, *parts = (part.strip() for part in spec.split(":"))
     settings: dict[str, Any] = {}
     for part in parts:
-        key, equals, value = part.partition("=")
+        key, equals, value = (piece.strip() for piece in part.partition("="))
         if not (key and equals and value):
             raise InputError(f"normalizer {spec!r}: expected name:setting=value, received {part!r}")
         if key in settings:

@@ -54,7 +54,13 @@ def rule_for(given: Any, heads: int) -> Rule:
     if isinstance(given, nn.Module):
         rule = copy.deepcopy(given)
     elif not isinstance(given, Normalizer) and callable(given) and _makes_modules(given):
-        rule = given(heads)
+        try:
+            rule = given(heads)
+        except Exception as error:
+            raise InputError(
+                f"{given!r} takes one argument, so it was called with the number of heads, {heads}, to make a module; "
+                f"that failed: {error}. A function of weights takes (logits, visible)"
+            ) from error
     if not isinstance(rule, Normalizer) and not callable(rule):
         raise InputError(
             f"a normalizer is a name, a Normalizer, a module or a function of (logits, visible); received {given!r}"
@@ -109,7 +115,7 @@ def check(rule: Rule, heads: int, device: torch.device) -> None:
     try:
         with torch.no_grad():
             weights = weigher.weigh(logits, logits != -torch.inf if weigher.wants_mask else None, None)
-    except (InputError, RuntimeError) as error:
+    except (InputError, RuntimeError, TypeError, AttributeError) as error:
         raise InputError(f"{name} does not fit logits of {heads} heads: {error}") from error
     if not isinstance(weights, torch.Tensor) or weights.shape != logits.shape:
         got = tuple(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__

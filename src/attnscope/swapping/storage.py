@@ -29,7 +29,7 @@ from attnscope.normalizers import (
 )
 from attnscope.swapping.layout import sites
 from attnscope.swapping.replacement import Entry, change, replacement_of
-from attnscope.swapping.rules import LEARNED
+from attnscope.swapping.rules import rule_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -93,7 +93,7 @@ def restore(
         site = next((s for s in found if f".{s.name}".endswith(f".{name}") or name.endswith(f".{s.name}")), None)
         if site is None:
             raise ModelError(f"{str(source)!r} records a swap in {name}, which {type(model).__name__} does not have")
-        rule = _rebuilt(entry["normalizer"], custom or {})
+        rule = rule_for(_rebuilt(entry["normalizer"], custom or {}), len(entry["heads"]))
         if isinstance(rule, nn.Module):
             learned = _learned(str(source), revision) if learned is None else learned
             rule.load_state_dict(_state(learned, name, entry["key"], str(source)))
@@ -141,7 +141,7 @@ def _state(learned: Mapping[str, Path], module: str, key: str, source: str) -> d
 
 def _described(rule: Any) -> dict[str, Any]:
     """A normalizer as JSON."""
-    if isinstance(rule, LEARNED):
+    if type(rule) in _SHAPES:
         return {"learned": type(rule).__name__, "settings": _SHAPES[type(rule)](rule)}
     if isinstance(rule, Tempered):
         return {"temperature": rule.temperature, "of": _described(rule.inner)}
