@@ -150,6 +150,8 @@ def _load(
             given = {key: value for key, value in how.items() if value is not None and not (gguf and "safe" in key)}
             kind = dtype if dtype == "auto" else getattr(torch, dtype)
             module = loader.from_pretrained(source, dtype=kind, **where, **gguf, **given)
+            if gguf:
+                _plain(module)
             if hasattr(module.config, RECORD):
                 from attnscope.swapping import restore
 
@@ -158,6 +160,14 @@ def _load(
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise ModelError(_explained(name, error)) from error
     return module, tokenizer
+
+
+def _plain(module: Any) -> None:
+    """A GGUF file's weights are unpacked while loading; forget how they were packed, which would forbid saving them."""
+    module.hf_quantizer = None
+    for holder, name in ((module, "quantization_method"), (module.config, "quantization_config")):
+        if hasattr(holder, name):
+            delattr(holder, name)
 
 
 def _is_causal(config: Any) -> bool:
