@@ -13,8 +13,8 @@ from attnscope.capture import corpora
 from attnscope.capture.text import read_book, read_text
 from attnscope.errors import InputError
 
-FIRST = "“Well, Prince, so Genoa and Lucca are now just family estates of the\nBuonapartes."
-LAST = "recognize a dependence\nof which we are not conscious."
+FIRST = "“Well, Prince, this line stands for the first one."
+LAST = "This line stands for the last one, of which we are\nnot conscious."
 FILLER = "Filler in the place of a novel, a line of no meaning whatsoever.\n" * 47_000
 NOVEL = f"{FIRST}\n\n{FILLER}\n{LAST}\n"
 HEADER = "The Project Gutenberg eBook of War and Peace\n\nTitle: War and Peace\n\nLanguage: English\n\n"
