@@ -92,3 +92,17 @@ def test_mean_outputs_are_the_means_of_what_heads_put_out() -> None:
     means = mean_outputs(model, [{"input_ids": ids}, {"input_ids": ids, "attention_mask": mask}])
     assert len(means) == 12
     torch.testing.assert_close(means[1, 4], rows.unflatten(-1, (6, 14))[:, 4].mean(0), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("make", "value"),
+    [
+        pytest.param(sink_and_last, 0, id="no last key"),
+        pytest.param(sink_and_last, 1.5, id="half a key"),
+        pytest.param(top_share, 0, id="no share"),
+        pytest.param(top_share, 2.0, id="more than all"),
+    ],
+)
+def test_a_rule_of_no_keys_is_refused(make: Any, value: Any) -> None:
+    with pytest.raises(InputError, match=f"received {value}"):
+        make(value)

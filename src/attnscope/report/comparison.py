@@ -11,19 +11,25 @@ from rich.table import Table
 
 COLORS = ["#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#000000"]  # Okabe-Ito
 
+# Headings short enough for all columns to fit into 80.
 _COLUMNS = {
-    "perplexity": "perplexity",
-    "agreement": "agreement",
+    "perplexity": "perpl.",
+    "agreement": "agree",
     "kl": "KL",
-    "separability": "separability",
-    "distance_ratio": "distance / expected",
-    "entropy_ratio": "entropy ratio",
+    "separability": "separ.",
+    "distance_ratio": "dist.",
+    "entropy_ratio": "entr.",
     "sink_weight": "sink",
-    "support": "support",
-    "jacobian_norm": "Jacobian",
-    "time_ratio": "time x",
-    "memory_ratio": "memory x",
+    "support": "supp.",
+    "jacobian_norm": "Jac.",
+    "time_ratio": "time",
+    "memory_ratio": "mem.",
 }
+_NOTE = (
+    "perpl.: perplexity; agree, KL: with the model itself; separ.: separability; dist.: distance / expected for a "
+    "random set; entr.: entropy / ln length; sink: weight of the first key; supp.: keys with weight; "
+    "Jac.: Jacobian norm; time, mem.: times the model's own"
+)
 
 
 def named(table: pl.DataFrame) -> pl.DataFrame:
@@ -35,17 +41,25 @@ def named(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(name=choice)
 
 
+def _number(value: float) -> str:
+    """Three figures; no exponent for what is as good as zero."""
+    return "0" if abs(value) < 5e-5 else f"{value:.3g}"
+
+
 def print_comparison(console: Console, table: pl.DataFrame, run: dict[str, Any]) -> None:
     """One table for each mode and length."""
     for (mode, length), part in named(table).group_by(["mode", "length"], maintain_order=True):
         shown = [c for c in _COLUMNS if part[c].is_not_null().any()]
-        grid = Table(title=f"{run['model']}, {mode}, length {length:,}, top set of {part['n'][0]}")
-        grid.add_column("normalizer")
+        title = f"{run['model']}, {mode}, length {length:,}, top set of {part['n'][0]}"
+        grid = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+        grid.add_column("normalizer", overflow="fold")
         for column in shown:
-            grid.add_column(_COLUMNS[column], justify="right")
+            grid.add_column(_COLUMNS[column], justify="right", no_wrap=True)
         for line in part.to_dicts():
-            grid.add_row(line["name"], *("" if line[c] is None else f"{line[c]:.3g}" for c in shown))
+            grid.add_row(line["name"], *("" if line[c] is None else _number(line[c]) for c in shown))
         console.print(grid)
+        console.print()
+    console.print(_NOTE, style="dim")
     for found in run["calibration"]:
         value = "one value a head" if found["value"] is None else f"{found['value']:.3g}"
         console.print(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnscope.capture.huggingface import observed
+from attnscope.errors import InputError
 from attnscope.normalizers import softmax
 from attnscope.swapping.layout import sites
 
@@ -32,6 +33,8 @@ def first_key(
 
 def sink_and_last(count: int) -> Callable[[Tensor, Tensor], Tensor]:
     """Softmax over the first visible key and the last `count`."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InputError(f"sink_and_last takes a whole number of keys from 1 up; received {count!r}")
 
     def rule(logits: Tensor, visible: Tensor) -> Tensor:
         place = visible.cumsum(-1)
@@ -43,6 +46,8 @@ def sink_and_last(count: int) -> Callable[[Tensor, Tensor], Tensor]:
 
 def top_share(share: float) -> Callable[[Tensor, Tensor], Tensor]:
     """Softmax over the largest logits of a row, the given share of its visible keys, at least one."""
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise InputError(f"top_share takes a share above 0 and at most 1; received {share!r}")
 
     def rule(logits: Tensor, visible: Tensor) -> Tensor:
         length = visible.sum(-1, keepdim=True)
