@@ -19,7 +19,7 @@ def vectors(model: Any, kind: VectorKind) -> dict[int, torch.Tensor]:
     found: dict[int, torch.Tensor] = {}
 
     def collect(call: Any) -> None:
-        found[source.layer(call.module, len(found))] = source.vectors(call)
+        found[source.layer(call.module, len(found))] = source.vectors(call).double()
 
     with torch.no_grad(), observed(model, collect):
         model(input_ids=IDS)

@@ -11,7 +11,7 @@ Both answer the same questions, for one item of the batch and the wanted rows on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
@@ -75,8 +75,10 @@ class Call(Protocol):
     def sinks(self) -> Float[Tensor, " heads"] | None:
         """Logits that take weight and have no key, one for each head."""
 
-    def logits(self, positions: Sequence[int], item: int = 0) -> Float[Tensor, "heads rows keys"]:
-        """The logits of these queries in float64."""
+    def logits(
+        self, positions: Sequence[int], item: int = 0, keys: int | None = None
+    ) -> Float[Tensor, "heads rows keys"]:
+        """The logits of these queries in float64, on the first `keys` keys if only those are wanted."""
 
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
         """The keys that each of the queries may attend to; none for a query that is padding."""
@@ -106,8 +108,6 @@ class AttentionCall:
     kernel: Kernel = "sdpa"
     cross: bool | None = None
     answer: Callable[..., Any] | None = None  # the kernel itself
-    # Wanted rows may come in blocks: an item's keys are converted once.
-    _double: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         unknown = [
@@ -189,22 +189,26 @@ class AttentionCall:
             seen = seen & ~self._padding(seen, positions, item)[:, None]
         return seen.expand(self.heads, -1, -1)
 
-    def logits(self, positions: Sequence[int], item: int = 0) -> Float[Tensor, "heads rows keys"]:
+    def logits(
+        self, positions: Sequence[int], item: int = 0, keys: int | None = None
+    ) -> Float[Tensor, "heads rows keys"]:
         """The logits of these queries in float64, from the model's own queries and keys."""
         rows = self._rows(positions)
-        key = self._double.get(item)
-        if key is None:
-            key = self._double[item] = self.key[item].double()
-        grouped = self.query[item, :, rows].double().unflatten(0, (key.shape[0], -1))
-        logits = (grouped @ key.mT.unsqueeze(1)).flatten(0, 1).mul_(self.scale)
+        keys = self.keys if keys is None else keys
+        query = (self.query[item, :, rows].double() * self.scale).unflatten(0, (self.key.shape[1], -1))
+        logits = query.new_empty(*query.shape[:-1], keys)
+        # One group of heads after another: all keys in float64 at once would be as large as the model's own state.
+        for of_query, of_key, out in zip(query, self.key[item, :, :keys], logits, strict=True):
+            torch.mm(of_query.flatten(0, 1), of_key.double().mT, out=out.flatten(0, 1))
+        logits = logits.flatten(0, 1)
         softcap = self.options.get("softcap")
         if softcap is not None:
             logits = softcap * torch.tanh(logits / softcap)
         bias = self.options.get("position_bias")
         if bias is not None:
-            logits = logits + _rows_of(bias, rows, item, self.keys).double()
+            logits = logits + _rows_of(bias, rows, item, keys).double()
         if self.mask is not None and self.mask.dtype != torch.bool:
-            mask = self._mask_rows(rows, item)
+            mask = self._mask_rows(rows, item)[..., :keys]
             logits = logits + torch.where(_shown(mask), mask, 0).double()
         return logits
 
@@ -267,9 +271,12 @@ class LogitsCall:
         """No family that forms its logits in full has sinks."""
         return
 
-    def logits(self, positions: Sequence[int], item: int = 0) -> Float[Tensor, "heads rows keys"]:
+    def logits(
+        self, positions: Sequence[int], item: int = 0, keys: int | None = None
+    ) -> Float[Tensor, "heads rows keys"]:
         """The logits of these queries, as the model rounded them; zero where a key is hidden."""
-        return torch.where(self._seen(positions, item), self._pick(self.scores, positions, item), 0).double()
+        logits = torch.where(self._seen(positions, item), self._pick(self.scores, positions, item), 0)
+        return logits[..., :keys].double()
 
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
         """The keys that each of the queries may attend to; none for a query that is padding."""

@@ -69,9 +69,9 @@ class VectorSource:
         return self.layers.entry(call, layer)
 
     def vectors(self, call: Call, item: int = 0) -> Float[Tensor, "groups keys dims"]:
-        """The vectors of a call in float64, one group for heads that share them."""
+        """The vectors of a call, one group for heads that share them; values and inputs in the model's own type."""
         if self.kind == "value":
-            return call.values(item).double()
+            return call.values(item)
         if self.kind == "output":
             return self._output(call, item)
         return self._hidden(call, item)
@@ -125,7 +125,7 @@ class VectorSource:
                 f"{type(call.module).__name__} attends to {call.keys} keys that are not the {hidden.shape[1]} tokens "
                 "of its layer's input; use --vectors value"
             )
-        return hidden[item : item + 1].double()
+        return hidden[item : item + 1]
 
 
 def _matrix(projection: nn.Module, size: int) -> Tensor | None:

@@ -153,7 +153,7 @@ class Collector:
             raise ModelError(f"the heads of layer {layer} see different keys; attnscope reproduce needs them to agree")
         if self.model.causal and (visible[0] & (torch.arange(visible.shape[-1]) > torch.tensor(places)[:, None])).any():
             raise ModelError(f"layer {layer} of {self.model.name} sees later tokens, so it is not causal as it says")
-        kinds = {source.kind: source.vectors(call).cpu() for source in sources}
+        kinds = {source.kind: source.vectors(call).double().cpu() for source in sources}
         sinks = None if call.sinks is None else call.sinks.cpu()
         scaling = call.options.get("scaling")
         scale = call.query.shape[-1] ** -0.5 if scaling is None else float(scaling)

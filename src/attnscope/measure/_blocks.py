@@ -1,18 +1,16 @@
-"""The compiled way to the columns, on the CPU: blocks of rows of one group, each on one thread.
-
-For a block: choose the top sets (a loop), multiply all vectors with all contexts (matrix products), measure (a loop).
-The largest temporary is a block's products, sets x rows x keys; blocks are cut so that it stays in the cache.
-"""
+"""The compiled way to the columns, on the CPU: the rows of a group are shared out to threads."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from attnscope.measure import _kernels_pairs, _kernels_rows, _kernels_sets, _kernels_top
-from attnscope.measure._workers import product, share_out
+from attnscope.measure import _kernels_measure, _kernels_rows, _kernels_sets
+from attnscope.measure._kernels_products import PANEL
+from attnscope.measure._workers import scratch, share_out
+from attnscope.measure.layer import NO_PAIRS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +21,11 @@ if TYPE_CHECKING:
     from attnscope.measure.layer import Layer
     from attnscope.measure.rows import Rows
 
-_BLOCK_ROWS = 64
-_BLOCK_ENTRIES = 1 << 16  # rows times keys
 # A group with fewer rows than this finds d1 row by row: listing the farthest pairs would cost more.
 _MANY_ROWS = 48
+# Tasks for each thread, at least, so that threads end together.
+_TASKS = 3
+_DIRECT = 4  # panels of keys that all members are multiplied with at a time
 
 
 def row_columns(rows: Rows, weights: Tensor) -> dict[str, Tensor]:
@@ -51,7 +50,7 @@ def topn_columns(
     """As `measure.topn.topn_columns`; rows of more than `delta_keys` keys have no delta."""
     masks, mask_of = _masks(rows.visible)
     block = _Block(rows, _flat(weights), masks, mask_of, np.array(n), layer, delta_keys)
-    share_out(block.measure, block.pieces())
+    share_out(block.measure, block.tasks())
     shaped = torch.from_numpy(block.out).view(*weights.shape[:2], len(n), -1)
     return dict(zip(_kernels_sets.COLUMNS, shaped.unbind(-1), strict=True))
 
@@ -65,117 +64,79 @@ class _Block:
         weights: NDArray[np.float64],
         masks: NDArray[np.bool_],
         mask_of: NDArray[np.int64],
-        counts: NDArray[np.int64],
+        wanted: NDArray[np.int64],
         layer: Layer,
         delta_keys: int | None,
     ) -> None:
         self.weights, self.masks, self.mask_of = weights, masks, mask_of
-        self.counts, self.layer = counts, layer
+        self.wanted, self.layer = wanted, layer
         self.groups = len(layer.vectors)
-        self.starts = masks.argmax(-1)
-        self.stops = masks.shape[-1] - masks[:, ::-1].argmax(-1)
-        self.lengths = masks.sum(-1)
-        self.stops[self.lengths == 0] = 0
-        self.deltas = self._deltas(delta_keys)
-        self.out = np.empty((len(weights), len(counts), len(_kernels_sets.COLUMNS)))
+        lengths = masks.sum(-1)
+        stops = masks.shape[-1] - masks[:, ::-1].argmax(-1)
+        self.spans = np.stack([masks.argmax(-1), np.where(lengths > 0, stops, 0), lengths], -1)
+        self.delta_keys = masks.shape[-1] if delta_keys is None else delta_keys
+        self.gaps = self._gaps_of_scattered()
+        self.out = np.empty((len(weights), len(wanted), len(_kernels_sets.COLUMNS)))
 
-    def pieces(self) -> list[tuple[int, NDArray[np.int64]]]:
-        """Blocks of rows of similar length, the long ones first."""
-        every = np.arange(len(self.weights)).reshape(self.groups, -1)
+    def tasks(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """Groups with their rows, evenly spaced; a group is divided if there are few of them."""
+        shares = -(-_TASKS * torch.get_num_threads() // self.groups)
         found = []
-        for group, own in enumerate(every):
-            stops = self.stops[self.mask_of[own]]
-            own = own[np.argsort(-stops, kind="stable")]
-            first = 0
-            while first < len(own):
-                longest = max(1, int(self.stops[self.mask_of[own[first]]]))
-                size = min(_BLOCK_ROWS, max(1, _BLOCK_ENTRIES // longest))
-                found.append((longest * size, group, own[first : first + size]))
-                first += size
-        found.sort(key=lambda piece: -piece[0])
-        return [(group, own) for _, group, own in found]
+        for group, own in enumerate(np.arange(len(self.weights)).reshape(self.groups, -1)):
+            found += [(share, group, own[share::shares]) for share in range(shares) if len(own[share::shares])]
+        found.sort(key=lambda task: task[0])
+        return [(group, rows) for _, group, rows in found]
 
-    def measure(self, piece: tuple[int, NDArray[np.int64]]) -> None:
-        """Fill `out` for one block."""
-        group, rows = piece
-        which = self.mask_of[rows]
-        low, high = int(self.starts[which].min()), int(self.stops[which].max())
-        if high <= low:
-            self.out[rows] = np.nan
-            return
-        count, sets = len(rows), len(self.counts)
-        layer = self.layer
-        vectors, units = layer.vectors[group], layer.units[group]
-        dims = vectors.shape[-1]
-        members = np.zeros((count, int(min(self.counts[-1], self.masks.shape[-1]))), np.int64)
-        sizes = np.empty((count, sets), np.int64)
-        contexts = torch.empty(count, sets, dims, dtype=torch.float64)
-        unit_contexts = torch.empty_like(contexts)
-        _kernels_top.choose(
-            rows, self.weights, self.masks, self.mask_of, vectors.numpy(), units.numpy(), self.counts,
-            members, sizes, contexts.numpy(), unit_contexts.numpy(), 0, count,
-        )  # fmt: skip
-        seen = vectors[low:high]
-        means = torch.from_numpy(self.weights[rows, low:high]) @ seen
-        products = product(contexts.view(-1, dims), seen).view(count, sets, -1).numpy()
-        mean_products = means @ seen.mT
-        unit_products = unit_contexts.view(-1, dims).float() @ layer.units32[group, low:high].mT
-        farthest = self._farthest(group, rows, low, high, members, sizes, products)
-        _kernels_sets.measure(
-            rows, self.weights, self.masks, self.mask_of, vectors.numpy(), units.numpy(),
-            layer.norms2[group].numpy(), members, sizes, contexts.numpy(), unit_contexts.numpy(), means.numpy(),
-            low, products, mean_products.numpy(),
-            unit_products.view(count, sets, -1).numpy(), farthest, self.deltas, self.out, 0, count,
+    def measure(self, task: tuple[int, NDArray[np.int64]]) -> None:
+        """Fill `out` for some rows of a group."""
+        index, rows = task
+        keys = self.weights.shape[1]
+        many = len(self.weights) // self.groups >= _MANY_ROWS
+        deltas = self._deltas(index, rows)
+        pairs = self.layer.far_pairs(index) if many else NO_PAIRS
+        group = self.layer.group(index)
+        sets, largest = len(self.wanted), int(min(self.wanted[-1], self.masks.shape[-1]))
+        means = scratch("means", (len(rows), group.vectors.shape[1]))
+        own = torch.from_numpy(self.weights[rows[0] : rows[-1] + 1 : rows[1] - rows[0] if len(rows) > 1 else 1])
+        torch.mm(own, torch.from_numpy(group.vectors[:keys]), out=torch.from_numpy(means))
+        covered, dims = len(group.unit_panels) * PANEL, group.unit_panels.shape[1] // PANEL
+        vectors, single = max(largest + 1, 2 * sets + 3), np.float32
+        _kernels_measure.measure(
+            rows, self.weights, self.masks, self.mask_of, self.spans, self.wanted, group.scale, group.vectors, group.mean,
+            group.norms2, group.norms32, group.units, group.unit_squares, group.unit_panels, group.centred_squares,
+            group.centred_panels, 2 * group.centred_error, pairs.prefixes, pairs.low, pairs.high, pairs.gaps, means,
+            deltas, scratch("lines", (_kernels_measure.LINES + sets, covered), single),
+            scratch("products", (2 * sets + 3, covered), single),
+            scratch("few", (vectors, dims), single), scratch("direct", (vectors, _DIRECT * PANEL), single), self.out,
         )  # fmt: skip
 
-    def _farthest(
-        self, group: int, rows: NDArray[np.int64], low: int, high: int, members: Any, sizes: Any, products: Any
-    ) -> NDArray[np.float64]:
-        """d1 for each row and set."""
-        layer = self.layer
-        vectors, squares = layer.vectors[group].numpy(), layer.centred_squares32[group].numpy()
-        found = np.full(sizes.shape, np.nan)
-        if len(self.weights) // self.groups >= _MANY_ROWS:
-            pairs = layer.far_pairs(group, high)
-            _kernels_pairs.walk(
-                pairs.low, pairs.high, pairs.gaps, pairs.complete_above, rows, self.weights, self.masks, self.mask_of,
-                vectors, layer.norms2[group].numpy(), members, sizes, low, products, found,
-            )  # fmt: skip
-        error = np.float32(2 * layer.centred_error[group])
-        scratch = np.empty((2, high - low), np.float32)
-        for r in np.isnan(found[:, 0]).nonzero()[0]:
-            mask = self.mask_of[rows[r]]
-            first, last = int(self.starts[mask]), int(self.stops[mask])
-            own = members[r, : sizes[r, -1]]
-            picked = layer.centred32[group, torch.from_numpy(own)]
-            direct = product(picked, layer.centred32[group, first:last]).numpy()
-            _kernels_pairs.farthest_across(
-                direct, squares, error, vectors, first, own, sizes[r], self.masks[mask], scratch, found[r]
-            )
+    def _deltas(self, index: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """delta of some rows: by prefix where a row sees one, else what was found for its keys."""
+        masks = self.mask_of[rows]
+        first, last, length = self.spans[masks].T
+        found = self.gaps[index, masks] if self.gaps is not None else np.full(len(rows), np.nan)
+        by_prefix = (first == 0) & (last == length) & (length > 0) & (length <= self.delta_keys)
+        if by_prefix.any():
+            found[by_prefix] = self.layer.prefix_gaps(index)[length[by_prefix] - 1]
         return found
 
-    def _deltas(self, delta_keys: int | None) -> NDArray[np.float64]:
-        """delta of every row: by prefix where a row sees one, else from the row's own keys, once for equal sets."""
-        prefix = (self.starts == 0) & (self.stops == self.lengths)
-        wanted = self.lengths <= (delta_keys or self.masks.shape[-1])
-        per_mask = np.full((self.groups, len(self.masks)), np.nan)
-        by_prefix = prefix & wanted & (self.lengths > 0)
-        if by_prefix.any():
-            gaps = self.layer.prefix_gaps.numpy()
-            per_mask[:, by_prefix] = gaps[:, self.lengths[by_prefix] - 1]
-        own = ~prefix & wanted
-        if own.any():
-            masks, which = np.unique(self.masks[own], axis=0, return_inverse=True)
-            gaps = np.empty((self.groups, len(masks)))
+    def _gaps_of_scattered(self) -> NDArray[np.float64] | None:
+        """delta for every group and mask that is no prefix, once for equal masks; None if there is no such mask."""
+        first, last, length = self.spans.T
+        own = ((first > 0) | (last > length)) & (length <= self.delta_keys)
+        if not own.any():
+            return None
+        found = np.full((self.groups, len(self.masks)), np.nan)
+        masks, which = np.unique(self.masks[own], axis=0, return_inverse=True)
+        gaps = np.empty((self.groups, len(masks)))
 
-            def search(piece: tuple[int, int]) -> None:
-                group, mask = piece
-                gaps[group, mask] = self.layer.gap(group, masks[mask].nonzero()[0])
+        def search(piece: tuple[int, int]) -> None:
+            group, mask = piece
+            gaps[group, mask] = self.layer.gap(group, masks[mask].nonzero()[0])
 
-            share_out(search, [(g, m) for g in range(self.groups) for m in range(len(masks))])
-            per_mask[:, own] = gaps[:, which.reshape(-1)]
-        group_of = np.arange(len(self.weights)) // (len(self.weights) // self.groups)
-        return per_mask[group_of, self.mask_of]
+        share_out(search, [(g, m) for g in range(self.groups) for m in range(len(masks))])
+        found[:, own] = gaps[:, which.reshape(-1)]
+        return found
 
 
 def _flat(values: Tensor) -> NDArray[np.float64]:

@@ -6,61 +6,76 @@ pair that may be the answer within it is measured in float64, and the answer is 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from attnscope.normalizers._kernels import RELAXED, compiled, helper
+from attnscope.measure._kernels_products import PAIR, PANEL, multiply, pack
+from attnscope.normalizers._arithmetic import largest
+from attnscope.normalizers._kernels import compiled, helper
 
 _CHECKED = 64
-_FLOAT64 = 1e-12  # more than the rounding of a squared gap made of products
+_MOST = 1000
 
 
 @compiled
 def prepare(
-    vectors: Any, units: Any, norms2: Any, units32: Any, unit_squares: Any, centred: Any, centred_squares: Any
-) -> None:
-    """Fill all but the first, for one group: unit vectors, squared norms, and float32 for looking at pairs."""
+    vectors: Any, mean: Any, norms2: Any, norms32: Any, units: Any, unit_squares: Any, unit_panels: Any,
+    centred_squares: Any, centred_panels: Any,
+) -> float:  # fmt: skip
+    """Fill all but the first for one group, and bring the vectors near size 1 by a power of two; its inverse."""
     keys, dims = vectors.shape
-    mean = np.zeros(dims)
+    largest_entry = 0.0
     for j in range(keys):
         for k in range(dims):
+            largest_entry = max(largest_entry, abs(vectors[j, k]))
+    exponent = 0
+    if 0 < largest_entry < np.inf:
+        exponent = max(-_MOST, min(_MOST, math.frexp(largest_entry)[1]))
+    scale = math.ldexp(1.0, -exponent)
+    mean[:] = 0
+    for j in range(keys):
+        for k in range(dims):
+            vectors[j, k] *= scale
             mean[k] += vectors[j, k]
     for k in range(dims):
         mean[k] /= keys
+    unit_panels[:] = 0
+    centred_panels[:] = 0
+    centred = np.empty(dims)
     for j in range(keys):
         x, u = vectors[j], units[j]
-        largest = 0.0
+        top = 0.0
         for k in range(dims):
-            largest = max(largest, abs(x[k]))
+            top = max(top, abs(x[k]))
         total = total2 = 0.0
+        inverse = 1 / top if top > 1e-300 else 0.0
         for k in range(dims):
-            scaled = x[k] / largest if largest > 0 else 0.0  # squares neither overflow nor vanish
+            scaled = x[k] * inverse  # squares do not vanish
             u[k] = scaled
             total += scaled * scaled
             total2 += x[k] * x[k]
-        norms2[j] = total2
+        norms2[j] = norms32[j] = total2
         unit_squares[j] = 1 if total > 0 else 0
         inverse = 1 / np.sqrt(total) if total > 0 else 0.0
-        around = np.float32(0)
+        around = 0.0
         for k in range(dims):
             u[k] *= inverse
-            units32[j, k] = u[k]
-            centred[j, k] = x[k] - mean[k]
-            around += centred[j, k] * centred[j, k]
+            centred[k] = x[k] - mean[k]
+            around += centred[k] * centred[k]
         centred_squares[j] = around
+        pack(u, j, unit_panels)
+        pack(centred, j, centred_panels)
+    return math.ldexp(1.0, exponent)
 
 
-@njit(fastmath={*RELAXED, "nnan"}, error_model="numpy")
-def _highest(products: Any, squares: Any) -> Any:
-    """The largest 2 x.y - |y|^2: the y nearest to x."""
-    best = np.float32(-np.inf)
-    two = np.float32(2)
-    for j in range(products.size):
-        value = two * products[j] - squares[j]
-        best = value if value > best else best
-    return best
+@compiled
+def pack_all(vectors: Any, panels: Any) -> None:
+    """Pack some vectors for products."""
+    panels[:] = 0
+    for j in range(vectors.shape[0]):
+        pack(vectors[j], j, panels)
 
 
 @helper
@@ -73,51 +88,64 @@ def _gap2(x: Any, y: Any) -> float:
 
 
 @compiled
-def nearest_before(products: Any, vectors: Any, squares: Any, first: int, error: Any, out: Any) -> None:
-    """out[i] = smallest squared gap of keys first + i to an earlier key, or infinity where it sets no new minimum.
+def nearest_before(units: Any, squares: Any, panels: Any, error: Any, few: Any, products: Any, out: Any) -> None:
+    """out[i] = the smallest squared gap between two of the keys up to i.
 
-    products: (block, earlier keys) float32; squares: |x|^2 as the products see them; error: bound on a squared gap.
+    squares: |x|^2 as the products see them; error: bound on a squared gap; few, products: scratch for a block.
     """
-    best = np.inf
     two = np.float32(2)
-    for i in range(out.size):
-        own = first + i
-        out[i] = np.inf
-        if own == 0:
-            continue
-        row, norms = products[i, :own], squares[:own]
-        if squares[own] - _highest(row, norms) - error >= best:
-            continue
-        for j in range(own):
-            if squares[own] - (two * row[j] - norms[j]) - error < best:
-                best = min(best, _gap2(vectors[own], vectors[j]))
-                out[i] = best
+    block = few.shape[0]
+    best = np.inf
+    for first in range(0, out.size, block):
+        last = min(out.size, first + block)
+        few[:] = 0
+        for i in range(first, last):
+            few[i - first, : units.shape[1]] = units[i]
+        multiply(few, panels, 0, -(-last // PANEL), products)
+        for own in range(first, last):
+            row, norms = products[own - first, :own], squares[:own]
+            for j in range(own):
+                row[j] = two * row[j] - norms[j]
+            if own and squares[own] - largest(row) - error < best:
+                for j in range(own):
+                    if squares[own] - row[j] - error < best:
+                        best = min(best, _gap2(units[own], units[j]))
+            out[own] = best
 
 
 @compiled
 def collect_far(
-    products: Any, squares: Any, first: int, cuts: Any, low: Any, high: Any, values: Any, limit: int
-) -> int:
-    """List the pairs of a block whose squared gap is above the later key's cut; how many there are."""
+    vectors: Any, mean: Any, squares: Any, panels: Any, cuts: Any, few: Any, products: Any, low: Any, high: Any,
+    values: Any,
+) -> int:  # fmt: skip
+    """List the pairs whose squared gap is above the later key's cut, as many as fit; how many there are."""
     count = 0
     two = np.float32(2)
-    for i in range(products.shape[0]):
-        own = first + i
-        cut = cuts[own] - squares[own]
-        for begin in range(0, own, _CHECKED):
-            end = min(own, begin + _CHECKED)
-            row, norms = products[i, begin:end], squares[begin:end]
-            above = 0
-            for j in range(row.size):
-                above += norms[j] - two * row[j] > cut
-            if above:
+    block = few.shape[0]
+    keys, dims = vectors.shape
+    for first in range(0, keys, block):
+        last = min(keys, first + block)
+        few[:] = 0
+        for i in range(first, last):
+            for k in range(dims):
+                few[i - first, k] = vectors[i, k] - mean[k]
+        multiply(few, panels, 0, -(-last // PANEL), products)
+        for own in range(first, last):
+            cut = cuts[own] - squares[own]
+            for begin in range(0, own, _CHECKED):
+                end = min(own, begin + _CHECKED)
+                row, norms = products[own - first, begin:end], squares[begin:end]
+                above = np.int32(0)
                 for j in range(row.size):
-                    value = norms[j] - two * row[j]
-                    if value > cut:
-                        if count < limit:
-                            low[count], high[count] = begin + j, own
-                            values[count] = value + squares[own]
-                        count += 1
+                    above = np.int32(above + np.int32(norms[j] - two * row[j] > cut))
+                if above:
+                    for j in range(row.size):
+                        value = norms[j] - two * row[j]
+                        if value > cut:
+                            if count < low.size:
+                                low[count], high[count] = begin + j, own
+                                values[count] = value + squares[own]
+                            count += 1
     return count
 
 
@@ -142,123 +170,97 @@ def pair_gaps(vectors: Any, low: Any, high: Any, out: Any) -> None:
 
 
 @helper
-def _farthest_from(key: int, products: Any, norms2: Any, vectors: Any, first: int, level: Any) -> float:
-    """The largest distance of a visible key to one key, given the products of its vector with keys from `first` on."""
-    top = 0.0
-    own = norms2[key]
+def farthest_from(
+    key: int, products: Any, norms: Any, norms2: Any, vectors: Any, first: int, level: Any, error: Any
+) -> float:
+    """The largest distance of a visible key to one key, given unit products with keys from `first` on, which are lost.
+
+    norms: |x|^2 in float32, of all keys like the rest; level is negative for unseen ones.
+    """
+    never = np.float32(-np.inf)
+    part, shown = norms[first : first + products.size], level[first : first + products.size]
+    twice = np.float32(2 * np.sqrt(norms2[key]))
     for j in range(products.size):
-        value = norms2[first + j] - 2 * products[j] + own
-        top = value if value > top and level[first + j] >= 0 else top
+        products[j] = part[j] - twice * np.sqrt(part[j]) * products[j] if shown[j] >= 0 else never
     longest = 0.0
+    limit = largest(products) - error
     for j in range(products.size):
-        other = norms2[first + j]
-        if level[first + j] >= 0 and other - 2 * products[j] + own >= top - _FLOAT64 * (other + own):
+        if products[j] >= limit:
             longest = max(longest, _gap2(vectors[key], vectors[first + j]))
     return np.sqrt(longest)
 
 
-@compiled
-def walk(
-    low: Any,
-    high: Any,
-    gaps: Any,
-    complete_above: float,
-    rows: Any,
-    weights: Any,
-    masks: Any,
-    mask_of: Any,
-    vectors: Any,
-    norms2: Any,
-    members: Any,
-    counts: Any,
-    first: int,
-    products: Any,
-    out: Any,
-) -> None:
-    """d1 of a block's rows and sets from pairs in descending order; NaN in all sets of a row whose list was too short.
+@helper
+def walk(low: Any, high: Any, gaps: Any, level: Any, sets: int, out: Any) -> int:
+    """d1 of one row from pairs in descending order, for the sets of which it is NaN; for how many it stays so.
 
-    A pair is across the cut of set s if one end is in the set and the other is visible and not. A set of one has few
-    such pairs, so it takes its largest gap from the products with its context.
+    A pair is across the cut of set s if one end is in the set and the other is visible and not. level: the smallest
+    set a key is in, `sets` for the other visible keys, -1 for unseen ones.
     """
-    sets = counts.shape[1]
-    # The smallest set a key is in, `sets` for the other visible keys, -1 for unseen ones.
-    level = np.empty(weights.shape[1], np.int64)
-    for r in range(rows.size):
-        seen = masks[mask_of[rows[r]]]
-        for j in range(seen.size):
-            level[j] = sets if seen[j] else -1
-        for s in range(sets - 1, -1, -1):
-            for c in range(counts[r, s]):
-                level[members[r, c]] = s
-        found = out[r]
-        missing = sets
-        for s in range(sets):
-            found[s] = np.nan
-            key = members[r, 0]
-            weight = weights[rows[r], key]
-            if counts[r, s] == 1 and weight > 0:
-                row = products[r, s]
-                scaled = np.empty(row.size)
-                for j in range(row.size):
-                    scaled[j] = row[j] / weight
-                found[s] = _farthest_from(key, scaled, norms2, vectors, first, level)
+    missing = 0
+    for s in range(sets):
+        missing += out[s] != out[s]
+    for i in range(low.size):
+        if missing == 0:
+            break
+        a, b = level[low[i]], level[high[i]]
+        if a == b or a < 0 or b < 0:
+            continue
+        for s in range(min(a, b), max(a, b)):
+            if out[s] != out[s]:
+                out[s] = gaps[i]
                 missing -= 1
-        for i in range(low.size):
-            if missing == 0 or gaps[i] < complete_above:
-                break
-            a, b = level[low[i]], level[high[i]]
-            if a < 0 or b < 0 or a == b:
-                continue
-            for s in range(min(a, b), max(a, b)):
-                if found[s] != found[s]:
-                    found[s] = gaps[i]
-                    missing -= 1
-        if missing:
-            found[0] = np.nan
+    return missing
 
 
-@compiled
+@helper
 def farthest_across(
-    products: Any,
-    squares: Any,
-    error: Any,
-    vectors: Any,
-    first: int,
-    members: Any,
-    counts: Any,
-    seen: Any,
-    best: Any,
-    out: Any,
-) -> None:
-    """d1 of one row for all its sets, from the products (members, some keys) of its members with keys from `first` on.
+    vectors: Any, mean: Any, squares: Any, panels: Any, error: Any, begin: int, end: int, members: Any, counts: Any,
+    level: Any, few: Any, products: Any, across: Any, out: Any,
+) -> None:  # fmt: skip
+    """d1 of one row for some of its sets, from the products of all members with the keys of panels `begin` to `end`.
 
-    squares: |x|^2 as the products see them; error: bound on a squared gap; best: scratch of (2, some keys).
+    squares: |x|^2 as the products see them; error: bound on a squared gap; few, products (members, keys of a chunk) and
+    across (sets, keys) are scratch.
     """
-    two = np.float32(2)
-    width = products.shape[1]
-    nearest, shown = best[0, :width], best[1, :width]
-    norms = squares[first : first + width]
-    for j in range(width):
-        nearest[j] = -np.inf
-        shown[j] = norms[j] if seen[first + j] else -np.inf
-    done = 0
-    for s in range(counts.size):
-        for c in range(done, counts[s]):
-            row, own = products[c, :width], squares[members[c]]
-            for j in range(width):
-                value = own - two * row[j]
-                nearest[j] = value if value > nearest[j] else nearest[j]
-            shown[members[c] - first] = -np.inf
-        done = counts[s]
-        top = np.float32(-np.inf)
-        for j in range(width):
-            value = nearest[j] + shown[j]
-            top = value if value > top else top
+    two, never = np.float32(2), np.float32(-np.inf)
+    sets = counts.size
+    size = counts[sets - 1]
+    few[:] = 0
+    for c in range(size):
+        for k in range(mean.size):
+            few[c, k] = vectors[members[c], k] - mean[k]
+    base, chunk = begin * PANEL, products.shape[1] // PANEL
+    for part in range(begin, end, chunk):
+        last = min(end, part + chunk)
+        multiply(few[: size + size % PAIR], panels, part, last, products)
+        first = part * PANEL
+        width = min(last * PANEL, squares.size) - first
+        norms, seen = squares[first : first + width], level[first : first + width]
+        done = 0
+        for s in range(sets):
+            best = across[s, first - base : first - base + width]
+            if s == 0:
+                best[:] = never
+            else:
+                best[:] = across[s - 1, first - base : first - base + width]
+            for c in range(done, counts[s]):
+                row, own = products[c, :width], squares[members[c]]
+                for j in range(width):
+                    value = own - two * row[j]
+                    best[j] = value if value > best[j] else best[j]
+            done = counts[s]
+        for s in range(sets):
+            best = across[s, first - base : first - base + width]
+            for j in range(width):  # members and unseen keys are on no other side
+                best[j] = best[j] + norms[j] if seen[j] > s else never
+    width = min(end * PANEL, squares.size) - base
+    for s in range(sets):
+        best = across[s, :width]
+        limit = largest(best) - error
         longest = 0.0
-        limit = top - error
         for j in range(width):
-            if nearest[j] + shown[j] >= limit and shown[j] >= 0:
+            if best[j] >= limit and level[base + j] > s:
                 for c in range(counts[s]):
-                    if squares[members[c]] - two * products[c, j] + norms[j] >= limit:
-                        longest = max(longest, _gap2(vectors[members[c]], vectors[first + j]))
+                    longest = max(longest, _gap2(vectors[members[c]], vectors[base + j]))
         out[s] = np.sqrt(longest)

@@ -2,138 +2,127 @@
 
 The sets are nested and only membership counts, so no row is sorted: a selection gives the largest set, another
 inside it the next smaller one, and so on. Ties go to the earlier key, as `theory.configuration.top_sets` says.
+
+A selection looks for a number that separates the members from the rest. Weights are not negative, so they are in the
+order of their bits; halving the range of bits and counting takes a dozen passes without a branch on any weight.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from attnscope.normalizers._kernels import compiled, helper
+from attnscope.normalizers._kernels import helper
 
-_SHORT = 16
-
-
-@helper
-def _nth_largest(values: Any, size: int, nth: int) -> float:
-    """The nth largest (from 1) of the first `size` values, which end up in another order."""
-    low, high = 0, size
-    while high - low > _SHORT:
-        a, b, c = values[low], values[(low + high) // 2], values[high - 1]
-        pivot = max(min(a, b), min(max(a, b), c))
-        place = low
-        for j in range(low, high):  # no branch depends on a value, so nothing is mispredicted
-            value = values[j]
-            values[j] = values[place]
-            values[place] = value
-            place += value > pivot
-        if nth <= place - low:
-            high = place
-            continue
-        nth -= place - low
-        low = place
-        for j in range(low, high):
-            value = values[j]
-            values[j] = values[place]
-            values[place] = value
-            place += value == pivot
-        if nth <= place - low:
-            return pivot
-        nth -= place - low
-        low = place
-    for j in range(low + 1, high):
-        value = values[j]
-        i = j
-        while i > low and values[i - 1] < value:
-            values[i] = values[i - 1]
-            i -= 1
-        values[i] = value
-    return values[low + nth - 1]
+_MOST = 400  # lifts up to 2^400, whose square does not overflow
+_INFINITY_BITS = np.int64(0x7FF0000000000000)
 
 
 @helper
-def _keep_top(values: Any, keys: Any, size: int, count: int, work: Any, dropped: Any) -> None:
-    """Move the `count` largest of `size` to the front, in their order; the keys of the others go to `dropped`."""
-    for j in range(size):
-        work[j] = values[j]
-    least = _nth_largest(work, size, count)
-    ties = count
-    for j in range(size):
-        ties -= values[j] > least
+def _at_least(bits: Any, least: Any) -> int:
+    count = np.int64(0)
+    for j in range(bits.size):
+        count += np.int64(bits[j] >= least)
+    return count
+
+
+@helper
+def _keep_top(bits: Any, keys: Any, count: int, high: Any, dropped: Any) -> None:
+    """Move the `count` largest to the front, in their order; the keys of the others go to `dropped`.
+
+    All are below `high`.
+    """
+    low = np.int64(1)
+    ties = np.int64(0)  # how many of those equal to `low` are members
+    above = _at_least(bits, low)
+    if above < count:
+        low, ties = np.int64(0), count - above
+    # At least `count` are not below low, fewer are not below high.
+    while above != count and ties == 0:
+        if high - low == 1:
+            ties = count - _at_least(bits, high)
+            break
+        middle = low + (high - low) // 2
+        above = _at_least(bits, middle)
+        if above >= count:
+            low = middle
+        else:
+            high = middle
+    least = low if ties == 0 else low + 1
     kept = left = 0
-    for j in range(size):
-        value = values[j]
-        tied = value == least and ties > 0
-        ties -= tied
-        if value > least or tied:
-            values[kept] = value
-            keys[kept] = keys[j]
-            kept += 1
-        elif left < dropped.size:
-            dropped[left] = keys[j]
-            left += 1
+    for j in range(bits.size):
+        value, key = bits[j], keys[j]
+        taken = value >= least
+        if ties > 0 and value == low:
+            taken = True
+            ties -= 1
+        bits[kept], keys[kept] = value, key
+        kept += taken
+        dropped[left] = key
+        left += not taken
 
 
-@compiled
-def choose(
-    rows: Any,  # (block,) which rows of `weights`
-    weights: Any,  # (all rows, keys)
-    masks: Any,  # (masks, keys), visible keys
-    mask_of: Any,  # (all rows,)
-    vectors: Any,  # (keys, dims) of this group
-    units: Any,  # (keys, dims)
-    counts: Any,  # (sets,) N, ascending
-    members: Any,  # (block, largest N): keys, those of a smaller set first
-    sizes: Any,  # (block, sets): N, or the row's length where that is less
-    contexts: Any,  # (block, sets, dims)
-    unit_contexts: Any,  # (block, sets, dims)
-    start: int,
-    stop: int,
-) -> None:
-    """Fill the last four for rows `start` to `stop` of a block."""
-    sets, dims = contexts.shape[1:]
-    values = np.empty(weights.shape[1])
-    keys = np.empty(weights.shape[1], np.int64)
-    work = np.empty(weights.shape[1])
-    nothing = np.empty(0, np.int64)
-    total = np.empty(dims)
-    unit_total = np.empty(dims)
-    for r in range(start, stop):
-        row = rows[r]
-        seen = masks[mask_of[row]]
-        length = 0
-        broken = False
-        for j in range(seen.size):
-            if seen[j]:
-                values[length] = weights[row, j]
-                keys[length] = j
-                broken |= values[length] != values[length]
-                length += 1
-        for s in range(sets):
-            sizes[r, s] = 0 if broken else min(counts[s], length)
-        left = length
-        for s in range(sets - 1, -1, -1):
-            count = sizes[r, s]
-            if 0 < count < left:
-                dropped = nothing if s == sets - 1 else members[r, count : sizes[r, s + 1]]
-                _keep_top(values, keys, left, count, work, dropped)
-            left = count
-        for c in range(left):
-            members[r, c] = keys[c]
-        for k in range(dims):
-            total[k] = 0
-            unit_total[k] = 0
-        done = 0
-        for s in range(sets):
-            for c in range(done, sizes[r, s]):
-                key = members[r, c]
-                weight = weights[row, key]
-                x, u = vectors[key], units[key]
-                for k in range(dims):
-                    total[k] += weight * x[k]
-                    unit_total[k] += weight * u[k]
-            done = sizes[r, s]
-            for k in range(dims):
-                contexts[r, s, k] = total[k]
-                unit_contexts[r, s, k] = unit_total[k]
+@helper
+def lift_of(bits: Any) -> float:
+    """The power of two that brings the largest of some weights near 1; NaN if one of them is no number."""
+    high = np.int64(0)
+    for j in range(bits.size):
+        high = bits[j] if bits[j] > high else high
+    if high >= _INFINITY_BITS:
+        return np.nan
+    top = np.int64(high).view(np.float64)
+    return math.ldexp(1.0, max(-_MOST, min(_MOST, -math.frexp(top)[1]))) if top > 0 else 1.0
+
+
+@helper
+def choose(bits: Any, keys: Any, wanted: Any, dropped: Any, members: Any, counts: Any) -> None:
+    """The top sets of a row, from the bits of its weights and their keys, which end up in another order.
+
+    wanted: N for every set, ascending; members: keys, those of a smaller set first; counts: N, or the row's length where
+    that is less; dropped: scratch of one more than the row.
+    """
+    sets = wanted.size
+    high = np.int64(0)
+    for j in range(bits.size):
+        high = bits[j] if bits[j] > high else high
+    left = bits.size
+    for s in range(sets - 1, -1, -1):
+        count = counts[s] = min(wanted[s], bits.size)
+        if count < left:
+            _keep_top(bits[:left], keys[:left], count, high + 1, dropped)
+            if s < sets - 1:
+                for c in range(left - count):
+                    members[count + c] = dropped[c]
+        left = count
+    for c in range(left):
+        members[c] = keys[c]
+
+
+@helper
+def add_weighted(weights: Any, vectors: Any, keys: Any, total: Any) -> None:
+    """Add the weighted vectors of some keys to a total, four at a time."""
+    whole = keys.size // 4 * 4
+    for c in range(0, whole, 4):
+        i, j, k, l = keys[c], keys[c + 1], keys[c + 2], keys[c + 3]
+        a, b, d, e = weights[i], weights[j], weights[k], weights[l]
+        x, y, z, t = vectors[i], vectors[j], vectors[k], vectors[l]
+        for q in range(total.size):
+            total[q] += (a * x[q] + b * y[q]) + (d * z[q] + e * t[q])
+    for c in range(whole, keys.size):
+        weight, x = weights[keys[c]], vectors[keys[c]]
+        for q in range(total.size):
+            total[q] += weight * x[q]
+
+
+@helper
+def add_up(weights: Any, vectors: Any, members: Any, counts: Any, out: Any) -> None:
+    """out[s] = sum of the weighted vectors of set s."""
+    total = out[counts.size - 1]
+    total[:] = 0
+    done = 0
+    for s in range(counts.size):
+        add_weighted(weights, vectors, members[done : counts[s]], total)
+        done = counts[s]
+        out[s] = total

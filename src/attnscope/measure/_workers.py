@@ -1,8 +1,9 @@
-"""Threads for the compiled way: each has one core of torch's for itself.
+"""Threads for the compiled way: each has one core of torch's for itself, and memory that it keeps.
 
-The work on a layer alternates between small matrix products and compiled loops. If torch spread each product over
-its own threads, those would keep spinning while the loops want the cores; so every piece of work stays on one of
-our threads, products included. Loops and products hold no interpreter lock.
+Every piece of work stays on one of our threads, in loops that hold no interpreter lock.
+
+Pages that a process touches for the first time cost more than the arithmetic on them, so temporaries live in memory
+that a thread takes again for the next piece, until `release`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import DTypeLike, NDArray
 
-_scratch = threading.local()
+_local = threading.local()
+_kept: list[dict[str, Any]] = []
 _pools: dict[int, ThreadPoolExecutor] = {}
 _lock = threading.Lock()
 
@@ -33,14 +37,34 @@ def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
         result.result()
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b^T in memory that the next product on this thread takes again: fresh pages cost as much as multiplying."""
-    size = len(a) * len(b)
-    kept = getattr(_scratch, str(a.dtype), None)
-    if kept is None or kept.numel() < size:
-        kept = torch.empty(size, dtype=a.dtype)
-        setattr(_scratch, str(a.dtype), kept)
-    return torch.mm(a, b.mT, out=kept[:size].view(len(a), len(b)))
+def memory() -> dict[str, Any]:
+    """What this thread keeps, by name."""
+    kept: dict[str, Any] | None = getattr(_local, "kept", None)
+    if kept is None:
+        kept = _local.kept = {}
+        with _lock:
+            _kept.append(kept)
+    return kept
+
+
+def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """An array whose contents mean nothing, in the memory that this thread keeps under a name."""
+    size = prod(shape)
+    kept = memory().get(name)
+    if kept is None or kept.size < size:
+        bytes_ = torch.empty(
+            size * np.dtype(dtype).itemsize, dtype=torch.uint8
+        )  # begins at a cache line, unlike numpy's
+        kept = memory()[name] = bytes_.numpy().view(dtype)
+    array: NDArray[Any] = kept[:size].reshape(shape)
+    return array
+
+
+def release() -> None:
+    """Give back what all threads keep. Not while any of them is at work."""
+    with _lock:
+        for kept in _kept:
+            kept.clear()
 
 
 def _without_gradients(work: Callable[[Any], None], piece: Any) -> None:

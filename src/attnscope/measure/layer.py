@@ -1,6 +1,8 @@
 """What the rows of a layer share: its vectors, their unit vectors, and the pairs of them that matter.
 
-Built once for a layer and handed to `measure.columns` with each block of rows; every part is computed on first use.
+A `Layer` is built once for a layer and handed to `measure.columns` with each block of rows. What takes memory, a
+group's vectors in the forms that the loops want, stays with the thread that works on the group; what takes time, the
+pairs, is found once for each group and kept with the layer.
 """
 
 from __future__ import annotations
@@ -14,184 +16,183 @@ import numpy as np
 import torch
 
 from attnscope.measure import _kernels_pairs as kernels
-from attnscope.measure._workers import product, share_out
+from attnscope.measure._kernels_products import PANEL, panels_shape
+from attnscope.measure._workers import memory, scratch
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from numpy.typing import NDArray
     from torch import Tensor
 
-_BLOCK = 128
+_BLOCK = 16
 _SHORTEST_LIST = 64
-_LISTED = 8192
-_SAMPLE = 8192
+_LISTED = 2048
+_SAMPLE = 4096
 FLOAT32 = 2.0**-24
 
 
 @dataclass(frozen=True)
+class Group:
+    """The vectors of one group, brought near size 1 by a power of two; one group for heads that share them."""
+
+    scale: float  # what lengths have to be multiplied by in the end
+    vectors: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    norms2: NDArray[np.float64]
+    norms32: NDArray[np.float32]  # the same
+    units: NDArray[np.float64]  # on the unit sphere; zero stays zero
+    unit_squares: NDArray[np.float32]  # 1, or 0 for zero
+    unit_panels: NDArray[np.float32]  # for products, see `_kernels_products`
+    centred_squares: NDArray[np.float32]
+    centred_panels: NDArray[np.float32]  # about the mean: the same differences, fewer digits to cancel
+
+    @property
+    def unit_error(self) -> np.float32:
+        """How far a squared gap of unit vectors from float32 products can be off."""
+        return np.float32(4 * (self.vectors.shape[-1] + 8) * FLOAT32)
+
+    @cached_property
+    def centred_error(self) -> np.float32:
+        """The same for the centred vectors."""
+        return self.unit_error * self.centred_squares.max()
+
+
+@dataclass(frozen=True)
 class FarPairs:
-    """The pairs of the first `keys` vectors that are farthest apart, in descending order.
+    """The pairs of vectors that are farthest apart, in descending order, none left out, for prefixes of the keys."""
 
-    Every pair of them with a gap of at least `complete_above` is listed.
-    """
-
-    keys: int
-    low: NDArray[np.int64]
-    high: NDArray[np.int64]
+    prefixes: NDArray[np.int64]  # (lists, 2): the keys of the prefix, and where its list ends
+    low: NDArray[np.int32]
+    high: NDArray[np.int32]
     gaps: NDArray[np.float64]
-    complete_above: float
+
+
+NO_PAIRS = FarPairs(np.empty((0, 2), np.int64), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0))
 
 
 class Layer:
-    """The vectors of one layer, one group for heads that share them, and what follows from them alone.
-
-    | attribute | |
-    |---|---|
-    | `vectors`, `norms2` | x and its squared length |
-    | `units` | x on the unit sphere; zero stays zero |
-    | `units32`, `unit_squares32` | the same for looking at pairs, with squared lengths 1 or 0 |
-    | `centred32`, `centred_squares32` | x about the mean: the same differences, fewer digits to cancel |
-    """
+    """The vectors of one layer, and what follows from them alone."""
 
     def __init__(self, vectors: Float[Tensor, "groups keys dims"]) -> None:
-        self.vectors = vectors.detach().double().contiguous()
-        self._lock = threading.RLock()
-        self._prepared: tuple[Tensor, ...] | None = None
+        self.vectors = vectors.detach()
+        self._token = object()
+        self._locks = [threading.Lock() for _ in range(len(vectors))]
+        self._gaps: dict[int, NDArray[np.float64]] = {}
         self._far: dict[int, list[FarPairs]] = {}
 
-    def _part(self, index: int) -> Tensor:
-        with self._lock:
-            if self._prepared is None:
-                shape = self.vectors.shape
-                double, single = torch.float64, torch.float32
-                parts = (
-                    torch.empty(shape, dtype=double),
-                    torch.empty(shape[:2], dtype=double),
-                    torch.empty(shape, dtype=single),
-                    torch.empty(shape[:2], dtype=single),
-                    torch.empty(shape, dtype=single),
-                    torch.empty(shape[:2], dtype=single),
-                )
-                arrays = [part.numpy() for part in (self.vectors, *parts)]
-                share_out(lambda group: kernels.prepare(*(part[group] for part in arrays)), range(shape[0]))
-                self._prepared = parts
-            return self._prepared[index]
+    def group(self, index: int) -> Group:
+        """One group, in the memory of this thread until it asks for another."""
+        held = memory().get("group")
+        if held is not None and held[0] is self._token and held[1] == index:
+            group: Group = held[2]
+            return group
+        keys, dims = self.vectors.shape[1:]
+        single, panels = np.float32, panels_shape(keys, dims)
+        vectors = scratch("vectors", (keys, dims))
+        torch.from_numpy(vectors).copy_(self.vectors[index])
+        parts = (
+            scratch("mean", (dims,)),
+            scratch("norms2", (keys,)),
+            scratch("norms32", (keys,), single),
+            scratch("units", (keys, dims)),
+            scratch("unit squares", (keys,), single),
+            scratch("unit panels", panels, single),
+            scratch("centred squares", (keys,), single),
+            scratch("centred panels", panels, single),
+        )
+        group = Group(kernels.prepare(vectors, *parts), vectors, *parts)
+        memory()["group"] = (self._token, index, group)
+        return group
 
-    @property
-    def units(self) -> Float[Tensor, "groups keys dims"]:  # noqa: D102
-        return self._part(0)
+    def prefix_gaps(self, index: int) -> NDArray[np.float64]:
+        """delta of the first 1, 2, ... keys of a group: the smallest distance between two of them, infinity for one."""
+        with self._locks[index]:
+            if index not in self._gaps:
+                group = self.group(index)
+                self._gaps[index] = _gaps(group, group.units, group.unit_squares, group.unit_panels)
+            return self._gaps[index]
 
-    @property
-    def norms2(self) -> Float[Tensor, "groups keys"]:  # noqa: D102
-        return self._part(1)
+    def gap(self, index: int, keys: NDArray[np.int64]) -> float:
+        """delta of any keys of a group."""
+        group = self.group(index)
+        units = group.units[keys]
+        panels = scratch("chosen panels", panels_shape(*units.shape), np.float32)
+        kernels.pack_all(units, panels)
+        return float(_gaps(group, units, group.unit_squares[keys], panels).min(initial=np.inf))
 
-    @property
-    def units32(self) -> Float[Tensor, "groups keys dims"]:  # noqa: D102
-        return self._part(2)
+    def far_pairs(self, index: int) -> FarPairs:
+        """The lists for prefixes that double in length."""
+        with self._locks[index]:
+            if index not in self._far:
+                self._far[index] = _list_far(self.group(index))
+            return self._far[index]
 
-    @property
-    def unit_squares32(self) -> Float[Tensor, "groups keys"]:  # noqa: D102
-        return self._part(3)
 
-    @property
-    def centred32(self) -> Float[Tensor, "groups keys dims"]:  # noqa: D102
-        return self._part(4)
+def _gaps(
+    group: Group, units: NDArray[np.float64], squares: NDArray[np.float32], panels: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    gaps = np.empty(len(units))
+    kernels.nearest_before(units, squares, panels, group.unit_error, *_block(panels), gaps)
+    return np.sqrt(gaps)
 
-    @property
-    def centred_squares32(self) -> Float[Tensor, "groups keys"]:  # noqa: D102
-        return self._part(5)
 
-    @cached_property
-    def centred_error(self) -> list[float]:
-        """For each group, how far a squared gap from float32 products can be off."""
-        size = self.centred32.shape[-1] + 8
-        return [4 * size * FLOAT32 * float(largest) for largest in self.centred_squares32.numpy().max(-1)]
+def _block(panels: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Scratch for a block of vectors, and for its products with all of a group."""
+    count, size = panels.shape
+    return (
+        scratch("block", (_BLOCK, size // PANEL), np.float32),
+        scratch("pairs", (_BLOCK, count * PANEL), np.float32),
+    )
 
-    @cached_property
-    def prefix_gaps(self) -> Float[Tensor, "groups keys"]:
-        """delta of the first 1, 2, ... keys: the smallest distance between two of them, infinity for one."""
-        groups, keys, dims = self.units.shape
-        gaps = np.empty((groups, keys))
-        error = np.float32(4 * (dims + 8) * FLOAT32)
-        units, units32 = self.units.numpy(), self.units32
-        squares = self.unit_squares32.numpy()
 
-        def search(piece: tuple[int, int]) -> None:
-            group, first = piece
-            last = min(keys, first + _BLOCK)
-            products = product(units32[group, first:last], units32[group, :last])
-            kernels.nearest_before(
-                products.numpy(), units[group], squares[group], first, error, gaps[group, first:last]
-            )
+def _list_far(group: Group) -> FarPairs:
+    keys = len(group.vectors)
+    prefixes = [keys]
+    while prefixes[-1] > _SHORTEST_LIST:
+        prefixes.append(-(-prefixes[-1] // 2))
+    prefixes.reverse()
+    cuts = np.full(keys, -np.inf, dtype=np.float32)
+    cut_of = {}
+    before = 0
+    for prefix in prefixes:
+        pairs = prefix * (prefix - 1) // 2
+        if pairs > 2 * _LISTED:
+            sample = np.empty(_SAMPLE)
+            kernels.sample_gaps(group.vectors, prefix, sample)
+            place = max(0, _SAMPLE - 1 - _SAMPLE * _LISTED // pairs)
+            cut_of[prefix] = float(np.partition(sample, place)[place])
+            cuts[before:prefix] = cut_of[prefix]
+        before = prefix
+    # A pair of a short prefix is wanted by the longer ones too, whose cut may be lower.
+    cuts = np.minimum.accumulate(cuts[::-1])[::-1].copy()
+    low, high, values = _collect(group, cuts)
+    lists = []
+    for prefix in prefixes:
+        cut = cut_of.get(prefix, -np.inf)
+        chosen = (high < prefix) & (values > cut)
+        a, b = low[chosen], high[chosen]
+        gaps = np.empty(len(a))
+        kernels.pair_gaps(group.vectors, a, b, gaps)
+        order = np.argsort(-gaps, kind="stable")
+        if cut > -np.inf:  # from here on a pair may be missing
+            complete = np.sqrt(max(cut, 0.0) + group.centred_error)
+            order = order[: np.count_nonzero(gaps >= complete)]
+        lists.append((a[order], b[order], gaps[order]))
+    ends = np.cumsum([len(gaps) for *_, gaps in lists])
+    return FarPairs(np.stack([prefixes, ends], -1), *(np.concatenate(parts) for parts in zip(*lists, strict=True)))
 
-        # The long blocks first, so that the threads end together.
-        share_out(search, [(g, i) for i in reversed(range(0, keys, _BLOCK)) for g in range(groups)])
-        return torch.from_numpy(np.sqrt(np.minimum.accumulate(gaps, -1)))
 
-    def gap(self, group: int, keys: NDArray[np.int64]) -> float:
-        """delta of any keys."""
-        units, units32 = self.units[group].numpy()[keys], self.units32[group][torch.from_numpy(keys)]
-        squares = self.unit_squares32[group].numpy()[keys]
-        error = np.float32(4 * (units.shape[-1] + 8) * FLOAT32)
-        gaps = np.empty(len(keys))
-        for first in range(0, len(keys), _BLOCK):
-            last = min(len(keys), first + _BLOCK)
-            products = units32[first:last] @ units32[:last].mT
-            kernels.nearest_before(products.numpy(), units, squares, first, error, gaps[first:last])
-        return float(np.sqrt(gaps.min(initial=np.inf)))
-
-    def far_pairs(self, group: int, keys: int) -> FarPairs:
-        """The list of the shortest prefix that holds the first `keys` keys."""
-        with self._lock:
-            if group not in self._far:
-                self._far[group] = self._list_far(group)
-            return next(pairs for pairs in self._far[group] if pairs.keys >= keys)
-
-    def _list_far(self, group: int) -> list[FarPairs]:
-        """Lists for prefixes that double in length, from one pass over all pairs."""
-        vectors, squares = self.vectors[group].numpy(), self.centred_squares32[group].numpy()
-        keys = len(vectors)
-        prefixes = [keys]
-        while prefixes[-1] > _SHORTEST_LIST:
-            prefixes.append(-(-prefixes[-1] // 2))
-        prefixes.reverse()
-        cuts = np.full(keys, -np.inf, dtype=np.float32)
-        cut_of = {}
-        before = 0
-        for prefix in prefixes:
-            pairs = prefix * (prefix - 1) // 2
-            if pairs > 2 * _LISTED:
-                sample = np.empty(_SAMPLE)
-                kernels.sample_gaps(vectors, prefix, sample)
-                cut_of[prefix] = float(np.quantile(sample, 1 - _LISTED / pairs))
-                cuts[before:prefix] = cut_of[prefix]
-            before = prefix
-        # A pair of a short prefix is wanted by the longer ones too, whose cut may be lower.
-        cuts = np.minimum.accumulate(cuts[::-1])[::-1].copy()
-        found = [self._collect(group, first, squares, cuts) for first in range(0, keys, _BLOCK)]
-        low, high, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        lists = []
-        for prefix in prefixes:
-            cut = cut_of.get(prefix, -np.inf)
-            chosen = (high < prefix) & (values > cut)
-            a, b = low[chosen], high[chosen]
-            gaps = np.empty(len(a))
-            kernels.pair_gaps(vectors, a, b, gaps)
-            order = np.argsort(-gaps, kind="stable")
-            complete_above = float(np.sqrt(max(cut, 0.0) + self.centred_error[group])) if cut > -np.inf else 0.0
-            lists.append(FarPairs(prefix, a[order], b[order], gaps[order], complete_above))
-        return lists
-
-    def _collect(
-        self, group: int, first: int, squares: NDArray[np.float32], cuts: NDArray[np.float32]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        block = self.centred32[group, first : first + _BLOCK]
-        products = (block @ self.centred32[group, : first + len(block)].mT).numpy()
-        limit = _LISTED
-        while True:
-            low, high = np.empty(limit, np.int64), np.empty(limit, np.int64)
-            values = np.empty(limit, np.float32)
-            count = kernels.collect_far(products, squares, first, cuts, low, high, values, limit)
-            if count <= limit:
-                return low[:count], high[:count], values[:count]
-            limit = count
+def _collect(
+    group: Group, cuts: NDArray[np.float32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]:
+    room = 8 * _LISTED
+    while True:
+        low, high = scratch("low", (room,), np.int32), scratch("high", (room,), np.int32)
+        values = scratch("far values", (room,), np.float32)
+        count = kernels.collect_far(
+            group.vectors, group.mean, group.centred_squares, group.centred_panels, cuts,
+            *_block(group.centred_panels), low, high, values,
+        )  # fmt: skip
+        if count <= room:
+            return low[:count], high[:count], values[:count]
+        room = count

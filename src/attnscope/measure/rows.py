@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of every head of one layer, in float64.
+    """Some rows of every head of one layer, in float64; the vectors in any type.
 
     Heads that share their vectors form a group: one group for `hidden`, one for each key-value head with
     grouped queries, one for each head otherwise. `heads = groups * (heads per group)`, in order.
@@ -30,7 +30,7 @@ class Rows:
     positions: tuple[int, ...]
     logits: Float[Tensor, "heads rows keys"]
     visible: Bool[Tensor, "heads rows keys"]
-    vectors: Float[Tensor, "groups keys dims"]
+    vectors: Float[Tensor, "groups all_keys dims"]  # there may be more, behind the last key that a row sees
     sinks: Float[Tensor, " heads"] | None = None  # a logit that takes weight and has no vector
     shared: Layer | None = None  # what blocks of rows of one layer share; made anew where it is missing
 

@@ -27,7 +27,8 @@ def topn_columns(rows: Rows, weights: Float[Tensor, "heads rows keys"], n: Seque
 
     Entries where N is not below the row's length mean nothing and are for the caller to leave out.
     """
-    units = unit(rows.vectors)
+    vectors = rows.vectors[:, : weights.shape[-1]].double()
+    units = unit(vectors)
     grouped, visible = rows.grouped(weights), rows.grouped(rows.visible)
     delta = smallest_gap(units, visible)
     widest = max(len(n), *(b - a for a, b in zip([0, *n], n, strict=False)))
@@ -38,7 +39,7 @@ def topn_columns(rows: Rows, weights: Float[Tensor, "heads rows keys"], n: Seque
         w, seen = grouped[:, part], visible[:, part]
         selected = top_sets(w, seen, n)
         slices.append(
-            distance_columns(Configuration(w, rows.vectors, seen, selected))
+            distance_columns(Configuration(w, vectors, seen, selected))
             | separability_columns(Configuration(w, units, seen, selected), delta[:, part])
         )
     return {name: rows.ungrouped(torch.cat([piece[name] for piece in slices], 1)) for name in slices[0]}

@@ -1,15 +1,14 @@
 """Elementary functions for the CPU loops, written so that the compiler can vectorize them.
 
-Calls into the C library stop a loop from being vectorized. For float32 the exponential and the
-logarithm are therefore written out: argument reduction through the exponent bits, then a
-truncated series whose remainder lies below float32's rounding. float64 keeps the C library:
-accuracy is what one asks of it.
+Calls into the C library stop a loop from being vectorized. The exponential, and the logarithm of
+float32, are therefore written out: argument reduction through the exponent bits, then a
+truncated series whose remainder lies below the type's rounding. The logarithm of float64 keeps the C library.
 
 Decisions:
 
 - nothing here may be compiled with the "reassociate" flag: the reductions rely on the order
   of the operations;
-- NaN passes through; an exponential below exp(-87) is 0.
+- NaN passes through; an exponential below exp(-87) in float32, exp(-744) in float64, is 0.
 """
 
 from __future__ import annotations
@@ -29,6 +28,15 @@ _LN2 = np.float32(0.6931471805599453)
 _SMALLEST = np.float32(-87.0)
 # Adding 1.5 * 2^23 rounds a float32 to the nearest integer and leaves it in the lowest bits.
 _ROUNDER = np.float32(12582912.0)
+_LOG2_E_64 = 1.4426950408889634
+_LN2_HIGH_64 = 6.93147180369123816490e-01
+_LN2_LOW_64 = 1.90821492927058770002e-10
+_SMALLEST_64 = -744.0
+# Adding 1.5 * 2^52 does the same to a float64.
+_ROUNDER_64 = 6755399441055744.0
+_ROUNDER_BITS_64 = np.int64(0x4338000000000000 - 1023 - 64)
+_EXPONENT_SHIFT_64 = np.int64(52)
+_LOWERED = 2.0**-64
 _SQRT_HALF_BITS = np.int32(0x3F3504F3)
 _MANTISSA_BITS = np.int32(0x007FFFFF)
 _EXPONENT_SHIFT = np.int32(23)
@@ -58,6 +66,33 @@ def _exp32(x: Any) -> Any:
     exponent = np.int32(np.float32(shifted).view(np.int32) - _ROUNDER_BITS)
     power = np.int32(exponent << _EXPONENT_SHIFT).view(np.float32)
     return np.float32(0.0) if x < _SMALLEST else series * power
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def _exp64(x: Any) -> Any:
+    """exp(x) for x <= 0, within a unit in the last place; subnormal results too."""
+    clipped = _SMALLEST_64 if x < _SMALLEST_64 else x
+    shifted = clipped * _LOG2_E_64 + _ROUNDER_64
+    k = shifted - _ROUNDER_64
+    r = (clipped - k * _LN2_HIGH_64) - k * _LN2_LOW_64
+    series = 1 / 6227020800
+    series = series * r + 1 / 479001600
+    series = series * r + 1 / 39916800
+    series = series * r + 1 / 3628800
+    series = series * r + 1 / 362880
+    series = series * r + 1 / 40320
+    series = series * r + 1 / 5040
+    series = series * r + 1 / 720
+    series = series * r + 1 / 120
+    series = series * r + 1 / 24
+    series = series * r + 1 / 6
+    series = series * r + 0.5
+    series = series * r + 1.0
+    series = series * r + 1.0
+    # 2^(k + 64) is a normal number for every k that occurs.
+    exponent = np.int64(np.float64(shifted).view(np.int64) - _ROUNDER_BITS_64)
+    power = np.int64(exponent << _EXPONENT_SHIFT_64).view(np.float64)
+    return 0.0 if x < _SMALLEST_64 else series * power * _LOWERED
 
 
 @njit(fastmath={"contract"}, error_model="numpy")
@@ -130,7 +165,7 @@ def largest(row: Any) -> Any:
 def _exp(x: Any) -> Callable[[Any], Any]:
     if x == types.float32:
         return lambda x: _exp32(x)
-    return lambda x: np.exp(x)
+    return lambda x: _exp64(x)
 
 
 @overload(log, strict=False, jit_options={"error_model": "numpy"})

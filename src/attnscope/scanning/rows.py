@@ -33,6 +33,9 @@ DELTA_KEYS = 8192
 # Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
 _COPIES = 12
 
+# Shorter blocks see fewer keys, longer ones have more to share out to threads.
+_MOST_ROWS = 128
+
 # Weights of a head's row that the report shows over the text.
 _SHOWN_WEIGHTS = 64
 
@@ -90,12 +93,17 @@ class Measuring:
         heads, keys = call.heads, call.keys
         window.heads[layer] = source.entry(call, layer)
         own = own_normalizer(call)
-        size = max(1, self.settings.memory_budget // (heads * keys * 8 * _COPIES))
+        size = max(1, min(_MOST_ROWS, self.settings.memory_budget // (heads * keys * 8 * _COPIES)))
         start = 0
         while start < len(positions):
             block = positions[start : start + size]
             try:
-                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks, shared)
+                visible = call.visible(block)
+                if self.model.causal:
+                    self._check_causal(layer, block, visible)
+                stop = _last_key(visible)  # what no row sees need not be computed
+                logits = call.logits(block, keys=stop)
+                rows = Rows(layer, block, logits, visible[..., :stop], vectors, call.sinks, shared)
                 self._block(window, rows, own)
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
@@ -109,10 +117,8 @@ class Measuring:
             start += len(block)
 
     def _block(self, window: Window, rows: Rows, own: Normalizer) -> None:
-        if self.model.causal:
-            self._check_causal(rows)
         usable = self._usable_heads(rows, window)
-        length = rows.visible.sum(-1)
+        length = _distinct(rows.visible).sum(-1).expand(rows.heads, -1)
         kept = usable[:, None] & (length > 0)
         window.dropped_rows += int((usable[:, None] & (length == 0)).sum())
         keys = self._keys(rows, window.number, length)
@@ -158,12 +164,12 @@ class Measuring:
             "length": length,
         }
 
-    def _check_causal(self, rows: Rows) -> None:
-        places = torch.arange(rows.visible.shape[-1], device=rows.visible.device)
-        later = places > torch.tensor(rows.positions, device=places.device)[:, None]
-        if (rows.visible & later).any():
+    def _check_causal(self, layer: int, positions: tuple[int, ...], visible: Tensor) -> None:
+        places = torch.arange(visible.shape[-1], device=visible.device)
+        later = places > torch.tensor(positions, device=places.device)[:, None]
+        if (_distinct(visible) & later).any():
             raise ModelError(
-                f"layer {rows.layer} of {self.model.name} ({self.model.family}) sees later tokens, so it is not "
+                f"layer {layer} of {self.model.name} ({self.model.family}) sees later tokens, so it is not "
                 "causal as its class says; attnscope cannot take every length from one forward"
             )
 
@@ -177,6 +183,17 @@ class Measuring:
             for head in (~finite).nonzero().flatten().tolist():
                 window.skipped.setdefault((rows.layer, head), f"{name} not finite")
         return logits & vectors
+
+
+def _distinct(visible: Tensor) -> Tensor:
+    """The masks of one head where all heads share them."""
+    return visible[:1] if visible.stride(0) == 0 else visible
+
+
+def _last_key(visible: Tensor) -> int:
+    """The end of the keys that any row sees; at least one."""
+    seen = _distinct(visible).flatten(0, 1).any(0).nonzero()
+    return int(seen[-1]) + 1 if len(seen) else 1
 
 
 def _finite(values: Tensor) -> Tensor:
