@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from attnscope.capture.vectors import VECTOR_KINDS, VectorKind
 from attnscope.errors import InputError
@@ -80,9 +80,7 @@ def plan(
         _whole_numbers("--length", [length])
     lengths, top_n = _whole_numbers("--lengths", lengths), _whole_numbers("--top-n", top_n)
     _whole_numbers("--windows", [windows])
-    if vectors not in VECTOR_KINDS:
-        raise InputError(f"unknown vectors {vectors!r}; use one of {', '.join(VECTOR_KINDS)}")
-    rows = row_choice(rows)
+    kind, rows = _vector_kind(vectors), row_choice(rows)
     if rows != "last" and lengths and causal:
         raise InputError(
             f"--rows {rows} measures rows of every length up to the window's; leave --lengths out, or use --rows last"
@@ -99,13 +97,41 @@ def plan(
         tuple(chosen),
         _top_sizes(top_n, chosen[-1]),
         windows,
-        vectors,  # type: ignore[arg-type]
+        kind,
         bos,
         rows,
         memory_size(memory_budget),
         _labelled(normalizers),
         _temperatures(temperatures),
     )
+
+
+def plan_inputs(
+    top_n: Sequence[int] | None = None,
+    vectors: str = "value",
+    rows: RowChoice = "last",
+    normalizers: Sequence[str | Normalizer] = (),
+    temperatures: Sequence[float] = (),
+    memory_budget: int | str = DEFAULT_MEMORY,
+) -> Settings:
+    """The settings for a module on inputs: how long its rows are comes to light when it runs."""
+    sizes = _whole_numbers("--top-n", top_n)
+    return Settings(
+        0,
+        (),
+        tuple(sorted(set(sizes))) if sizes else DEFAULT_TOP_N,
+        vectors=_vector_kind(vectors),
+        rows=row_choice(rows),
+        memory_budget=memory_size(memory_budget),
+        normalizers=_labelled(normalizers),
+        temperatures=_temperatures(temperatures),
+    )
+
+
+def _vector_kind(vectors: str) -> VectorKind:
+    if vectors not in VECTOR_KINDS:
+        raise InputError(f"unknown vectors {vectors!r}; use one of {', '.join(VECTOR_KINDS)}")
+    return cast("VectorKind", vectors)
 
 
 def _top_sizes(top_n: list[int] | None, longest: int) -> tuple[int, ...]:

@@ -68,8 +68,28 @@ class Model:
         return type(config) in transformers.AutoModelForCausalLM._model_mapping
 
 
+@dataclass(frozen=True)
+class PlainModel:
+    """A module that is run on inputs of its user's own: nothing is known of tokens, positions or causality."""
+
+    module: nn.Module
+    name: str
+    family: str
+    revision: None = None
+    causal: bool = False
+
+
+def plain_model(model: Any) -> PlainModel:
+    """Any torch module, transformers' included, ready to run on inputs."""
+    module = as_module(model)
+    refuse_empty(module, type(module).__name__)
+    if isinstance(module, transformers.PreTrainedModel):
+        return PlainModel(module, module.config.name_or_path or type(module).__name__, str(module.config.model_type))
+    return PlainModel(module, type(module).__name__, type(module).__module__.partition(".")[0])
+
+
 def load_model(
-    model: str | Path | PreTrainedModel | None = None,
+    model: str | Path | nn.Module | None = None,
     *,
     tokenizer: Any = None,
     device: str = "cpu",
@@ -110,8 +130,8 @@ def load_model(
 def _given(model: nn.Module, tokenizer: Any) -> Model:
     if not isinstance(model, transformers.PreTrainedModel):
         raise InputError(
-            f"cannot scan a {type(model).__name__} on a text; give a transformers model, a path or a hub id; for a "
-            "module of your own see capture.forward.run"
+            f"cannot scan a {type(model).__name__} on a text; give a transformers model, a path or a hub id, or "
+            "run it on tensors of your own: scan(module, inputs=...)"
         )
     refuse_empty(model, type(model).__name__)
     if tokenizer is None:

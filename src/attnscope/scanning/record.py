@@ -15,6 +15,8 @@ from attnscope.capture.huggingface import RECORD
 from attnscope.scanning.rows import DELTA_KEYS
 
 if TYPE_CHECKING:
+    from attnscope.capture.models import Model, PlainModel
+    from attnscope.planning import Settings
     from attnscope.scanning.windows import Scan
 
 
@@ -39,9 +41,19 @@ def identity(job: Scan) -> dict[str, Any]:
     }
 
 
-def record(job: Scan, tokens: int, timings: dict[str, float], notes: list[dict[str, Any]]) -> dict[str, Any]:
+def record(
+    model: Model | PlainModel,
+    text: dict[str, Any],
+    settings: Settings,
+    timings: dict[str, float],
+    notes: list[dict[str, Any]],
+) -> dict[str, Any]:
     """The content of `run.json`; `notes` are what each window left beside its tables."""
-    module = job.model.module
+    module = model.module
+    config = getattr(module, "config", None)
+    parameters = list(module.parameters())
+    kinds = {str(p.dtype).removeprefix("torch."): None for p in parameters if p.is_floating_point()}
+    places = dict.fromkeys(str(p.device) for p in parameters)
     skipped = {(entry["layer"], entry["head"]): entry for note in reversed(notes) for entry in note["skipped"]}
     heads = {entry["layer"]: entry for note in notes for entry in note["heads"]}
     return {
@@ -49,24 +61,19 @@ def record(job: Scan, tokens: int, timings: dict[str, float], notes: list[dict[s
         "attnscope": __version__,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": {
-            "name": job.model.name,
-            "revision": job.model.revision,
-            "family": job.model.family,
+            "name": model.name,
+            "revision": model.revision,
+            "family": model.family,
             "class": type(module).__name__,
-            "attention": module.config._attn_implementation,
-            "swap": getattr(module.config, RECORD, None),
-            "dtype": str(module.dtype).removeprefix("torch."),
-            "device": str(module.device),
-            "parameters": sum(p.numel() for p in module.parameters()),
+            "attention": getattr(config, "_attn_implementation", None),
+            "swap": getattr(config, RECORD, None),
+            "dtype": ", ".join(kinds),
+            "device": ", ".join(places),
+            "parameters": sum(p.numel() for p in parameters),
             "heads": [heads[layer] for layer in sorted(heads)],
         },
-        "text": {
-            "source": job.text.source,
-            "sha256": job.text.digest,
-            "characters": len(job.text.content),
-            "tokens": tokens,
-        },
-        "settings": job.settings.as_json(),
+        "text": text,
+        "settings": settings.as_json(),
         "delta_keys": DELTA_KEYS,
         "versions": {
             "python": platform.python_version(),

@@ -14,7 +14,7 @@ import polars as pl
 import torch
 
 from attnscope import tables
-from attnscope.capture.models import Model
+from attnscope.capture.models import Model, PlainModel
 from attnscope.errors import ModelError
 from attnscope.measure import Layer, Rows, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
@@ -80,7 +80,7 @@ class Window:
 class Measuring:
     """Measures attention calls as the settings say."""
 
-    model: Model
+    model: Model | PlainModel
     settings: Settings
 
     def measure(self, window: Window, layer: int, call: Call, positions: tuple[int, ...], source: VectorSource) -> None:
