@@ -17,6 +17,8 @@ DEFAULT_LENGTH = 1024
 DEFAULT_LENGTHS = (32, 64, 128, 256, 512, 1024)
 DEFAULT_TOP_N = (1, 5, 10, 20, 100)
 DEFAULT_MEMORY = 256 * 2**20
+# delta looks at all pairs of keys: in longer rows it and the columns made of it are missing unless asked for.
+DEFAULT_DELTA_KEYS = 8192
 
 RowChoice = int | Literal["last", "all"]
 
@@ -37,6 +39,7 @@ class Settings:
     memory_budget: int = DEFAULT_MEMORY
     normalizers: dict[str, Normalizer] = field(default_factory=dict)  # measured beside the model's own, by label
     temperatures: tuple[float, ...] = ()
+    delta_keys: int = DEFAULT_DELTA_KEYS
 
     def positions(self, length: int) -> tuple[int, ...]:
         """The rows wanted of an input of `length` tokens that is measured as a whole."""
@@ -57,6 +60,7 @@ class Settings:
             "rows": self.rows,
             "normalizers": list(self.normalizers),
             "temperatures": list(self.temperatures),
+            "delta_keys": self.delta_keys,
         }
 
 
@@ -72,6 +76,7 @@ def plan(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
+    delta_keys: int = DEFAULT_DELTA_KEYS,
     *,
     causal: bool = True,
 ) -> Settings:
@@ -80,6 +85,7 @@ def plan(
         _whole_numbers("--length", [length])
     lengths, top_n = _whole_numbers("--lengths", lengths), _whole_numbers("--top-n", top_n)
     _whole_numbers("--windows", [windows])
+    _whole_numbers("--delta-keys", [delta_keys])
     kind, rows = _vector_kind(vectors), row_choice(rows)
     if rows != "last" and lengths and causal:
         raise InputError(
@@ -103,6 +109,7 @@ def plan(
         memory_size(memory_budget),
         _labelled(normalizers),
         _temperatures(temperatures),
+        delta_keys,
     )
 
 
@@ -113,9 +120,11 @@ def plan_inputs(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
+    delta_keys: int = DEFAULT_DELTA_KEYS,
 ) -> Settings:
     """The settings for a module on inputs: how long its rows are comes to light when it runs."""
     sizes = _whole_numbers("--top-n", top_n)
+    _whole_numbers("--delta-keys", [delta_keys])
     return Settings(
         0,
         (),
@@ -125,6 +134,7 @@ def plan_inputs(
         memory_budget=memory_size(memory_budget),
         normalizers=_labelled(normalizers),
         temperatures=_temperatures(temperatures),
+        delta_keys=delta_keys,
     )
 
 

@@ -65,7 +65,7 @@ class Model:
             return False
         if type(config) in transformers.AutoModelForMaskedLM._model_mapping:  # an encoder that can be made a decoder
             return bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
-        return type(config) in transformers.AutoModelForCausalLM._model_mapping
+        return _predicts_next(config)
 
 
 @dataclass(frozen=True)
@@ -190,10 +190,15 @@ def _plain(module: Any) -> None:
             delattr(holder, name)
 
 
+def _predicts_next(config: Any) -> bool:
+    """Whether there is a class for it that predicts the next token: transformers', or one that comes with the model."""
+    own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    return own or type(config) in transformers.AutoModelForCausalLM._model_mapping
+
+
 def _is_causal(config: Any) -> bool:
     names = config.architectures or []
-    causal = type(config) in transformers.AutoModelForCausalLM._model_mapping
-    return causal and (not names or any(n.endswith(("ForCausalLM", "LMHeadModel")) for n in names))
+    return _predicts_next(config) and (not names or any(n.endswith(("ForCausalLM", "LMHeadModel")) for n in names))
 
 
 def _explained(name: str, error: Exception) -> str:
@@ -210,7 +215,7 @@ def _explained(name: str, error: Exception) -> str:
     if "trust_remote_code" in first:
         return (
             f"{name!r} comes with code of its own, which attnscope does not run unless told to; read that code, then "
-            "pass trust_remote_code=True to load_model"
+            "use --trust-remote-code (trust_remote_code=True)"
         )
     if "safetensors" in first:
         return (

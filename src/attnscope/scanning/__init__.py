@@ -22,7 +22,7 @@ from attnscope.capture.models import Model, load_model, plain_model
 from attnscope.capture.text import Text, read_text
 from attnscope.capture.vectors import VectorKind
 from attnscope.errors import InputError
-from attnscope.planning import DEFAULT_MEMORY, RowChoice, plan, plan_inputs
+from attnscope.planning import DEFAULT_DELTA_KEYS, DEFAULT_MEMORY, RowChoice, plan, plan_inputs
 from attnscope.scanning.inputs import InputsScan
 from attnscope.scanning.record import identity
 from attnscope.scanning.result import Progress, ScanResult, Step
@@ -54,6 +54,7 @@ def scan(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
+    delta_keys: int = DEFAULT_DELTA_KEYS,
     diagnose: bool = False,
     verify: bool = False,
     thresholds: Thresholds | None = None,
@@ -61,6 +62,8 @@ def scan(
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    trust_remote_code: bool = False,
     progress: Progress | None = None,
 ) -> ScanResult:
     """Measure every head of a model on a text.
@@ -77,6 +80,10 @@ def scan(
     make of the very same logits are measured beside the model's own, in the same forward, with their label in the
     column `normalizer`.
 
+    delta looks at all pairs of keys; in rows of more than `delta_keys` keys it and what is made of it are missing.
+    `device_map` spreads a model over devices, memory and disk, as accelerate does; code that comes with a model runs
+    only with `trust_remote_code`.
+
     With `diagnose`, every head is labeled on windows spread over the text, and `findings` says what follows; `verify`
     also tries the labels inside the model (see `attnscope.diagnose`).
 
@@ -90,16 +97,24 @@ def scan(
     call takes up where it stopped.
     """
     started = time.perf_counter()
+    loading = {
+        "tokenizer": tokenizer,
+        "device": device,
+        "dtype": dtype,
+        "revision": revision,
+        "device_map": device_map,
+        "trust_remote_code": trust_remote_code,
+    }
     if inputs is not None:
         of_texts = (text, length, lengths, windows if windows != 1 else None, bos or None, diagnose or verify or None)
         names = ("text", "length", "lengths", "windows", "bos", "diagnose or verify")
         given = [name for name, value in zip(names, of_texts, strict=True) if value is not None]
         if given:
             raise InputError(f"inputs take the place of a text: leave out {', '.join(given)}")
-        settings = plan_inputs(top_n, vectors, rows, normalizers, temperatures, memory_budget)
+        settings = plan_inputs(top_n, vectors, rows, normalizers, temperatures, memory_budget, delta_keys)
         with nullcontext() if out is None else tables.output_folder(Path(out)) as folder:
             if model is None or isinstance(model, str | Path):
-                model = load_model(model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision)
+                model = load_model(model, **loading)
             module, words = (model.module, model.tokenizer) if isinstance(model, Model) else (model, tokenizer)
             job = InputsScan(plain_model(module), inputs, settings, words, progress, time.perf_counter() - started)
             return _saved(job.run(), folder)
@@ -109,7 +124,7 @@ def scan(
         text = read_text(text)
     with nullcontext() if out is None else tables.output_folder(Path(out)) as folder:
         if not isinstance(model, Model):
-            model = load_model(model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision)
+            model = load_model(model, **loading)
         settings = plan(
             model.positions,
             length,
@@ -122,6 +137,7 @@ def scan(
             normalizers,
             temperatures,
             memory_budget,
+            delta_keys,
             causal=model.causal,
         )
         work = Scan(model, text, settings, progress, time.perf_counter() - started)

@@ -12,7 +12,6 @@ import torch
 
 from attnscope import __version__, tables
 from attnscope.capture.huggingface import RECORD
-from attnscope.scanning.rows import DELTA_KEYS
 
 if TYPE_CHECKING:
     from attnscope.capture.models import Model, PlainModel
@@ -74,7 +73,6 @@ def record(
         },
         "text": text,
         "settings": settings.as_json(),
-        "delta_keys": DELTA_KEYS,
         "versions": {
             "python": platform.python_version(),
             **{name: version(name) for name in ("torch", "transformers", "polars", "numpy")},
