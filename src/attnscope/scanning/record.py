@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attnscope import __version__, tables
+from attnscope.capture.fingerprint import weights_digest
 from attnscope.capture.huggingface import RECORD
 
 if TYPE_CHECKING:
@@ -22,16 +22,11 @@ if TYPE_CHECKING:
 def identity(job: Scan) -> dict[str, Any]:
     """Whatever decides the numbers of the tables: two runs that agree in it can share windows."""
     module = job.model.module
-    digest = hashlib.sha256()
-    for name, parameter in module.state_dict().items():
-        flat = parameter.reshape(-1)
-        some = flat[:: max(1, flat.numel() // 64)].to(torch.float64)
-        digest.update(f"{name} {tuple(parameter.shape)} {some.cpu().numpy().tobytes().hex()}".encode())
     return {
         "schema": tables.SCHEMA_VERSION,
         "attnscope": __version__,
         "torch": torch.__version__,
-        "weights": digest.hexdigest(),
+        "weights": weights_digest(module),
         "attention": module.config._attn_implementation,
         "swap": getattr(module.config, RECORD, None),
         "text": job.text.digest,
@@ -52,7 +47,7 @@ def record(
     config = getattr(module, "config", None)
     parameters = list(module.parameters())
     kinds = {str(p.dtype).removeprefix("torch."): None for p in parameters if p.is_floating_point()}
-    places = dict.fromkeys(str(p.device) for p in parameters)
+    places = dict.fromkeys("offloaded" if p.is_meta else str(p.device) for p in parameters)
     skipped = {(entry["layer"], entry["head"]): entry for note in reversed(notes) for entry in note["skipped"]}
     heads = {entry["layer"]: entry for note in notes for entry in note["heads"]}
     return {
