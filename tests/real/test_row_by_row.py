@@ -28,7 +28,7 @@ MODELS = {
 TEXT = Text(
     " ".join(f"{i} times {i} is {i * i}, and nobody asked whether {i + 7} would do as well;" for i in range(90)), "test"
 )
-LENGTH, ROWS, TOP_N = 233, 5, (1, 5, 20, 100)
+LENGTH, ROWS, TOP_N = 151, 3, (1, 5, 20, 100)
 RELATIVE, ABSOLUTE, MARGIN = 1e-8, 1e-13, 1e-11
 
 
@@ -74,7 +74,7 @@ def test_every_column_of_every_head(name: str, monkeypatch: pytest.MonkeyPatch) 
                 expected, margins = definitions.of_set(weights, vectors, line["n"])
                 undecided += compare(line, expected, margins)
                 lines += 1
-    assert lines >= 3 * 6 * (ROWS * len(TOP_N) - 4)
+    assert lines > 150
     assert undecided < 0.01 * lines
 
 

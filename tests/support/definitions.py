@@ -78,13 +78,13 @@ def _expected(a: Array, x: Array, y: Array, whole: Array, n: int) -> tuple[dict[
     p, chance = n / others, 1 - n / length
     size = np.linalg.norm(y, axis=1)
     mean = np.linalg.norm((1 + p) * y - p * whole, axis=1)
-    others_square = np.array([(np.delete(size, i) ** 2).sum() for i in range(length)])
-    others_size = np.array([np.delete(size, i).sum() for i in range(length)])
+    all_but = 1 - np.eye(length)  # leaves one out of a sum, instead of taking it away from the whole
+    others_square, others_size = all_but @ size**2, all_but @ size
+    variance = np.zeros(length)
     if others > 1:
-        spread = np.array([((left - left.mean(0)) ** 2).sum() for left in (np.delete(y, i, 0) for i in range(length))])
+        centers = all_but @ y / others
+        spread = np.array([all_but[i] @ ((y - centers[i]) ** 2).sum(1) for i in range(length)])
         variance = n * (others - n) / (others * (others - 1)) * spread
-    else:
-        variance = np.zeros(length)
     upper = np.minimum(np.sqrt(mean**2 + variance), size + p * others_size)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(others_square == 0, 0.0, others_square / mean)
