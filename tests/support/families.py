@@ -73,7 +73,6 @@ TINY: dict[str, Any] = {
     "eos_token_id": 1,
     "pad_token_id": 0,
     "decoder_start_token_id": 0,
-    "index_topk": 7,
 }
 
 # What a family needs besides; an ellipsis leaves a size of TINY out.
@@ -112,7 +111,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 8},
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
-    "deepseek_v32": _LATENT,
+    "deepseek_v32": _LATENT | {"index_topk": 7},
     "emu3": {"text_config": {"model_type": "emu3_text_model", **_TEXT}},
     "falcon": {"head_dim": ..., "num_kv_heads": KEY_VALUE_HEADS, "new_decoder_architecture": True},
     "flaubert": {},
@@ -129,6 +128,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "mamba_d_head": 28,
         "mamba_n_groups": 1,
     },
+    "hy_v4": {"index_topk": 7},
     "inkling_text": {
         "layer_types": ["hybrid_sliding", "hybrid"],
         "swa_num_attention_heads": 6,

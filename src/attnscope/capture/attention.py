@@ -193,7 +193,8 @@ class AttentionCall:
                 seen = torch.ones(len(rows), self.keys, dtype=torch.bool, device=rows.device)
             return seen.expand(self.heads, -1, -1)
         seen = _shown(self._mask_rows(rows, item))
-        if self.queries == self.keys and not self.cross:
+        # An indexer leaves out keys that nobody chose: they look like padding, and are not.
+        if self.queries == self.keys and not self.cross and not hasattr(self.module, "indexer"):
             seen = seen & ~self._padding(seen, positions, item)[:, None]
         return seen.expand(self.heads, -1, -1)
 
