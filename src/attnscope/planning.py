@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from attnscope.capture.vectors import VECTOR_KINDS, VectorKind
 from attnscope.errors import InputError
@@ -17,6 +17,8 @@ DEFAULT_LENGTH = 1024
 DEFAULT_LENGTHS = (32, 64, 128, 256, 512, 1024)
 DEFAULT_TOP_N = (1, 5, 10, 20, 100)
 DEFAULT_MEMORY = 256 * 2**20
+# delta looks at all pairs of keys: in longer rows it and the columns made of it are missing unless asked for.
+DEFAULT_DELTA_KEYS = 8192
 
 RowChoice = int | Literal["last", "all"]
 
@@ -37,6 +39,7 @@ class Settings:
     memory_budget: int = DEFAULT_MEMORY
     normalizers: dict[str, Normalizer] = field(default_factory=dict)  # measured beside the model's own, by label
     temperatures: tuple[float, ...] = ()
+    delta_keys: int = DEFAULT_DELTA_KEYS
 
     def positions(self, length: int) -> tuple[int, ...]:
         """The rows wanted of an input of `length` tokens that is measured as a whole."""
@@ -57,6 +60,7 @@ class Settings:
             "rows": self.rows,
             "normalizers": list(self.normalizers),
             "temperatures": list(self.temperatures),
+            "delta_keys": self.delta_keys,
         }
 
 
@@ -72,6 +76,7 @@ def plan(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
+    delta_keys: int = DEFAULT_DELTA_KEYS,
     *,
     causal: bool = True,
 ) -> Settings:
@@ -80,9 +85,8 @@ def plan(
         _whole_numbers("--length", [length])
     lengths, top_n = _whole_numbers("--lengths", lengths), _whole_numbers("--top-n", top_n)
     _whole_numbers("--windows", [windows])
-    if vectors not in VECTOR_KINDS:
-        raise InputError(f"unknown vectors {vectors!r}; use one of {', '.join(VECTOR_KINDS)}")
-    rows = row_choice(rows)
+    _whole_numbers("--delta-keys", [delta_keys])
+    kind, rows = _vector_kind(vectors), row_choice(rows)
     if rows != "last" and lengths and causal:
         raise InputError(
             f"--rows {rows} measures rows of every length up to the window's; leave --lengths out, or use --rows last"
@@ -99,13 +103,45 @@ def plan(
         tuple(chosen),
         _top_sizes(top_n, chosen[-1]),
         windows,
-        vectors,  # type: ignore[arg-type]
+        kind,
         bos,
         rows,
         memory_size(memory_budget),
         _labelled(normalizers),
         _temperatures(temperatures),
+        delta_keys,
     )
+
+
+def plan_inputs(
+    top_n: Sequence[int] | None = None,
+    vectors: str = "value",
+    rows: RowChoice = "last",
+    normalizers: Sequence[str | Normalizer] = (),
+    temperatures: Sequence[float] = (),
+    memory_budget: int | str = DEFAULT_MEMORY,
+    delta_keys: int = DEFAULT_DELTA_KEYS,
+) -> Settings:
+    """The settings for a module on inputs: how long its rows are comes to light when it runs."""
+    sizes = _whole_numbers("--top-n", top_n)
+    _whole_numbers("--delta-keys", [delta_keys])
+    return Settings(
+        0,
+        (),
+        tuple(sorted(set(sizes))) if sizes else DEFAULT_TOP_N,
+        vectors=_vector_kind(vectors),
+        rows=row_choice(rows),
+        memory_budget=memory_size(memory_budget),
+        normalizers=_labelled(normalizers),
+        temperatures=_temperatures(temperatures),
+        delta_keys=delta_keys,
+    )
+
+
+def _vector_kind(vectors: str) -> VectorKind:
+    if vectors not in VECTOR_KINDS:
+        raise InputError(f"unknown vectors {vectors!r}; use one of {', '.join(VECTOR_KINDS)}")
+    return cast("VectorKind", vectors)
 
 
 def _top_sizes(top_n: list[int] | None, longest: int) -> tuple[int, ...]:

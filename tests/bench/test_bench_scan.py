@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import polars as pl
 import pytest
 import torch
 import transformers
 
-from attnscope.bench import naive
+from attnscope.bench import naive, peers
 from attnscope.bench.scan import RandomTokens, measure
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text
@@ -45,17 +47,64 @@ def test_the_naive_way_gives_the_columns_of_the_scan() -> None:
             assert close[..., 1:].double().mean() > 0.99, name
 
 
-def test_one_result_for_each_subject() -> None:
-    report = measure(length=19, layers=1, heads=2, width=8, rows=3, repeats=1, subjects=["last", "nnsight"])
-    assert [result["subject"] for result in report["results"]] == ["last", "nnsight", "rows=3"]
-    for result in report["results"]:
-        if result["installed"]:
-            assert result["time_ratio"] > 0
-            assert result["peak_bytes"] is None or result["peak_bytes"] >= 0
+def test_one_result_for_each_subject_with_the_growth_of_memory() -> None:
+    report = measure(
+        length=600, layers=2, heads=2, width=256, rows=3, repeats=1, subjects=[], models=["random"],
+        shorter=150,
+    )  # fmt: skip
+    assert [(result["model"], result["subject"]) for result in report["results"]] == [("random", "rows=3")]
+    result = report["results"][0]
+    assert result["time_ratio"] > 0
+    if sys.platform == "linux":
+        # At the least, a layer's four times wider states: 600 x 1024 numbers of four bytes.
+        assert result["forward_peak_bytes"] > 600 * 1024 * 4
+        assert 1 < result["forward_growth"] < 8
+        assert result["peak_bytes"] > 0
+        assert result["memory_ratio"] == pytest.approx(result["peak_bytes"] / result["forward_peak_bytes"], abs=1e-3)
+        assert result["growth"] == pytest.approx(result["peak_bytes"] / result["shorter_peak_bytes"], abs=1e-3)
+
+
+MEMORY = """
+import torch
+from attnscope.bench.resident import plain_allocator, resident_peak
+plain_allocator()
+torch.ones(100 << 20, dtype=torch.uint8)  # freed: must not hide what comes
+def work():
+    first = torch.ones(60 << 20, dtype=torch.uint8)
+    del first
+    return torch.ones(40 << 20, dtype=torch.uint8)
+print(resident_peak(work), resident_peak(lambda: None))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
+def test_the_peak_is_what_was_resident_at_one_time() -> None:
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    peak, nothing = map(int, done.stdout.split())
+    assert peak == pytest.approx(60 << 20, rel=0.05)
+    assert nothing < 1 << 20
+
+
+@pytest.mark.parametrize("package", ["transformer_lens", "nnsight"])
+def test_other_tools_capture_the_weights_of_the_same_model(package: str) -> None:
+    pytest.importorskip(package)
+    torch.manual_seed(5)
+    config = transformers.GPT2Config(n_positions=41, n_layer=2, n_head=3, n_embd=33, initializer_range=0.15)
+    module = transformers.GPT2LMHeadModel(config).eval()
+    ids = RandomTokens(997, 41).ids
+    kernel = module.config._attn_implementation
+    kept = getattr(peers, f"capture_with_{package}")(module, ids)()
+    assert module.config._attn_implementation == kernel
+    module.set_attn_implementation("eager")
+    with torch.no_grad():
+        own = module(input_ids=torch.tensor([ids]), output_attentions=True).attentions
+    assert len(kept["weights"]) == len(kept["values"]) == 2
+    for mine, expected in zip(kept["weights"], own, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_the_command_prints_one_json_object(capfd: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--length", "13", "--layers", "1", "--heads", "1", "--width", "4", "--repeats", "1"]
+    sizes = ["--length", "13", "--layers", "1", "--heads", "1", "--width", "4", "--repeats", "1", "--models", "random"]
     assert run(["bench", "scan", *sizes, "--only", "last", "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert report["benchmark"] == "scan"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,62 @@ def test_options_reach_the_scan(model_folder: Path, book: Path, tmp_path: Path) 
     record = json.loads((tmp_path / "out" / "run.json").read_text("utf-8"))
     assert record["settings"]["vectors"] == "hidden"
     assert record["model"]["dtype"] == "float64"
+
+
+def test_delta_of_long_rows_comes_on_request(model_folder: Path, book: Path, tmp_path: Path) -> None:
+    """Beyond --delta-keys keys, delta and what is made of it are missing, and nothing else is."""
+    common = ["scan", str(model_folder), "--text", str(book), "--lengths", "24,48", "--top-n", "3"]
+    assert run([*common, "--out", str(tmp_path / "few"), "--delta-keys", "24"]) == 0
+    assert run([*common, "--out", str(tmp_path / "all"), "--delta-keys", "48"]) == 0
+    few, full = (pl.read_parquet(tmp_path / name / "topn.parquet") for name in ("few", "all"))
+    missing = [name for name in few.columns if few.filter(length=48)[name].null_count()]
+    assert missing == ["delta", "separability_lower_printed", "separability_upper_printed", "separability_lower"]
+    assert few.filter(length=24).equals(full.filter(length=24))
+    assert few.drop(missing).equals(full.drop(missing))
+    assert full.null_count().sum_horizontal().item() == 0
+    assert run([*common, "--delta-keys", "0"]) == 2
+
+
+REMOTE = """
+import transformers
+
+class Config(transformers.GPT2Config):
+    model_type = "unheard_of"
+
+class Model(transformers.GPT2LMHeadModel):
+    config_class = Config
+"""
+
+
+@pytest.mark.parametrize("verb", ["scan", "compare", "guidelines", "reproduce"])
+def test_code_that_comes_with_a_model_runs_only_on_request(
+    verb: str,
+    model_folder: Path,
+    book: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from transformers import dynamic_module_utils
+
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "modules")])
+    folder = tmp_path / "remote"
+    shutil.copytree(model_folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    code = {"AutoConfig": "code_of_model.Config", "AutoModelForCausalLM": "code_of_model.Model"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "unheard_of", "auto_map": code}))
+    (folder / "code_of_model.py").write_text(REMOTE + f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    command = [verb, str(folder), "--text", str(book), "--out", str(tmp_path / "out")]
+    assert run(command) == 2
+    assert "--trust-remote-code" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    if verb == "scan":
+        assert run([*command, "--length", "24", "--trust-remote-code"]) == 0
+        assert json.loads((tmp_path / "out" / "run.json").read_text())["model"]["family"] == "unheard_of"
+    else:  # the model is loaded; what follows is not the matter here
+        run([*command, "--trust-remote-code", *(["--length", "999"] if verb == "reproduce" else ["--lengths", "999"])])
+    assert (tmp_path / "ran").exists()
 
 
 def test_text_from_standard_input(

@@ -6,8 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import pytest
 import torch
 
 from attnscope import normalizers as nz
-from attnscope.normalizers import _kernels, _loops
+from attnscope.normalizers import _kernels, _notice
 
 
 def logits(rows: int, length: int) -> torch.Tensor:
@@ -96,26 +94,29 @@ def test_without_a_folder_to_cache_in_the_loops_still_compile(monkeypatch: pytes
     assert double(1.5) == 3.0
 
 
-def test_a_compilation_is_announced_only_when_it_takes_long(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(_loops, "_NOTICE_AFTER", 0.05)
-    monkeypatch.setattr(_loops, "_ready", set())
-
-    def slow(*_: object) -> None:
-        time.sleep(0.3)
-
-    def quick(*_: object) -> None:
-        return
-
-    z = torch.zeros(1, 3)
-    _loops.run(quick, z)
-    assert capfd.readouterr().err == ""
-    _loops.run(slow, z)
-    assert capfd.readouterr().err == "attnscope: compiling the slow loop for torch.float32 (once; kept on disk)\n"
-    _loops.run(slow, z)
-    assert capfd.readouterr().err == ""
-    assert not any(isinstance(t, threading.Timer) and t.is_alive() for t in threading.enumerate())
+def test_compiling_is_announced_once_when_the_cache_is_cold_and_never_when_it_is_warm(tmp_path: Path) -> None:
+    """Two loops of a module that counts as the package's, in two processes that share a cache."""
+    (tmp_path / "loops.py").write_text(
+        "from attnscope.normalizers import _kernels\n\n\n"
+        "@_kernels.compiled\ndef double(x):\n    return 2 * x\n\n\n"
+        "@_kernels.compiled\ndef triple(x):\n    return 3 * x\n"
+    )
+    code = (
+        "import sys, importlib.util\n"
+        "from attnscope.normalizers import _notice\n"
+        "_notice.announce_after(0.0)\n"
+        f"spec = importlib.util.spec_from_file_location('attnscope.own', {str(tmp_path / 'loops.py')!r})\n"
+        "own = importlib.util.module_from_spec(spec)\n"
+        "sys.modules['attnscope.own'] = own\n"
+        "spec.loader.exec_module(own)\n"
+        "assert own.double(1.5) == 3.0 and own.triple(1.5) == 4.5\n"
+        "import numba\n"
+        "numba.njit(lambda x: x + 1)(1)\n"
+    )
+    cold, warm = (run_python(code, NUMBA_CACHE_DIR=str(tmp_path / "cache")) for _ in range(2))
+    assert (cold.returncode, warm.returncode) == (0, 0), cold.stderr + warm.stderr
+    assert cold.stderr == f"{_notice.NOTICE}\n"
+    assert warm.stderr == ""
 
 
 def test_importing_the_package_loads_neither_torch_nor_numba() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from families import ATTENTION, tiny_model
+from families import ATTENTION, defined_heads, tiny_model
 
 from attnscope.capture.attention import AttentionCall
 from attnscope.capture.forward import forward, watched
@@ -36,7 +36,8 @@ class Finding:
     same_output: bool = True
     heads: set[int] = field(default_factory=set)
     groups: set[int] = field(default_factory=set)  # heads of keys and values
-    said_groups: int | None = None
+    defined: tuple[set[int], set[int | None]] = (set(), set())  # both, by the configuration
+    kernel: float = 0.0  # between rebuilt weights times values and what the kernel answered, relative
     causal: tuple[bool, bool] = (True, True)  # as the model says, as its rows show
     largest: float = 1.0  # weight of the last row
 
@@ -55,6 +56,7 @@ class _Seen:
     groups: int
     features: set[str]
     written_out: bool
+    kernel: float
 
 
 def examine(family: str) -> Finding:
@@ -91,7 +93,8 @@ def _examine(family: str) -> Finding:
         torch.equal(alone, watched_output),
         {one.entry["heads"] for one in seen},
         {one.groups for one in seen},
-        getattr(model.config.get_text_config(), "num_key_value_heads", None),
+        defined_heads(family, model.config),
+        max(one.kernel for one in seen),
         (loaded.causal, all(not torch.triu(visible, 1).any() for visible in square)),
         max(float(one.weights[:, -1].max()) for one in seen),
     )
@@ -138,7 +141,18 @@ def _look(call: Any, layers: Layers) -> _Seen:
         call.values().shape[0],
         features,
         not isinstance(call, AttentionCall),
+        _from_kernel(call, weights),
     )
+
+
+def _from_kernel(call: Any, weights: torch.Tensor) -> float:
+    """How far rebuilt weights times values are from the kernel's own answer, relative to its largest number."""
+    if not isinstance(call, AttentionCall) or call.answer is None:
+        return 0.0
+    values = call.values().double()
+    rebuilt = weights @ values.repeat_interleave(call.heads // len(values), 0)
+    answer = call.own()[0][0].double().transpose(0, 1)
+    return float((rebuilt - answer).abs().max() / answer.abs().max())
 
 
 def _features(seen: list[_Seen], model: Any) -> list[str]:

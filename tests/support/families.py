@@ -111,7 +111,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 8},
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
-    "deepseek_v32": _LATENT,
+    "deepseek_v32": _LATENT | {"index_topk": 7},
     "emu3": {"text_config": {"model_type": "emu3_text_model", **_TEXT}},
     "falcon": {"head_dim": ..., "num_kv_heads": KEY_VALUE_HEADS, "new_decoder_architecture": True},
     "flaubert": {},
@@ -127,6 +127,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "mamba_n_heads": 4,
         "mamba_d_head": 28,
         "mamba_n_groups": 1,
+    },
+    "hy_v4": {"index_topk": 7},
+    "inkling_text": {
+        "layer_types": ["hybrid_sliding", "hybrid"],
+        "swa_num_attention_heads": 6,
+        "swa_num_key_value_heads": 3,
     },
     "internvl": {
         "text_config": {"model_type": "qwen2", **_TEXT},
@@ -240,13 +246,26 @@ SCALE: dict[str, float] = {
 # PaliGemma's text alone is bidirectional under sdpa and causal under eager attention: the oracle needs eager in both.
 ATTENTION: dict[str, str] = {"paligemma": "eager"}
 
-# Where the number of heads follows from something else than TINY: query heads, heads of keys and values.
-HEADS_OF: dict[str, tuple[int, int]] = {
-    "convbert": (2, 2),
-    "deepseek_v4": (4, 1),
-    "gpt_bigcode": (4, 1),
-    "inkling_text": (64, 16),
-}
+
+def defined_heads(family: str, config: Any) -> tuple[set[int], set[int | None]]:
+    """Query heads, and heads of keys and values, as the family's configuration defines them."""
+    text = config.get_text_config()
+    if family == "convbert":  # convolutions take the place of all heads but one in head_ratio
+        heads = config.num_attention_heads // config.head_ratio
+        return {heads}, {heads}
+    if family == "deepseek_v4":  # one projection to a single head of keys, which are the values too
+        return {HEADS}, {1}
+    if family == "gpt_bigcode":
+        return {HEADS}, {1 if config.multi_query else HEADS}
+    if family == "inkling_text":  # layers with a window have numbers of their own
+        pairs = {
+            "sliding": (config.swa_num_attention_heads, config.swa_num_key_value_heads),
+            "full": (config.num_attention_heads, config.num_key_value_heads),
+        }
+        used = [pairs["sliding" if "sliding" in kind else "full"] for kind in config.layer_types]
+        return {heads for heads, _ in used}, {groups for _, groups in used}
+    return {HEADS}, {getattr(text, "num_key_value_heads", None)}
+
 
 FAMILIES = [
     "afmoe",

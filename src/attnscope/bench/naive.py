@@ -7,8 +7,7 @@ with `measure`, so the tests use it as an oracle. Value vectors of GPT-2-like mo
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -144,47 +143,3 @@ def _set_columns(
         for name, value in found.items():
             columns.setdefault(name, []).append(value)
     return {name: torch.stack(values, -1) for name, values in columns.items()}
-
-
-def capture_with_transformer_lens(module: Any, ids: Sequence[int]) -> Callable[[], object]:
-    """TransformerLens on the same weights: a run that keeps every head's attention pattern and values."""
-    lens = importlib.import_module("transformer_lens")
-    config = module.config
-    hooked = lens.HookedTransformer(
-        lens.HookedTransformerConfig(
-            n_layers=config.n_layer, d_model=config.n_embd, n_ctx=config.n_positions, n_heads=config.n_head,
-            d_head=config.n_embd // config.n_head, d_vocab=config.vocab_size, act_fn="gelu_new",
-        )
-    )  # fmt: skip
-    inputs = torch.tensor([list(ids)])
-    wanted = ("hook_pattern", "hook_v")
-
-    def run() -> object:
-        with torch.no_grad():
-            return hooked.run_with_cache(
-                inputs, return_type=None, names_filter=lambda name: name.rpartition(".")[2] in wanted
-            )
-
-    return run
-
-
-def capture_with_nnsight(module: Any, ids: Sequence[int]) -> Callable[[], object]:
-    """nnsight around the same model: every layer's attention weights (which need eager attention) and projection."""
-    nnsight = importlib.import_module("nnsight")
-    inputs = torch.tensor([list(ids)])
-
-    def run() -> object:
-        before = module.config._attn_implementation
-        module.set_attn_implementation("eager")
-        try:
-            wrapped = nnsight.NNsight(module.base_model)
-            kept = []
-            with torch.no_grad(), wrapped.trace(inputs, use_cache=False, output_attentions=True):
-                for block in wrapped.h:
-                    kept.append(block.attn.c_attn.output.save())
-                    kept.append(block.attn.output[1].save())
-            return kept
-        finally:
-            module.set_attn_implementation(before)
-
-    return run

@@ -2,18 +2,18 @@
 
 Decisions:
 
-- every subject runs in a process of its own on the same model and tokens: after one warm-up, rounds of a plain forward
-  and then the subject; the median of these paired ratios is reported, so what else runs meets both alike;
-- peak memory is what the process's high-water mark (VmHWM in /proc/self/status, reset through /proc/self/clear_refs)
-  rises above its size just before, in a single run after the warm-up; it is missing where the system has no such files;
+- every subject is timed in a process of its own on the same model and tokens: after a warm-up, rounds of a plain
+  forward and then the subject; the median of these paired ratios is reported, so what else runs meets both alike. What
+  takes minutes is run until a minute is spent;
+- peak memory is measured in further processes, one for each subject and one for the plain forward: code is loaded by a
+  run on a tiny model, then the model is built, and a single run raises the resident size (`bench/resident.py`).;
 - the naive way asks the model for all its attention matrices and computes the columns of `topn.parquet` and
   `rows.parquet` from their definitions, row block by row block in torch (`bench/naive.py`);
-- TransformerLens and nnsight, where installed, only capture weights and values; they compute no column.
+- TransformerLens and nnsight, where installed, only capture weights and values (`bench/peers.py`).
 """
 
 from __future__ import annotations
 
-import gc
 import importlib
 import importlib.metadata
 import importlib.util
@@ -21,17 +21,20 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from attnscope.bench.peers import PACKAGES
 from attnscope.errors import InputError
 
 SUBJECTS = ("last", "all", "naive", "transformer_lens", "nnsight")
-PACKAGES = {"transformer_lens": "transformer-lens", "nnsight": "nnsight"}
+MODELS = ("random", "sample")
 TOP_N = (1, 5, 10, 20, 100)
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_FORWARD = "forward"
+_TINY = {"length": 160, "layers": 1, "heads": 2, "width": 16}
+_IMPORTED = ("transformers.models.gpt2.modeling_gpt2", "attnscope.scanning")
+_ENOUGH = 60.0  # seconds after which a subject is not repeated
 
 
 class RandomTokens:
@@ -61,101 +64,178 @@ def measure(
     rows: int | None = None,
     repeats: int = 3,
     subjects: Sequence[str] | None = None,
-    sample: bool = False,
+    models: Sequence[str] = MODELS,
+    shorter: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Time and memory of each subject on a GPT-2-like model with random weights, or on the embedded sample.
+    """Time and memory of each subject on a GPT-2-like model with random weights and on the embedded sample.
 
-    `rows` adds a subject that scans so many rows, spread evenly: the one for long contexts.
+    `rows` adds a subject that scans so many rows, spread evenly: the one for long contexts. With `shorter`, peak memory
+    is also measured at that length, to see how it grows.
     """
     chosen = list(SUBJECTS if subjects is None else subjects) + ([] if rows is None else [f"rows={rows}"])
-    unknown = [name for name in chosen if name not in SUBJECTS and not name.startswith("rows=")]
-    if unknown:
-        raise InputError(f"no benchmark is named {', '.join(unknown)}: choose from {', '.join(SUBJECTS)}")
-    if min(length - 1, layers, heads, repeats, 1 if rows is None else rows) < 1 or width % heads:
-        raise InputError(
-            f"length must be at least 2, layers, heads, rows and repeats positive and width a multiple of heads; "
-            f"received {length}, {layers}, {heads}, {rows}, {repeats}, {width}"
-        )
+    _refuse(chosen, models, length, layers, heads, width, rows, repeats, shorter)
     size = {"length": length, "layers": layers, "heads": heads, "width": width}
     results = []
-    for name in chosen:
-        if name in PACKAGES and importlib.util.find_spec(name) is None:
-            results.append({"subject": name, "installed": False})
-            continue
-        progress(name)
-        with multiprocessing.get_context("spawn").Pool(1) as process:
-            results.append(process.apply(_measure_one, (name, size, sample, repeats)))
+    for model in models:
+        place = size | {"sample": int(model == "sample")}
+        there = [name for name in chosen if name not in PACKAGES or importlib.util.find_spec(name) is not None]
+        progress(f"{model}: memory")
+        peaks = {name: _peaks(name, place, shorter) for name in [_FORWARD, *there]}
+        for name in chosen:
+            if name not in there:
+                results.append({"model": model, "subject": name, "installed": False})
+                continue
+            progress(f"{model}: {name}")
+            version = importlib.metadata.version(PACKAGES[name]) if name in PACKAGES else None
+            found = {"model": model, "subject": name, "installed": True, "version": version}
+            results.append(found | _alone(_times, name, place, repeats) | _memory(peaks[name], peaks[_FORWARD]))
     return {
         "benchmark": "scan",
-        "model": "sample" if sample else size,
+        "size": size,
+        "shorter": shorter,
         "top_n": list(TOP_N),
         "repeats": repeats,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "results": results,
+        "naive_over_all": {model: _naive_over_all(results, model) for model in models},
     }
 
 
-def _measure_one(name: str, size: dict[str, int], sample: bool, repeats: int) -> dict[str, Any]:
-    """In a process of its own: a subject beside the plain forward."""
-    from attnscope.capture.models import Model, load_model
-    from attnscope.capture.text import read_text, tokenize
-
-    if sample:
-        model = load_model(None)
-        length = min(size["length"], model.positions or size["length"])
-        tokens: Any = RandomTokens(2, 1)
-        tokens.ids = tokenize(model.tokenizer, read_text(None))[:length]
-    else:
-        import transformers
-
-        torch.manual_seed(0)
-        config = transformers.GPT2Config(
-            n_positions=size["length"], n_layer=size["layers"], n_head=size["heads"], n_embd=size["width"]
+def _refuse(
+    chosen: list[str],
+    models: Sequence[str],
+    length: int,
+    layers: int,
+    heads: int,
+    width: int,
+    rows: int | None,
+    repeats: int,
+    shorter: int | None,
+) -> None:
+    unknown = [name for name in chosen if name not in SUBJECTS and not name.startswith("rows=")]
+    if unknown:
+        raise InputError(f"no benchmark is named {', '.join(unknown)}: choose from {', '.join(SUBJECTS)}")
+    if not models or set(models) - set(MODELS):
+        raise InputError(f"models are {' and '.join(MODELS)}; received {', '.join(models) or 'none'}")
+    if min(length - 1, layers, heads, repeats, 1 if rows is None else rows) < 1 or width % heads:
+        raise InputError(
+            f"length must be at least 2, layers, heads, rows and repeats positive and width a multiple of heads; "
+            f"received {length}, {layers}, {heads}, {rows}, {repeats}, {width}"
         )
-        module = transformers.GPT2LMHeadModel(config).eval()
-        tokens = RandomTokens(module.config.vocab_size, size["length"])
-        model = Model(module, tokens, "gpt2-sized", None)
-    model = Model(model.module, tokens, model.name, None)
-    run = _subject(name, model, tokens.ids)
-    inputs = torch.tensor([tokens.ids])
+    if shorter is not None and not 2 <= shorter < length:
+        raise InputError(f"the shorter length must be from 2 up and below {length}; received {shorter}")
 
-    def forward() -> None:
-        with torch.no_grad():
-            model.module.base_model(input_ids=inputs, use_cache=False)
 
+def _naive_over_all(results: list[dict[str, Any]], model: str) -> float | None:
+    """How many times longer the naive way takes than our scan of the same rows."""
+    seconds = {entry["subject"]: entry.get("seconds") for entry in results if entry["model"] == model}
+    naive, ours = seconds.get("naive"), seconds.get("all")
+    return round(naive / ours, 1) if naive and ours else None
+
+
+def _peaks(name: str, place: dict[str, int], shorter: int | None) -> list[int | None]:
+    """Peak memory of a subject at the full length, and at the shorter one."""
+    lengths = [place["length"]] if shorter is None else [place["length"], shorter]
+    return [_alone(_peak, name, place | {"length": length}) for length in lengths]
+
+
+def _memory(own: list[int | None], forward: list[int | None]) -> dict[str, Any]:
+    def ratio(above: int | None, below: int | None) -> float | None:
+        return None if above is None or not below else round(above / below, 3)
+
+    found = {"peak_bytes": own[0], "forward_peak_bytes": forward[0], "memory_ratio": ratio(own[0], forward[0])}
+    if len(own) == 1:
+        return found
+    return found | {
+        "shorter_peak_bytes": own[1],
+        "shorter_forward_peak_bytes": forward[1],
+        "growth": ratio(*own),
+        "forward_growth": ratio(*forward),
+    }
+
+
+def _alone(work: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer of a process of its own, with as many threads as this one.
+
+    All are forked from one that has only imported what they need: importing takes longer than many a subject.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["attnscope.bench.scan", *_IMPORTED])
+    with context.Pool(1, torch.set_num_threads, (torch.get_num_threads(),)) as process:
+        return process.apply(work, arguments)
+
+
+def _times(name: str, place: dict[str, int], repeats: int) -> dict[str, float]:
+    """A subject beside the plain forward."""
+    _subject(name, *_built(_TINY))()
+    model, ids = _built(place)
+    run, forward = _subject(name, model, ids), _subject(_FORWARD, model, ids)
     forward()
-    run()
-    forwards, runs = [], []
-    for _ in range(repeats):
+    if name != "naive":
+        run()
+    forwards: list[float] = []
+    runs: list[float] = []
+    while len(runs) < repeats and (not runs or sum(runs) < _ENOUGH):
         forwards.append(_time(forward))
         runs.append(_time(run))
-    memory, forward_memory = _peak(run), _peak(forward)
     return {
-        "subject": name,
-        "installed": True,
-        "version": importlib.metadata.version(PACKAGES[name]) if name in PACKAGES else None,
         "seconds": round(statistics.median(runs), 4),
         "forward_seconds": round(statistics.median(forwards), 4),
         "time_ratio": round(statistics.median(a / b for a, b in zip(runs, forwards, strict=True)), 3),
-        "peak_bytes": memory,
-        "forward_peak_bytes": forward_memory,
-        "memory_ratio": None if not (memory and forward_memory) else round(memory / forward_memory, 3),
     }
 
 
+def _peak(name: str, place: dict[str, int]) -> int | None:
+    """Bytes that a subject needs above the loaded model."""
+    from attnscope.bench.resident import plain_allocator, resident_peak
+
+    plain_allocator()
+    _subject(name, *_built(_TINY))()
+    return resident_peak(_subject(name, *_built(place)))
+
+
+def _built(place: dict[str, int]) -> tuple[Any, list[int]]:
+    """A model and its tokens: the sample, or GPT-2-like with random weights."""
+    from attnscope.capture.models import Model, load_model
+    from attnscope.capture.text import read_text, tokenize
+
+    if place.get("sample"):
+        sample = load_model(None)
+        tokens: Any = RandomTokens(2, 1)
+        tokens.ids = tokenize(sample.tokenizer, read_text(None))[: min(place["length"], sample.positions or 2**62)]
+        return Model(sample.module, tokens, sample.name, None), tokens.ids
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_positions=place["length"], n_layer=place["layers"], n_head=place["heads"], n_embd=place["width"]
+    )
+    module = transformers.GPT2LMHeadModel(config).eval()
+    tokens = RandomTokens(config.vocab_size, place["length"])
+    return Model(module, tokens, "gpt2-sized", None), tokens.ids
+
+
 def _subject(name: str, model: Any, ids: list[int]) -> Callable[[], object]:
-    from attnscope.bench import naive
+    from attnscope.bench import naive, peers
     from attnscope.capture.text import Text
     from attnscope.scanning import scan
 
     text = Text("x", "random tokens")
     top_n = [n for n in TOP_N if n < len(ids)]
+    if name == _FORWARD:
+        inputs = torch.tensor([ids])
+
+        def forward() -> object:
+            with torch.no_grad():
+                return model.module.base_model(input_ids=inputs, use_cache=False)
+
+        return forward
     if name == "transformer_lens":
-        return naive.capture_with_transformer_lens(model.module, ids)
+        return peers.capture_with_transformer_lens(model.module, ids)
     if name == "nnsight":
-        return naive.capture_with_nnsight(model.module, ids)
+        return peers.capture_with_nnsight(model.module, ids)
     if name == "naive":
         return lambda: naive.scan_all(model.module, ids, top_n)
     rows: Any = int(name.removeprefix("rows=")) if name.startswith("rows=") else name
@@ -166,19 +246,3 @@ def _time(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
-
-
-def _peak(call: Callable[[], object]) -> int | None:
-    """Bytes by which a call raises the process's resident size at its highest."""
-    if not (_STATUS.exists() and _CLEAR.exists()):
-        return None
-    gc.collect()
-    _CLEAR.write_text("5")
-    before = _status("VmRSS")
-    call()
-    return max(0, _status("VmHWM") - before)
-
-
-def _status(field: str) -> int:
-    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
-    return 1024 * int(line.split()[1])

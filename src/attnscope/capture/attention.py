@@ -11,7 +11,7 @@ Both answer the same questions, for one item of the batch and the wanted rows on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
@@ -60,6 +60,10 @@ class Call(Protocol):
         """Items in the batch."""
 
     @property
+    def place(self) -> int:
+        """The item that was taken out of a batch, or 0."""
+
+    @property
     def heads(self) -> int:
         """Query heads."""
 
@@ -86,6 +90,9 @@ class Call(Protocol):
     def values(self, item: int = 0) -> Float[Tensor, "groups keys dims"]:
         """The value vectors as the model has them, one group for heads that share them."""
 
+    def only(self, item: int) -> Call:
+        """The same call for one item of the batch, as if that had been alone in it."""
+
 
 Observer = Callable[[Call], None]
 """Takes the calls of a forward pass, one after another."""
@@ -108,6 +115,7 @@ class AttentionCall:
     kernel: Kernel = "sdpa"
     cross: bool | None = None
     answer: Callable[..., Any] | None = None  # the kernel itself
+    place: int = 0
 
     def __post_init__(self) -> None:
         unknown = [
@@ -185,7 +193,8 @@ class AttentionCall:
                 seen = torch.ones(len(rows), self.keys, dtype=torch.bool, device=rows.device)
             return seen.expand(self.heads, -1, -1)
         seen = _shown(self._mask_rows(rows, item))
-        if self.queries == self.keys and not self.cross:
+        # An indexer leaves out keys that nobody chose: they look like padding, and are not.
+        if self.queries == self.keys and not self.cross and not hasattr(self.module, "indexer"):
             seen = seen & ~self._padding(seen, positions, item)[:, None]
         return seen.expand(self.heads, -1, -1)
 
@@ -216,6 +225,19 @@ class AttentionCall:
         """The value vectors as the model has them."""
         return self.value[item]
 
+    def only(self, item: int) -> AttentionCall:
+        """The same call for one item of the batch."""
+        bias = self.options.get("position_bias")
+        return replace(
+            self,
+            query=self.query[item, None],
+            key=self.key[item, None],
+            value=self.value[item, None],
+            mask=None if self.mask is None else _item(self.mask, item),
+            options=self.options if bias is None else self.options | {"position_bias": _item(bias, item)},
+            place=item,
+        )
+
     def _rows(self, positions: Sequence[int]) -> Tensor:
         return torch.tensor(list(positions), dtype=torch.long, device=self.query.device)
 
@@ -245,6 +267,7 @@ class LogitsCall:
     weights: Float[Tensor, "batch heads queries keys"]
     value: Float[Tensor, "batch heads keys dims"]
     cross: bool | None = None
+    place: int = 0
 
     @property
     def batch(self) -> int:
@@ -294,6 +317,11 @@ class LogitsCall:
         """The value vectors as the model has them."""
         return self.value[item]
 
+    def only(self, item: int) -> LogitsCall:
+        """The same call for one item of the batch."""
+        scores, weights, value = (part[item, None] for part in (self.scores, self.weights, self.value))
+        return replace(self, scores=scores, weights=weights, value=value, place=item)
+
     def _pick(self, scores: Tensor, positions: Sequence[int], item: int) -> Tensor:
         return scores[item, :, torch.tensor(list(positions), dtype=torch.long, device=scores.device)]
 
@@ -316,6 +344,22 @@ def _four(mask: Tensor | None) -> Tensor:
     if mask is None:
         raise ValueError("there is no mask")
     return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+
+
+def _item(mask: Tensor, item: int) -> Tensor:
+    """One item of a mask or bias that may broadcast over the batch."""
+    four = _four(mask)
+    return four[item, None] if len(four) > 1 else four
+
+
+def unpadded(call: Call, block: int = 512) -> list[int]:
+    """The queries of a call with one item that are not padding: those that see a key in some head."""
+    found: list[int] = []
+    for start in range(0, call.queries, block):
+        positions = range(start, min(call.queries, start + block))
+        seen = call.visible(positions).any(-1).any(0)
+        found.extend(start + place for place in seen.nonzero().flatten().tolist())
+    return found
 
 
 def _rows_of(mask: Tensor, rows: Tensor, item: int, keys: int) -> Float[Tensor, "heads_or_1 rows keys"]:

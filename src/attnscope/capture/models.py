@@ -65,11 +65,31 @@ class Model:
             return False
         if type(config) in transformers.AutoModelForMaskedLM._model_mapping:  # an encoder that can be made a decoder
             return bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
-        return type(config) in transformers.AutoModelForCausalLM._model_mapping
+        return _predicts_next(config)
+
+
+@dataclass(frozen=True)
+class PlainModel:
+    """A module that is run on inputs of its user's own: nothing is known of tokens, positions or causality."""
+
+    module: nn.Module
+    name: str
+    family: str
+    revision: None = None
+    causal: bool = False
+
+
+def plain_model(model: Any) -> PlainModel:
+    """Any torch module, transformers' included, ready to run on inputs."""
+    module = as_module(model)
+    refuse_empty(module, type(module).__name__)
+    if isinstance(module, transformers.PreTrainedModel):
+        return PlainModel(module, module.config.name_or_path or type(module).__name__, str(module.config.model_type))
+    return PlainModel(module, type(module).__name__, type(module).__module__.partition(".")[0])
 
 
 def load_model(
-    model: str | Path | PreTrainedModel | None = None,
+    model: str | Path | nn.Module | None = None,
     *,
     tokenizer: Any = None,
     device: str = "cpu",
@@ -110,8 +130,8 @@ def load_model(
 def _given(model: nn.Module, tokenizer: Any) -> Model:
     if not isinstance(model, transformers.PreTrainedModel):
         raise InputError(
-            f"cannot scan a {type(model).__name__} on a text; give a transformers model, a path or a hub id; for a "
-            "module of your own see capture.forward.run"
+            f"cannot scan a {type(model).__name__} on a text; give a transformers model, a path or a hub id, or "
+            "run it on tensors of your own: scan(module, inputs=...)"
         )
     refuse_empty(model, type(model).__name__)
     if tokenizer is None:
@@ -170,10 +190,15 @@ def _plain(module: Any) -> None:
             delattr(holder, name)
 
 
+def _predicts_next(config: Any) -> bool:
+    """Whether there is a class for it that predicts the next token: transformers', or one that comes with the model."""
+    own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    return own or type(config) in transformers.AutoModelForCausalLM._model_mapping
+
+
 def _is_causal(config: Any) -> bool:
     names = config.architectures or []
-    causal = type(config) in transformers.AutoModelForCausalLM._model_mapping
-    return causal and (not names or any(n.endswith(("ForCausalLM", "LMHeadModel")) for n in names))
+    return _predicts_next(config) and (not names or any(n.endswith(("ForCausalLM", "LMHeadModel")) for n in names))
 
 
 def _explained(name: str, error: Exception) -> str:
@@ -190,7 +215,7 @@ def _explained(name: str, error: Exception) -> str:
     if "trust_remote_code" in first:
         return (
             f"{name!r} comes with code of its own, which attnscope does not run unless told to; read that code, then "
-            "pass trust_remote_code=True to load_model"
+            "use --trust-remote-code (trust_remote_code=True)"
         )
     if "safetensors" in first:
         return (

@@ -89,7 +89,8 @@ def scan(
     rows: int | None = None,
     repeats: int = 3,
     only: str | None = None,
-    sample: Annotated[bool, Parameter(negative="")] = False,
+    models: str = "random,sample",
+    shorter: int | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Time scans, the naive way and other capture tools against the model's plain forward pass.
@@ -97,7 +98,8 @@ def scan(
     Parameters
     ----------
     length
-        Tokens of the window; --length 16384 --layers 4 --rows 64 --only last is the long-context case.
+        Tokens of the window; --length 16384 --shorter 4096 --layers 4 --rows 64 --only last --models random is the
+        long-context case.
     layers
         Layers of the GPT-2-like model with random weights.
     heads
@@ -110,8 +112,10 @@ def scan(
         Repeats of each measurement; medians are reported.
     only
         The subjects to measure, as last,naive, of last, all, naive, transformer_lens, nnsight; all unless given.
-    sample
-        Measure on the embedded sample model and text.
+    models
+        random: GPT-2-like with random weights, as large as said; sample: the embedded model and text.
+    shorter
+        Also measure peak memory at this length, and report how it grows.
     json
         Print one JSON object on standard output and nothing else.
     """
@@ -125,7 +129,8 @@ def scan(
         rows,
         repeats,
         None if only is None else tuple(only.split(",")),
-        sample,
+        tuple(models.split(",")),
+        shorter,
         progress=lambda line: print(f"  {line}", file=sys.stderr),
     )
     if json:
@@ -140,23 +145,33 @@ def _print_scan_table(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(title=f"against the plain forward pass, {report['threads']} threads")
+    table.add_column("model")
     table.add_column("subject")
-    for heading in ("s", "forward s", "ratio", "peak MB", "forward MB", "ratio"):
+    grown = () if report["shorter"] is None else (f"MB at {report['shorter']:,}", "growth")
+    for heading in ("s", "forward s", "ratio", "peak MB", "forward MB", "ratio", *grown):
         table.add_column(heading, justify="right")
     for result in report["results"]:
         if not result["installed"]:
-            table.add_row(result["subject"], "not installed")
+            table.add_row(result["model"], result["subject"], "not installed")
             continue
-        peaks = [
-            "" if result[name] is None else f"{result[name] / 1e6:,.0f}"
-            for name in ("peak_bytes", "forward_peak_bytes")
-        ]
+        names = ("peak_bytes", "forward_peak_bytes", "shorter_peak_bytes")
+        peaks = ["" if result.get(name) is None else f"{result[name] / 1e6:,.0f}" for name in names]
+        growth = () if report["shorter"] is None else (peaks[2], _number(result["growth"]))
         table.add_row(
+            result["model"],
             result["subject"],
             f"{result['seconds']:.3f}",
             f"{result['forward_seconds']:.3f}",
             f"{result['time_ratio']:.2f}",
-            *peaks,
-            "" if result["memory_ratio"] is None else f"{result['memory_ratio']:.2f}",
+            *peaks[:2],
+            _number(result["memory_ratio"]),
+            *growth,
         )
     Console().print(table)
+    for model, ratio in report["naive_over_all"].items():
+        if ratio is not None:
+            print(f"{model}: the naive way takes {ratio:g} times as long as our scan of all rows")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -36,6 +36,7 @@ def compare(
     device: str = "cpu",
     dtype: Dtype = "float32",
     revision: str | None = None,
+    trust_remote_code: Flag = False,
 ) -> int:
     """Compare normalizers on a model: perplexity, agreement, capacity, gradients, time and memory.
 
@@ -77,6 +78,8 @@ def compare(
         Number type of the model's weights.
     revision
         Branch, tag or commit of a hub model.
+    trust_remote_code
+        Run the Python code that comes with a model. It can do whatever you can: read it first.
     """
     from rich.console import Console
 
@@ -101,6 +104,7 @@ def compare(
             device=device,
             dtype=dtype,
             revision=revision,
+            trust_remote_code=trust_remote_code,
             progress=_say(),
         )
         files = save(result, folder)
@@ -125,6 +129,7 @@ def guidelines(
     device: str = "cpu",
     dtype: Dtype = "float32",
     revision: str | None = None,
+    trust_remote_code: Flag = False,
 ) -> int:
     """Try the paper's three guidelines on a model: what each predicts, what was measured, and a verdict.
 
@@ -150,6 +155,8 @@ def guidelines(
         Number type of the model's weights.
     revision
         Branch, tag or commit of a hub model.
+    trust_remote_code
+        Run the Python code that comes with a model. It can do whatever you can: read it first.
     """
     from attnscope.capture.text import read_text
     from attnscope.experiments.guidelines import guidelines as try_guidelines
@@ -165,6 +172,7 @@ def guidelines(
             device=device,
             dtype=dtype,
             revision=revision,
+            trust_remote_code=trust_remote_code,
             progress=_say(),
         )
         answer = _finite(result.as_json())

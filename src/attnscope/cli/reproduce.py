@@ -37,6 +37,7 @@ def reproduce(
     device: str = "cpu",
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "float32",
     revision: str | None = None,
+    trust_remote_code: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Run the paper's experiments on a model, draw its figures, and answer its claims.
 
@@ -82,6 +83,8 @@ def reproduce(
         Number type of the model's weights; measures are always taken in float64.
     revision
         Branch, tag or commit of a hub model.
+    trust_remote_code
+        Run the Python code that comes with a model. It can do whatever you can: read it first.
     """
     from rich.console import Console
 
@@ -102,6 +105,7 @@ def reproduce(
             device=device,
             dtype=dtype,
             revision=revision,
+            trust_remote_code=trust_remote_code,
             progress=progress,
         )
     if json:

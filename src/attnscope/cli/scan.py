@@ -38,6 +38,7 @@ def scan(
     normalizer: str | None = None,
     temperature: str | None = None,
     memory_budget: str = "256MB",
+    delta_keys: int = 8192,
     diagnose: Annotated[bool, Parameter(negative="")] = False,
     verify: Annotated[bool, Parameter(negative="")] = False,
     threshold: Annotated[list[str] | None, Parameter(negative="")] = None,
@@ -46,6 +47,8 @@ def scan(
     device: str = "cpu",
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "float32",
     revision: str | None = None,
+    device_map: str | None = None,
+    trust_remote_code: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Measure every head of a model: distance, separability, spread and gradient, with their bounds.
 
@@ -92,6 +95,9 @@ def scan(
         What if: temperatures for the model's own normalizer and those of --normalizer, as 0.5,2.
     memory_budget
         Memory for a block of rows while it is measured, as 512MB or 2GB.
+    delta_keys
+        The longest rows in which the nearest two of all keys are looked for (delta, and the bounds made of it): the
+        time grows with the square of the length.
     diagnose
         Label every head by the simpler rule that would do its work, on 4 windows spread over the text (or --windows,
         from 2 up), and print what follows.
@@ -112,6 +118,10 @@ def scan(
         Number type of the model's weights; measures are always taken in float64.
     revision
         Branch, tag or commit of a hub model.
+    device_map
+        Spread the model over devices, memory and disk, as auto; needs the package accelerate.
+    trust_remote_code
+        Run the Python code that comes with a model. It can do whatever you can: read it first.
     """
     from rich.console import Console
 
@@ -143,6 +153,7 @@ def scan(
             normalizers=normalizer.split(",") if normalizer else (),
             temperatures=decimals("--temperature", temperature) if temperature else (),
             memory_budget=memory_budget,
+            delta_keys=delta_keys,
             diagnose=diagnose,
             verify=verify,
             thresholds=limits,
@@ -150,6 +161,8 @@ def scan(
             device=device,
             dtype=dtype,
             revision=revision,
+            device_map=device_map,
+            trust_remote_code=trust_remote_code,
             progress=progress,
         )
     if json:

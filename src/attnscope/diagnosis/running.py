@@ -46,6 +46,7 @@ def diagnose(
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
+    trust_remote_code: bool = False,
     progress: Report | None = None,
 ) -> dict[str, Any]:
     """Label every head with the simpler rule that would do its work, and say what follows.
@@ -63,7 +64,14 @@ def diagnose(
     text = Text(text, "the string given") if isinstance(text, str) else text
     text = text if isinstance(text, Text) else read_text(text)
     if not isinstance(model, Model):
-        model = load_model(model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision)
+        model = load_model(
+            model,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
     settings = plan(model.positions, length, bos=bos, causal=model.causal)
     tokens = tokenize(model.tokenizer, text)
     chosen = choose_windows(model, text, tokens, settings.length, windows, bos, verify)

@@ -93,6 +93,7 @@ def compare(
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
+    trust_remote_code: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Compare normalizers on a causal model and a text.
@@ -101,7 +102,14 @@ def compare(
     `calibration_windows` windows behind those that are evaluated, for the model ("global") or for each head.
     """
     if not isinstance(model, Model):
-        model = load_model(model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision)
+        model = load_model(
+            model,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
     if not model.causal:
         raise InputError(f"{model.name} is an encoder; compare needs a model that predicts the next token")
     content = Text(text, "the string given") if isinstance(text, str) else text

@@ -58,6 +58,7 @@ def reproduce(
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
+    trust_remote_code: bool = False,
     progress: Progress | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> Reproduction:
@@ -85,7 +86,8 @@ def reproduce(
         else:
             if kept is not None:
                 say(f"the tables in {folder} are not used: {kept}; measuring anew")
-            found, run = _measure(model, book, asked, wanted, device, revision, progress)
+            loading = {"device": device, "revision": revision, "trust_remote_code": trust_remote_code}
+            found, run = _measure(model, book, asked, wanted, loading, progress)
             run = store.save_tables(folder, found, run)
         started = time.perf_counter()
         claims, figures = _draw(folder, found, run)
@@ -99,15 +101,14 @@ def _measure(
     text: Text,
     asked: dict[str, Any],
     wanted: dict[str, Any],
-    device: str,
-    revision: str | None,
+    loading: dict[str, Any],
     progress: Progress | None,
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     from attnscope.capture.models import load_model
     from attnscope.experiments.collect import Collector
 
     started = time.perf_counter()
-    model = load_model(name, device=device, dtype=asked["dtype"], revision=revision)
+    model = load_model(name, dtype=asked["dtype"], **loading)
     loaded = time.perf_counter()
     settings: Settings = plan(model.positions, **asked)
     collector = Collector(model, text, settings, progress)

@@ -63,8 +63,8 @@ def measure(
     deltas: Any,  # (some,)
     lines: Any,  # (LINES + sets, keys of whole panels) scratch, float32
     products: Any,  # (2 sets + 3, keys), so are these
-    few: Any,  # (vectors, dims) scratch, float32: as many as the largest N or the products need, dims a multiple of four
-    direct: Any,  # (vectors, keys of some panels) scratch, float32
+    few: Any,  # (as many as a set or the products need, dims rounded up to a multiple of four) scratch, float32
+    direct: Any,  # (as many, keys of some panels) scratch, float32
     out: Any,  # (all rows, sets, columns)
 ) -> None:
     """Fill `out` for the rows."""
@@ -189,7 +189,7 @@ def measure(
             for j in range(length):
                 reach[keys[j]] = -1
 
-        # The sums over keys. One array written in each loop: with more the compiler gives up proving that they are apart.
+        # The sums over keys. A loop writes one array: with more the compiler gives up proving that they are apart.
         size, scatter, size_rest = lines[4, :length], lines[5, :length], lines[6, :length]
         square_rest, level, unit_size = lines[7, :length], lines[8, :length], lines[9, :length]
         b, yb, work, ys = lines[10, :length], lines[11, :length], lines[12, :length], lines[13, :length]

@@ -80,8 +80,8 @@ def lift_of(bits: Any) -> float:
 def choose(bits: Any, keys: Any, wanted: Any, dropped: Any, members: Any, counts: Any) -> None:
     """The top sets of a row, from the bits of its weights and their keys, which end up in another order.
 
-    wanted: N for every set, ascending; members: keys, those of a smaller set first; counts: N, or the row's length where
-    that is less; dropped: scratch of one more than the row.
+    wanted: N for every set, ascending; members: keys, those of a smaller set first; counts: N, or the row's length
+    where that is less; dropped: scratch of one more than the row.
     """
     sets = wanted.size
     high = np.int64(0)
@@ -101,28 +101,22 @@ def choose(bits: Any, keys: Any, wanted: Any, dropped: Any, members: Any, counts
 
 
 @helper
-def add_weighted(weights: Any, vectors: Any, keys: Any, total: Any) -> None:
-    """Add the weighted vectors of some keys to a total, four at a time."""
-    whole = keys.size // 4 * 4
-    for c in range(0, whole, 4):
-        i, j, k, l = keys[c], keys[c + 1], keys[c + 2], keys[c + 3]
-        a, b, d, e = weights[i], weights[j], weights[k], weights[l]
-        x, y, z, t = vectors[i], vectors[j], vectors[k], vectors[l]
-        for q in range(total.size):
-            total[q] += (a * x[q] + b * y[q]) + (d * z[q] + e * t[q])
-    for c in range(whole, keys.size):
-        weight, x = weights[keys[c]], vectors[keys[c]]
-        for q in range(total.size):
-            total[q] += weight * x[q]
-
-
-@helper
 def add_up(weights: Any, vectors: Any, members: Any, counts: Any, out: Any) -> None:
-    """out[s] = sum of the weighted vectors of set s."""
+    """out[s] = sum of the weighted vectors of set s; four at a time, so that the sum is not written each time."""
     total = out[counts.size - 1]
     total[:] = 0
     done = 0
     for s in range(counts.size):
-        add_weighted(weights, vectors, members[done : counts[s]], total)
+        whole = done + (counts[s] - done) // 4 * 4
+        for c in range(done, whole, 4):
+            i, j, m, n = members[c], members[c + 1], members[c + 2], members[c + 3]
+            w_i, w_j, w_m, w_n = weights[i], weights[j], weights[m], weights[n]
+            x_i, x_j, x_m, x_n = vectors[i], vectors[j], vectors[m], vectors[n]
+            for k in range(total.size):
+                total[k] += (w_i * x_i[k] + w_j * x_j[k]) + (w_m * x_m[k] + w_n * x_n[k])
+        for c in range(whole, counts[s]):
+            weight, x = weights[members[c]], vectors[members[c]]
+            for k in range(total.size):
+                total[k] += weight * x[k]
         done = counts[s]
         out[s] = total

@@ -26,6 +26,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numba import njit
 
+from attnscope.normalizers import _notice  # noqa: F401  # listens to what is compiled here
 from attnscope.normalizers._arithmetic import exp, largest
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])

@@ -6,8 +6,7 @@ Decisions:
   interpreter lock, and no threading layer has to be chosen, guarded or survive a fork;
 - results of 32 MiB and more ask the system for large pages: on a fresh result of that size,
   mapping small pages takes longer than computing the weights;
-- compiling happens once for each loop and element type, is kept on disk, and announces itself
-  on standard error when it takes longer than two seconds.
+- compiling happens once for each loop and element type, before threads share the rows, and is kept on disk.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ _SMALL = 1 << 16  # entries below which a second thread costs more than it saves
 _CHUNKS_PER_THREAD = 4  # so that a delayed thread does not hold up the others for long
 _LARGE_PAGE = 1 << 21
 _LARGE_RESULT = 1 << 25  # the size from which the allocator maps memory of its own
-_NOTICE_AFTER = 2.0
 
 _reference: ContextVar[bool] = ContextVar("attnscope_reference", default=False)
 _ready: set[tuple[str, str, torch.dtype]] = set()
@@ -175,16 +173,5 @@ def _compile(loop: Callable[..., None], dtype: torch.dtype, arguments: tuple[Any
     key = (loop.__module__, loop.__name__, dtype)
     if key in _ready:
         return
-    notice = threading.Timer(
-        _NOTICE_AFTER,
-        lambda: print(
-            f"attnscope: compiling the {loop.__name__} loop for {dtype} (once; kept on disk)", file=sys.stderr
-        ),
-    )
-    notice.daemon = True
-    notice.start()
-    try:
-        loop(*arguments, 0, 0)
-    finally:
-        notice.cancel()
+    loop(*arguments, 0, 0)
     _ready.add(key)

@@ -49,11 +49,13 @@ def by_group(table: pl.DataFrame, run: dict[str, Any], normalizer: str = OWN) ->
     own = table.filter(normalizer=normalizer)
     settings = run["settings"]
     if settings["rows"] == "last":
-        return own.with_columns(group=pl.col("position").rank("dense", descending=True).cast(pl.Int32) - 1)
+        # Items of a batch and layers of a module may differ in their last position: each has its own order.
+        order = pl.col("position").rank("dense", descending=True).over("window", "layer")
+        return own.with_columns(group=order.cast(pl.Int32) - 1)
     if len(settings["lengths"]) > 1:  # an encoder, run once for each length
         return own.with_columns(group=pl.col("length").rank("dense", descending=True).cast(pl.Int32) - 1)
     place = pl.col("position") + 1
-    halvings = (place.max() / place).log(2).floor().cast(pl.Int32)
+    halvings = (place.max().over("window", "layer") / place).log(2).floor().cast(pl.Int32)
     return own.with_columns(group=halvings.clip(upper_bound=_HALVINGS - 1))
 
 

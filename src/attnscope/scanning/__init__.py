@@ -3,8 +3,8 @@
 In a causal model the last row of the prefix of length L is row L-1 of the full window, so one forward gives
 every length at once. In an encoder every token sees every other, and each length needs a forward of its own.
 
-`windows.py` runs the model, `rows.py` measures what it attends to, `record.py` says how it was done, `result.py` holds
-what comes back.
+`windows.py` runs the model on a text, `inputs.py` on tensors, `rows.py` measures what it attends to, `record.py` says
+how it was done, `result.py` holds what comes back.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope import tables
-from attnscope.capture.models import Model, load_model
+from attnscope.capture.forward import Inputs
+from attnscope.capture.models import Model, load_model, plain_model
 from attnscope.capture.text import Text, read_text
 from attnscope.capture.vectors import VectorKind
-from attnscope.planning import DEFAULT_MEMORY, RowChoice, plan
+from attnscope.errors import InputError
+from attnscope.planning import DEFAULT_DELTA_KEYS, DEFAULT_MEMORY, RowChoice, plan, plan_inputs
+from attnscope.scanning.inputs import InputsScan
 from attnscope.scanning.record import identity
 from attnscope.scanning.result import Progress, ScanResult, Step
 from attnscope.scanning.windows import Scan
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedModel
 
     from attnscope.diagnosis.thresholds import Thresholds
@@ -35,9 +39,10 @@ __all__ = ["Progress", "ScanResult", "Step", "scan"]
 
 
 def scan(
-    model: str | Path | PreTrainedModel | Model | None = None,
+    model: str | Path | PreTrainedModel | nn.Module | Model | None = None,
     text: str | Path | Text | None = None,
     *,
+    inputs: Inputs = None,
     tokenizer: Any = None,
     length: int | None = None,
     lengths: Sequence[int] | None = None,
@@ -49,6 +54,7 @@ def scan(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
+    delta_keys: int = DEFAULT_DELTA_KEYS,
     diagnose: bool = False,
     verify: bool = False,
     thresholds: Thresholds | None = None,
@@ -56,6 +62,8 @@ def scan(
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    trust_remote_code: bool = False,
     progress: Progress | None = None,
 ) -> ScanResult:
     """Measure every head of a model on a text.
@@ -72,20 +80,51 @@ def scan(
     make of the very same logits are measured beside the model's own, in the same forward, with their label in the
     column `normalizer`.
 
+    delta looks at all pairs of keys; in rows of more than `delta_keys` keys it and what is made of it are missing.
+    `device_map` spreads a model over devices, memory and disk, as accelerate does; code that comes with a model runs
+    only with `trust_remote_code`.
+
     With `diagnose`, every head is labeled on windows spread over the text, and `findings` says what follows; `verify`
     also tries the labels inside the model (see `attnscope.diagnose`).
+
+    Instead of a text, any torch module can be run on `inputs`: a tensor, a tuple of positional arguments, a mapping of
+    named ones, or a function that runs the module. Each item of the batch is a window; `rows` are chosen among those
+    that are not padding; `lengths` and whatever else is about a text stay out.
+
+        >>> attnscope.scan(torch.nn.MultiheadAttention(64, 8, batch_first=True), inputs=(x, x, x), rows="all")
 
     With `out`, the results are saved there, window by window as they are finished: after an interruption the same
     call takes up where it stopped.
     """
     started = time.perf_counter()
+    loading = {
+        "tokenizer": tokenizer,
+        "device": device,
+        "dtype": dtype,
+        "revision": revision,
+        "device_map": device_map,
+        "trust_remote_code": trust_remote_code,
+    }
+    if inputs is not None:
+        of_texts = (text, length, lengths, windows if windows != 1 else None, bos or None, diagnose or verify or None)
+        names = ("text", "length", "lengths", "windows", "bos", "diagnose or verify")
+        given = [name for name, value in zip(names, of_texts, strict=True) if value is not None]
+        if given:
+            raise InputError(f"inputs take the place of a text: leave out {', '.join(given)}")
+        settings = plan_inputs(top_n, vectors, rows, normalizers, temperatures, memory_budget, delta_keys)
+        with nullcontext() if out is None else tables.output_folder(Path(out)) as folder:
+            if model is None or isinstance(model, str | Path):
+                model = load_model(model, **loading)
+            module, words = (model.module, model.tokenizer) if isinstance(model, Model) else (model, tokenizer)
+            job = InputsScan(plain_model(module), inputs, settings, words, progress, time.perf_counter() - started)
+            return _saved(job.run(), folder)
     if isinstance(text, str):
         text = Text(text, "the string given")
     elif not isinstance(text, Text):
         text = read_text(text)
     with nullcontext() if out is None else tables.output_folder(Path(out)) as folder:
         if not isinstance(model, Model):
-            model = load_model(model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision)
+            model = load_model(model, **loading)
         settings = plan(
             model.positions,
             length,
@@ -98,17 +137,23 @@ def scan(
             normalizers,
             temperatures,
             memory_budget,
+            delta_keys,
             causal=model.causal,
         )
-        job = Scan(model, text, settings, progress, time.perf_counter() - started)
-        diagnosis = _diagnosis(job, verify, thresholds) if diagnose or verify else None
+        work = Scan(model, text, settings, progress, time.perf_counter() - started)
+        diagnosis = _diagnosis(work, verify, thresholds) if diagnose or verify else None
         if folder is None:
-            return _diagnosed(job.run(None), diagnosis)
-        with tables.Parts(folder, identity(job)) as parts:
-            result = _diagnosed(job.run(parts), diagnosis)
-            result.write(folder)
+            return _diagnosed(work.run(None), diagnosis)
+        with tables.Parts(folder, identity(work)) as parts:
+            result = _saved(_diagnosed(work.run(parts), diagnosis), folder)
             parts.clear()
         return result
+
+
+def _saved(result: ScanResult, folder: Path | None) -> ScanResult:
+    if folder is not None:
+        result.write(folder)
+    return result
 
 
 def _diagnosis(job: Scan, verify: bool, thresholds: Thresholds | None) -> Callable[[ScanResult], dict[str, Any]]:

@@ -14,7 +14,7 @@ import polars as pl
 import torch
 
 from attnscope import tables
-from attnscope.capture.models import Model
+from attnscope.capture.models import Model, PlainModel
 from attnscope.errors import ModelError
 from attnscope.measure import Layer, Rows, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from attnscope.capture.attention import Call
     from attnscope.capture.vectors import VectorSource
 
-# delta looks at all pairs of keys: in longer rows it and the columns made of it are missing.
-DELTA_KEYS = 8192
 # Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
 _COPIES = 12
 
@@ -83,7 +81,7 @@ class Window:
 class Measuring:
     """Measures attention calls as the settings say."""
 
-    model: Model
+    model: Model | PlainModel
     settings: Settings
 
     def measure(self, window: Window, layer: int, call: Call, positions: tuple[int, ...], source: VectorSource) -> None:
@@ -133,7 +131,7 @@ class Measuring:
                 window.topn.append(window.topn[of_topn].with_columns(normalizer=pl.lit(label)))
                 continue
             weights = normalizer.weights(rows.logits, rows.visible)
-            per_row, per_set = columns(rows, weights, self.settings.top_n, DELTA_KEYS)
+            per_row, per_set = columns(rows, weights, self.settings.top_n, self.settings.delta_keys)
             if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
                 per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
                 per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)

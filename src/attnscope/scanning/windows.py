@@ -53,7 +53,14 @@ class Scan:
         rows = pl.concat([part.rows for part in done])
         topn = pl.concat([part.topn for part in done])
         shown = tables.Shown(done[0].weights, *token_texts(self.model.tokenizer, plans[0][-1][0]))
-        return ScanResult(rows, topn, record(self, len(tokens), timings, [part.notes for part in done]), shown=shown)
+        text = {
+            "source": self.text.source,
+            "sha256": self.text.digest,
+            "characters": len(self.text.content),
+            "tokens": len(tokens),
+        }
+        notes = [part.notes for part in done]
+        return ScanResult(rows, topn, record(self.model, text, self.settings, timings, notes), shown=shown)
 
     def _window(
         self, number: int, forwards: list[tuple[list[int], tuple[int, ...]]], parts: tables.Parts | None

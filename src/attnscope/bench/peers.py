@@ -1,0 +1,70 @@
+"""Other capture tools on the same weights: runs that keep every head's weights and values, and compute no column.
+
+Both have the model form its attention matrices (`eager`), on a copy, so that the model beside it stays as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+PACKAGES = {"transformer_lens": "transformer-lens", "nnsight": "nnsight"}
+
+
+def capture_with_transformer_lens(module: Any, ids: Sequence[int]) -> Callable[[], dict[str, list[torch.Tensor]]]:
+    """TransformerLens's bridge to the model: `run_with_cache` of patterns and values."""
+    lens = importlib.import_module("transformer_lens")
+    own = _eager_copy(module)
+    with tempfile.TemporaryDirectory() as folder:  # the bridge wants a name to look up: a folder with the config
+        own.config.architectures = [type(own).__name__]
+        own.config.save_pretrained(folder)
+        _any_tokenizer().save_pretrained(folder)
+        bridge = lens.TransformerBridge.boot_transformers(folder, hf_model=own, device="cpu")
+    inputs, wanted = torch.tensor([list(ids)]), ("hook_pattern", "hook_v")
+
+    def run() -> dict[str, list[torch.Tensor]]:
+        with torch.no_grad():
+            _, cache = bridge.run_with_cache(
+                inputs, return_type=None, names_filter=lambda name: name.rpartition(".")[2] in wanted
+            )
+        kept = {name: [value for key, value in cache.items() if key.endswith(name)] for name in wanted}
+        return {"weights": kept["hook_pattern"], "values": kept["hook_v"]}
+
+    return run
+
+
+def capture_with_nnsight(module: Any, ids: Sequence[int]) -> Callable[[], dict[str, list[torch.Tensor]]]:
+    """A trace of nnsight: the attention's second output and the projection that holds the values."""
+    nnsight = importlib.import_module("nnsight")
+    wrapped = nnsight.NNsight(_eager_copy(module).base_model)
+    inputs = torch.tensor([list(ids)])
+
+    def run() -> dict[str, list[torch.Tensor]]:
+        weights, projected = [], []
+        with torch.no_grad(), wrapped.trace(inputs, use_cache=False, output_attentions=True):
+            for block in wrapped.h:
+                projected.append(block.attn.c_attn.output.save())
+                weights.append(block.attn.output[1].save())
+        return {"weights": weights, "values": projected}
+
+    return run
+
+
+def _eager_copy(module: Any) -> Any:
+    own = copy.deepcopy(module)
+    own.set_attn_implementation("eager")
+    return own
+
+
+def _any_tokenizer() -> Any:
+    """A tokenizer of one word: the bridge loads one, and is given tokens."""
+    import tokenizers
+    import transformers
+
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<end>": 0}, unk_token="<end>"))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<end>", eos_token="<end>")

