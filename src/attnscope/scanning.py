@@ -25,11 +25,12 @@ import torch
 from attnscope import __version__, tables
 from attnscope.capture.forward import forward
 from attnscope.capture.huggingface import RECORD
-from attnscope.capture.inputs import special_tokens, window_tokens
+from attnscope.capture.inputs import inputs_by_length, window_tokens
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import Text, read_text, token_texts, tokenize
-from attnscope.capture.vectors import VectorKind, VectorSource
-from attnscope.errors import InputError, ModelError
+from attnscope.capture.vector_kinds import VectorKind
+from attnscope.capture.vectors import VectorSource
+from attnscope.errors import ModelError
 from attnscope.measure import Layer, Rows, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.planning import DEFAULT_MEMORY, RowChoice, Settings, plan
@@ -173,7 +174,7 @@ def scan(
         diagnosis = _diagnosis(job, verify, thresholds) if diagnose or verify else None
         if folder is None:
             return _diagnosed(job.run(None), diagnosis)
-        with tables.Parts(folder, job.identity()) as parts:
+        with tables.Parts(folder, job.identity(), tables.SCANNED) as parts:
             result = _diagnosed(job.run(parts), diagnosis)
             result._write(folder)
             parts.clear()
@@ -222,12 +223,12 @@ class _Window:
             "dropped_rows": self.dropped_rows,
         }
         order = ("layer", "head", "position", "length", "normalizer")
-        return tables.Part(
-            self._table(tables.ROWS, self.rows).sort(order),
-            self._table(tables.TOPN, self.topn).sort(*order, "n"),
-            self._table(tables.WEIGHTS, list(self.weights.values())).sort("layer", maintain_order=True),
-            notes,
-        )
+        found = {
+            "rows": self._table(tables.ROWS, self.rows).sort(order),
+            "topn": self._table(tables.TOPN, self.topn).sort(*order, "n"),
+            "weights": self._table(tables.WEIGHTS, list(self.weights.values())).sort("layer", maintain_order=True),
+        }
+        return tables.Part(found, notes)
 
     def _table(self, schema: pl.Schema, pieces: list[pl.DataFrame]) -> pl.DataFrame:
         table = pl.concat([pl.DataFrame(schema=schema), *pieces])
@@ -278,9 +279,8 @@ class _Scan:
             "scan_seconds": round(time.perf_counter() - started, 3),
             "measure_seconds": round(self.measuring, 3),
         }
-        rows = pl.concat([part.rows for part in done])
-        topn = pl.concat([part.topn for part in done])
-        shown = tables.Shown(done[0].weights, *token_texts(self.model.tokenizer, plans[0][-1][0]))
+        rows, topn = (pl.concat([part.tables[name] for part in done]) for name in ("rows", "topn"))
+        shown = tables.Shown(done[0].tables["weights"], *token_texts(self.model.tokenizer, plans[0][-1][0]))
         return ScanResult(rows, topn, self._record(len(tokens), timings, [part.notes for part in done]), shown=shown)
 
     def _window(
@@ -321,12 +321,9 @@ class _Scan:
         if self.model.causal:
             last = tuple(length - 1 for length in settings.lengths)
             return [(window, last if settings.rows == "last" else settings.positions(len(window)))]
-        before, behind = special_tokens(self.model.tokenizer)
-        extra = len(before) + len(behind)
-        if settings.lengths[0] <= extra:
-            raise InputError(f"--lengths {settings.lengths[0]} leaves no room beside the {extra} special tokens")
         return [
-            ([*before, *window[: length - extra], *behind], settings.positions(length)) for length in settings.lengths
+            (ids, settings.positions(lengths[-1]))
+            for ids, lengths in inputs_by_length(self.model, window, settings.lengths)
         ]
 
     def _forward(

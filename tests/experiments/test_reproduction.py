@@ -15,7 +15,7 @@ from attnscope.cli import run
 from attnscope.experiments import Reproduction, reproduce
 from attnscope.experiments.claims import answer
 from attnscope.experiments.claims.evidence import Measurement
-from attnscope.experiments.critical import Spread
+from attnscope.experiments.intervals import Spread
 
 SETTINGS = {"length": 64, "windows": 3, "draws": 19}
 FIGURES = ["figure-1", "figure-2a", "figure-2b", "figure-2c", "figure-3", "figure-4"]
@@ -76,7 +76,7 @@ def test_without_the_first_key_a_row_is_the_softmax_of_the_others(done: Reproduc
 
 def test_claims_follow_from_the_tables(done: Reproduction) -> None:
     claims = {claim["id"]: claim for claim in json.loads((done.folder / "claims.json").read_text("utf-8"))["claims"]}
-    assert len(claims) == 28
+    assert len(claims) == 30
     critical = []
     for window in range(3):
         tests = done.tables["tests"].filter(sink="kept", form="printed", prefix=64, window=window).sort("n")
@@ -145,7 +145,7 @@ def test_the_command_prints_one_json_object(
     assert sorted(answered["figures"]) == ["hidden", "hidden-without-first-key"]
     assert all(Path(path).is_file() for files in answered["figures"].values() for path in files.values())
     assert answered["run"]["settings"]["vectors"] == ["hidden"]
-    assert len(answered["claims"]) == 28
+    assert len(answered["claims"]) == 30
 
 
 def test_the_command_prints_one_line_a_claim(done: Reproduction, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,7 @@ def reproduce(
 
     `model` is a hub id, a folder, a `.gguf` file, or nothing for the embedded sample; `text` a file,
     `corpus:war-and-peace`, or nothing for the sample text. Everything is written to `out`; a later call with the same
-    settings draws from the tables there.
+    settings draws from the tables there, and takes up the windows of a run that was interrupted.
     """
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
     book = text if isinstance(text, Text) else read_book(text)
@@ -85,8 +85,12 @@ def reproduce(
         else:
             if kept is not None:
                 say(f"the tables in {folder} are not used: {kept}; measuring anew")
-            found, run = _measure(model, book, asked, wanted, device, revision, progress)
-            run = store.save_tables(folder, found, run)
+            with tables.Parts(folder, wanted, dict.fromkeys(store.NAMES)) as parts:
+                found, run = _measure(model, book, asked, wanted, device, revision, progress, parts)
+                run = store.save_tables(folder, found, run)
+                parts.clear()
+            if run["resumed_windows"]:
+                say(f"{run['resumed_windows']} windows were finished by an earlier run that was interrupted")
         started = time.perf_counter()
         claims, figures = _draw(folder, found, run)
         say(f"{'drawn from the tables of an earlier run' if isinstance(kept, tuple) else 'drawn'} in "
@@ -102,6 +106,7 @@ def _measure(
     device: str,
     revision: str | None,
     progress: Progress | None,
+    parts: tables.Parts,
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     from attnscope.capture.models import load_model
     from attnscope.experiments.collect import Collector
@@ -110,7 +115,7 @@ def _measure(
     model = load_model(name, device=device, dtype=asked["dtype"], revision=revision)
     loaded = time.perf_counter()
     settings: Settings = plan(model.positions, **asked)
-    collector = Collector(model, text, settings, progress)
+    collector = Collector(model, text, settings, progress, parts)
     found = collector.run()
     run = {
         "identity": wanted,
@@ -134,6 +139,7 @@ def _measure(
             "load_seconds": round(loaded - started, 3),
             "measure_seconds": round(time.perf_counter() - loaded, 3),
         },
+        "resumed_windows": collector.resumed,
         "skipped_heads": [
             {"layer": layer, "head": head, "reason": reason}
             for (layer, head), reason in sorted(collector.skipped.items())

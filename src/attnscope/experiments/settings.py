@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from attnscope.capture.vectors import VECTOR_KINDS, VectorKind
+from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
 from attnscope.errors import InputError
 
 Sink = Literal["kept", "dropped"]

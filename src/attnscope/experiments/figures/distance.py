@@ -9,7 +9,7 @@ import polars as pl
 
 from attnscope.experiments.claims.distance import criticals
 from attnscope.experiments.claims.evidence import UNIT, Evidence
-from attnscope.experiments.critical import bootstrap
+from attnscope.experiments.intervals import bootstrap
 from attnscope.experiments.figures.style import (
     BLACK,
     BLUE,

@@ -7,12 +7,13 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from attnscope.experiments.claims.evidence import UNIT
+
 # Okabe-Ito; the paper's green, blue and red.
 GREEN, BLUE, RED, ORANGE, SKY, PURPLE, BLACK, GRAY = (
     "#009e73", "#0072b2", "#d55e00", "#e69f00", "#56b4e9", "#cc79a7", "#222222", "#8a8a8a",
 )  # fmt: skip
 WIDTH, HEIGHT = 270, 210
-UNIT = ["window", "row"]
 PRINTED, CORRECTED = "as printed", "corrected"
 
 
