@@ -13,7 +13,7 @@ from scipy import stats
 import attnscope
 from attnscope.cli import run
 from attnscope.experiments import Reproduction, reproduce
-from attnscope.experiments.claims import answer
+from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.claims.evidence import Measurement
 from attnscope.experiments.intervals import Spread
 
@@ -98,7 +98,7 @@ def test_claims_follow_from_the_tables(done: Reproduction) -> None:
 def test_a_verdict_changes_with_the_numbers(done: Reproduction) -> None:
     """No verdict is stored: separability moved into the claimed range turns the answer."""
     moved = done.tables | {"topn": done.tables["topn"].with_columns(separability=pl.lit(0.8))}
-    found = {claim["id"]: claim["verdict"] for claim in answer(moved, ["value"])}
+    found = {claim["id"]: claim["verdict"] for claim in answer(readings_of(moved, ["value"]))}
     assert found["separability-plateau"] == "agrees"
     assert found["separability-falls"] == "disagrees"
 

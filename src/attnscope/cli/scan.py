@@ -69,8 +69,8 @@ def scan(
     model
         A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
     text
-        A UTF-8 text file, - for standard input, or corpus:war-and-peace (fetched once and kept). Default: the
-        embedded sample text.
+        A UTF-8 text file (the header of a Project Gutenberg book is left out), - for standard input, or
+        corpus:war-and-peace (fetched once and kept). Default: the embedded sample text.
     length
         Tokens in a window. Default: 1024, or the model's limit if that is less.
     lengths

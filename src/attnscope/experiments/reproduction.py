@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope import __version__, tables
-from attnscope.capture.text import Text, read_book
+from attnscope.capture.text import Text, read_text
 from attnscope.experiments import store
-from attnscope.experiments.claims import answer
+from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.settings import Settings, plan
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def reproduce(
     settings draws from the tables there, and takes up the windows of a run that was interrupted.
     """
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
-    book = text if isinstance(text, Text) else read_book(text)
+    book = text if isinstance(text, Text) else read_text(text)
     asked: dict[str, Any] = {
         "length": length, "windows": windows, "rows": rows, "vectors": tuple(dict.fromkeys(vectors)), "draws": draws,
         "seed": seed, "bos": bos, "dtype": dtype,
@@ -155,8 +155,8 @@ def _draw(
     from attnscope.experiments.figures import draw_all
     from attnscope.experiments.page import claims_table
 
-    vectors = run["settings"]["vectors"]
-    claims = answer(found, vectors)
+    readings = readings_of(found, run["settings"]["vectors"])
+    claims = answer(readings)
     answers = json.dumps({"model": run["model"], "text": run["text"], "claims": claims}, indent=1, allow_nan=False)
     table = claims_table(claims)
     tables.write_all(
@@ -166,4 +166,4 @@ def _draw(
             "claims.md": lambda path: path.write_text(table, encoding="utf-8"),
         },
     )
-    return claims, draw_all(folder / "figures", found, run)
+    return claims, draw_all(folder / "figures", readings)

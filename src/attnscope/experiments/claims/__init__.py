@@ -16,16 +16,20 @@ if TYPE_CHECKING:
 
 CLAIMS: tuple[Claim, ...] = (*distance.CLAIMS, *geometry.CLAIMS, *gradient.CLAIMS)
 DIMENSIONS = ("form", "vectors", "first key")
-__all__ = ["CLAIMS", "Claim", "Evidence", "Measurement", "answer"]
+__all__ = ["CLAIMS", "Claim", "Evidence", "Measurement", "answer", "readings_of"]
 
 
-def answer(tables: dict[str, pl.DataFrame], vectors: Sequence[str]) -> list[dict[str, Any]]:
+def readings_of(tables: dict[str, pl.DataFrame], vectors: Sequence[str]) -> list[Evidence]:
+    """Each kind of vectors with and without the first key."""
+    return [Evidence(tables, kind, sink) for kind, sink in product(vectors, SINKS)]
+
+
+def answer(readings: Sequence[Evidence]) -> list[dict[str, Any]]:
     """Every claim with its place, rule, measurements and verdicts, ready for JSON."""
-    readings = [Evidence(tables, kind, sink) for kind, sink in product(vectors, SINKS)]
     return [_answer(claim, readings) for claim in CLAIMS]
 
 
-def _answer(claim: Claim, readings: list[Evidence]) -> dict[str, Any]:
+def _answer(claim: Claim, readings: Sequence[Evidence]) -> dict[str, Any]:
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     forms = {"printed": (claim.printed, every)}
     if claim.corrected:

@@ -155,6 +155,8 @@ class Evidence:
     def fit(self, table: pl.DataFrame, statistic: pl.Expr) -> tuple[Spread, Spread] | None:
         """Exponent and factor of c L^b, fitted to the medians over windows."""
         wide = table.group_by(*UNIT, "prefix").agg(value=statistic).group_by("window", "prefix").agg(pl.mean("value"))
+        if wide.is_empty():
+            return None
         lengths = wide["prefix"].unique().sort()
         values = wide.pivot(on="prefix", index="window", values="value").sort("window").select(map(str, lengths))
         found = power_law(lengths.to_numpy().astype(float), values.to_numpy().astype(float))
