@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-import re
-import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,36 +12,35 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from attnscope.cli.numbers import decimals, whole_numbers
+from attnscope.cli.runs import DtypeOption, Flag, TextOption, end, folder_name, progress_bar, resumable
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
     from attnscope.scanning import Progress, ScanResult, Step
-
-PARTIAL = 3
 
 
 def scan(
     model: str | None = None,
     /,
     *,
-    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    text: TextOption = None,
     length: int | None = None,
     lengths: str | None = None,
     top_n: str | None = None,
     rows: str = "last",
     vectors: Literal["value", "output", "hidden"] = "value",
     windows: int = 1,
-    bos: Annotated[bool, Parameter(negative="")] = False,
+    bos: Flag = False,
     normalizer: str | None = None,
     temperature: str | None = None,
     memory_budget: str = "256MB",
-    diagnose: Annotated[bool, Parameter(negative="")] = False,
-    verify: Annotated[bool, Parameter(negative="")] = False,
+    diagnose: Flag = False,
+    verify: Flag = False,
     threshold: Annotated[list[str] | None, Parameter(negative="")] = None,
     out: Path | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
     device: str = "cpu",
-    dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "float32",
+    dtype: DtypeOption = "float32",
     revision: str | None = None,
 ) -> int:
     """Measure every head of a model: distance, separability, spread and gradient, with their bounds.
@@ -128,8 +124,8 @@ def scan(
     chosen_lengths, chosen_n = _numbers("--lengths", lengths), _numbers("--top-n", top_n)
     content = read_text(text)
     console = Console(stderr=True) if json else Console()
-    folder = out or _default_folder(model)
-    with _progress() as progress, _resumable(folder):
+    folder = out or Path("runs") / f"{folder_name(model)}-{datetime.now():%Y%m%d-%H%M%S}"
+    with _progress() as progress, resumable(folder):
         result = scan_model(
             model,
             content,
@@ -160,53 +156,18 @@ def scan(
             print_findings(console, result.findings)
             print(f"\nfindings  {folder / 'findings.json'}", end="")
         print(f"\nreport  {folder / 'report.html'}\ntables  {folder / 'rows.parquet'}, {folder / 'topn.parquet'}")
-    for head in result.skipped_heads:
-        print(
-            f"attnscope: layer {head['layer']} head {head['head']} left out: {head['reason']}",
-            file=sys.stderr,
-        )
-    return PARTIAL if result.skipped_heads else 0
-
-
-def _default_folder(model: str | None) -> Path:
-    name = re.sub(r"[^\w.-]+", "-", Path(model).name if model else "sample")
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    return end(result.skipped_heads)
 
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar on standard error with the time left."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("loading the model", total=None)
+    with progress_bar("loading the model") as bar:
 
         def show(step: Step) -> None:
-            if step.doing:
-                bar.update(task, description=step.doing, completed=step.done, total=step.total)
-                return
             window = f"window {step.window + 1} of {step.windows}, " if step.windows > 1 else ""
-            bar.update(task, description=f"{window}layer {step.layer}", completed=step.done, total=step.total)
+            bar(step.doing or f"{window}layer {step.layer}", step.done, step.total)
 
         yield show
-
-
-@contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
-    """Say how to go on when a run of several windows is interrupted."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if (folder / ".parts").is_dir():
-            print(
-                f"attnscope: the finished windows are kept; the same command with --out {shlex.quote(str(folder))} "
-                "goes on from there",
-                file=sys.stderr,
-            )
-        raise
 
 
 def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from attnscope.experiments.circle import circle
 from attnscope.experiments.coverage import layer_coverage
 from attnscope.experiments.draws import draw_sets
 from attnscope.experiments.perturbation import responses
-from attnscope.experiments.profiles import profiles
+from attnscope.experiments.profiles import products, profiles
 from attnscope.experiments.settings import (
     FIXED_N,
     SATURATION_N,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from attnscope.capture.vectors import VectorSource
 
 MOST_HEADS = 8  # of a layer, taken together for coverage
+_TYPES = {int: pl.Int64, float: pl.Float64, str: pl.String}
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,10 @@ class Place:
             count = len(values)
             lines[name] = np.tile(np.array(values), len(heads))
         data = {name: values[good].reshape(-1) for name, values in columns.items()}
-        keys = {"position": self.position, "length": length, "head": np.repeat(heads, count)}
-        return pl.DataFrame(self.keys() | (keyed or {}) | keys | lines | data, nan_to_null=True)
+        table = pl.DataFrame({"head": np.repeat(heads, count)} | lines | data, nan_to_null=True)
+        # Polars makes a column of each number in a dictionary by a query of its own: all of them in one instead.
+        same = self.keys() | (keyed or {}) | {"position": self.position, "length": length}
+        return table.select(*(pl.lit(value, _TYPES[type(value)]).alias(name) for name, value in same.items()), pl.all())
 
 
 @dataclass
@@ -189,14 +192,15 @@ class Window:
             place.frame({name: value[:, 0].numpy() for name, value in per_set.items()}, keys, keyed, n=top_n)
         )
         grouped = rows.grouped(weights)
-        profile = profiles(grouped, rows.vectors)  # (groups, rows, columns, n)
+        gram = products(rows.vectors)
+        profile = profiles(grouped, rows.vectors, gram)  # (groups, rows, columns, n)
         sample = reduce.Sample(kind, place.sink, place.window, place.row, place.prefix)
         flat = profile.reshape(rows.heads, *profile.shape[2:])
         self._profiles.setdefault(sample, []).append(flat[place.usable.numpy()])
         drawn_n = self.settings.drawn_n(keys, longest)
         index = [n - 1 for n in drawn_n]
         top = profile[:, :, 0][..., index]
-        drawn = draw_sets(grouped, rows.vectors, top, drawn_n, self.settings.draws, self._seed(place))
+        drawn = draw_sets(grouped, rows.vectors, gram, top, drawn_n, self.settings.draws, self._seed(place))
         beside = {name: flat[:, k][:, index] for k, name in enumerate(reduce.COLUMNS)}
         beside |= {f"drawn_{name}": value.reshape(rows.heads, -1) for name, value in drawn._asdict().items()}
         norms = rows.vectors.norm(dim=-1).repeat_interleave(rows.heads // len(rows.vectors), 0)

@@ -128,9 +128,13 @@ def critical_data(e: Evidence) -> pl.DataFrame:
             for (prefix,), table in criticals(e, form, kind).group_by(["prefix"], maintain_order=True):
                 spread = bootstrap(of_windows(table, pl.first("n").cast(pl.Float64)))
                 ends = spread[1:] if spread.known else (None, None)
-                lines.append((form, kind, int(str(prefix)), spread.value, *ends, float(table["none"].to_numpy().mean())))
+                lines.append(
+                    (form, kind, int(str(prefix)), spread.value, *ends, float(table["none"].to_numpy().mean()))
+                )
     numbers = dict.fromkeys(("value", "low", "high", "none"), pl.Float64)
-    return pl.DataFrame(lines, schema={"form": pl.String, "kind": pl.String, "prefix": pl.Int64} | numbers, orient="row")
+    return pl.DataFrame(
+        lines, schema={"form": pl.String, "kind": pl.String, "prefix": pl.Int64} | numbers, orient="row"
+    )
 
 
 def subset_data(e: Evidence) -> pl.DataFrame:

@@ -1,0 +1,63 @@
+"""What the commands that run a model share: options, the folder of results, the progress bar, going on later."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+PARTIAL = 3  # exit code: done, but heads were left out
+
+TextOption = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+Flag = Annotated[bool, Parameter(negative="")]
+DtypeOption = Literal["auto", "float32", "float16", "bfloat16", "float64"]
+
+Show = Callable[[str, int, int | None], None]
+"""Called with what is being done, how much of it is, and how much there is."""
+
+
+def folder_name(model: str | None) -> str:
+    """A model's name as part of a folder's."""
+    return re.sub(r"[^\w.-]+", "-", Path(model).name if model else "sample")
+
+
+@contextmanager
+def progress_bar(start: str, unit: str = "") -> Iterator[Show]:
+    """A bar on standard error with the time left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    words = (TextColumn(unit),) if unit else ()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *words, TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(start, total=None)
+        yield lambda doing, done, total: bar.update(task, description=doing, completed=done, total=total)
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Say how to go on when a run of several windows is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (folder / ".parts").is_dir():
+            print(
+                f"attnscope: the finished windows are kept; the same command with --out {shlex.quote(str(folder))} "
+                "goes on from there",
+                file=sys.stderr,
+            )
+        raise
+
+
+def end(skipped_heads: Sequence[dict[str, Any]]) -> int:
+    """Name the heads that were left out; the exit code."""
+    for head in skipped_heads:
+        print(f"attnscope: layer {head['layer']} head {head['head']} left out: {head['reason']}", file=sys.stderr)
+    return PARTIAL if skipped_heads else 0
