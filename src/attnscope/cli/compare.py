@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from attnscope.cli.scan import _default_folder, _numbers
+from attnscope.cli.numbers import optional_numbers
+from attnscope.cli.runs import DtypeOption, Flag, TextOption, dated_folder
 
 if TYPE_CHECKING:
     from attnscope.experiments.compare import Comparison
-
-Flag = Annotated[bool, Parameter(negative="")]
-Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
 
 
 def compare(
@@ -24,7 +22,7 @@ def compare(
     /,
     *,
     normalizers: Annotated[str | None, Parameter(name=["--normalizers", "-n"])] = None,
-    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    text: TextOption = None,
     lengths: str | None = None,
     windows: int = 1,
     top_n: int = 20,
@@ -34,7 +32,7 @@ def compare(
     out: Path | None = None,
     json: Flag = False,
     device: str = "cpu",
-    dtype: Dtype = "float32",
+    dtype: DtypeOption = "float32",
     revision: str | None = None,
 ) -> int:
     """Compare normalizers on a model: perplexity, agreement, capacity, gradients, time and memory.
@@ -54,7 +52,7 @@ def compare(
     normalizers
         Names with settings, as softmax,entmax:alpha=1.3. Default: six of them.
     text
-        A UTF-8 text file, or - for standard input. Default: the embedded sample text.
+        A UTF-8 text file, corpus:war-and-peace, or - for standard input. Default: the embedded sample text.
     lengths
         Prefixes of each window to report, as 128,512. Default: powers of two up to the model's limit or 1024.
     windows
@@ -87,12 +85,12 @@ def compare(
     from attnscope.tables import output_folder
 
     chosen = [part.strip() for part in normalizers.split(",") if part.strip()] if normalizers else DEFAULT_NORMALIZERS
-    with output_folder(out or _default_folder(model)) as folder:
+    with output_folder(out or dated_folder(model)) as folder:
         result = compare_model(
             model,
             read_text(text),
             chosen,
-            lengths=_numbers("--lengths", lengths),
+            lengths=optional_numbers("--lengths", lengths),
             windows=windows,
             top_n=top_n,
             modes=MODES if mode == "both" else (mode,),
@@ -116,14 +114,14 @@ def guidelines(
     model: str | None = None,
     /,
     *,
-    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    text: TextOption = None,
     lengths: str | None = None,
     windows: int = 1,
     top_n: int = 20,
     out: Path | None = None,
     json: Flag = False,
     device: str = "cpu",
-    dtype: Dtype = "float32",
+    dtype: DtypeOption = "float32",
     revision: str | None = None,
 ) -> int:
     """Try the paper's three guidelines on a model: what each predicts, what was measured, and a verdict.
@@ -133,7 +131,7 @@ def guidelines(
     model
         A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
     text
-        A UTF-8 text file, or - for standard input. Default: the embedded sample text.
+        A UTF-8 text file, corpus:war-and-peace, or - for standard input. Default: the embedded sample text.
     lengths
         Prefixes of each window, as 64,512. Default: powers of two up to the model's limit or 1024.
     windows
@@ -155,11 +153,11 @@ def guidelines(
     from attnscope.experiments.guidelines import guidelines as try_guidelines
     from attnscope.tables import output_folder, write_all
 
-    with output_folder(out or _default_folder(model)) as folder:
+    with output_folder(out or dated_folder(model)) as folder:
         result = try_guidelines(
             model,
             read_text(text),
-            lengths=_numbers("--lengths", lengths),
+            lengths=optional_numbers("--lengths", lengths),
             windows=windows,
             top_n=top_n,
             device=device,

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +26,11 @@ Show = Callable[[str, int, int | None], None]
 def folder_name(model: str | None) -> str:
     """A model's name as part of a folder's."""
     return re.sub(r"[^\w.-]+", "-", Path(model).name if model else "sample")
+
+
+def dated_folder(model: str | None) -> Path:
+    """Where the results of a run go by default."""
+    return Path("runs") / f"{folder_name(model)}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 @contextmanager

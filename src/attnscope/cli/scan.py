@@ -5,14 +5,13 @@ from __future__ import annotations
 import json as json_module
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from attnscope.cli.numbers import decimals, whole_numbers
-from attnscope.cli.runs import DtypeOption, Flag, TextOption, end, folder_name, progress_bar, resumable
+from attnscope.cli.numbers import decimals, optional_numbers
+from attnscope.cli.runs import DtypeOption, Flag, TextOption, dated_folder, end, progress_bar, resumable
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -121,10 +120,10 @@ def scan(
     if threshold and not (diagnose or verify):
         raise InputError(f"--threshold {threshold[0]} is for a diagnosis; add --diagnose or --verify")
     limits = Thresholds.parse(threshold or ())
-    chosen_lengths, chosen_n = _numbers("--lengths", lengths), _numbers("--top-n", top_n)
+    chosen_lengths, chosen_n = optional_numbers("--lengths", lengths), optional_numbers("--top-n", top_n)
     content = read_text(text)
     console = Console(stderr=True) if json else Console()
-    folder = out or Path("runs") / f"{folder_name(model)}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder = out or dated_folder(model)
     with _progress() as progress, resumable(folder):
         result = scan_model(
             model,
@@ -181,7 +180,3 @@ def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
         files["findings.json"] = str(folder / "findings.json")
         answer["findings"] = result.findings
     return answer
-
-
-def _numbers(option: str, value: str | None) -> list[int] | None:
-    return None if value is None else whole_numbers(option, value)
