@@ -173,7 +173,7 @@ def critical(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     )
     label = (
         alt.Chart(inline(guide.tail(1)))
-        .mark_text(align="right", dx=-2, dy=16, fontSize=10, color=BLACK)
+        .mark_text(align="right", dx=-4, dy=-14, fontSize=10, color=BLACK)
         .encode(x="prefix:Q", y="value:Q", text=alt.value("0.06 L"))
     )
     heads = subsets.with_columns(series=pl.col("form").replace_strict(labels))
