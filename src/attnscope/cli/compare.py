@@ -11,14 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from attnscope.cli.numbers import optional_numbers
-from attnscope.cli.runs import DtypeOption, Flag, TextOption, dated_folder
+from attnscope.cli.runs import (
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    ModelOption,
+    RevisionOption,
+    TextOption,
+    dated_folder,
+)
 
 if TYPE_CHECKING:
     from attnscope.experiments.compare import Comparison
 
 
 def compare(
-    model: str | None = None,
+    model: ModelOption = None,
     /,
     *,
     normalizers: Annotated[str | None, Parameter(name=["--normalizers", "-n"])] = None,
@@ -30,10 +38,10 @@ def compare(
     calibrate: Literal["global", "head"] | None = None,
     calibration_windows: int = 2,
     out: Path | None = None,
-    json: Flag = False,
-    device: str = "cpu",
+    json: JsonOption = False,
+    device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
-    revision: str | None = None,
+    revision: RevisionOption = None,
 ) -> int:
     """Compare normalizers on a model: perplexity, agreement, capacity, gradients, time and memory.
 
@@ -47,12 +55,8 @@ def compare(
 
     Parameters
     ----------
-    model
-        A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
     normalizers
         Names with settings, as softmax,entmax:alpha=1.3. Default: six of them.
-    text
-        A UTF-8 text file, corpus:war-and-peace, or - for standard input. Default: the embedded sample text.
     lengths
         Prefixes of each window to report, as 128,512. Default: powers of two up to the model's limit or 1024.
     windows
@@ -67,14 +71,6 @@ def compare(
         How many further windows of the text to calibrate on.
     out
         Folder for the results. Default: runs/MODEL-DATE-TIME.
-    json
-        Print one JSON object on standard output and nothing else.
-    device
-        Where the model runs, as cpu or cuda:0.
-    dtype
-        Number type of the model's weights.
-    revision
-        Branch, tag or commit of a hub model.
     """
     from rich.console import Console
 
@@ -111,7 +107,7 @@ def compare(
 
 
 def guidelines(
-    model: str | None = None,
+    model: ModelOption = None,
     /,
     *,
     text: TextOption = None,
@@ -119,19 +115,15 @@ def guidelines(
     windows: int = 1,
     top_n: int = 20,
     out: Path | None = None,
-    json: Flag = False,
-    device: str = "cpu",
+    json: JsonOption = False,
+    device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
-    revision: str | None = None,
+    revision: RevisionOption = None,
 ) -> int:
     """Try the paper's three guidelines on a model: what each predicts, what was measured, and a verdict.
 
     Parameters
     ----------
-    model
-        A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
-    text
-        A UTF-8 text file, corpus:war-and-peace, or - for standard input. Default: the embedded sample text.
     lengths
         Prefixes of each window, as 64,512. Default: powers of two up to the model's limit or 1024.
     windows
@@ -140,14 +132,6 @@ def guidelines(
         The size of the top set.
     out
         Folder for guidelines.json. Default: runs/MODEL-DATE-TIME.
-    json
-        Print one JSON object on standard output and nothing else.
-    device
-        Where the model runs, as cpu or cuda:0.
-    dtype
-        Number type of the model's weights.
-    revision
-        Branch, tag or commit of a hub model.
     """
     from attnscope.capture.text import read_text
     from attnscope.experiments.guidelines import guidelines as try_guidelines

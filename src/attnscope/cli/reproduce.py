@@ -6,7 +6,19 @@ import json as json_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.runs import DtypeOption, Flag, TextOption, end, folder_name, progress_bar, resumable
+from attnscope.cli.runs import (
+    BosOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    ModelOption,
+    RevisionOption,
+    TextOption,
+    end,
+    folder_name,
+    progress_bar,
+    resumable,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +29,7 @@ FEW = 6  # windows below which no interval of them reaches 95 %
 
 
 def reproduce(
-    model: str | None = None,
+    model: ModelOption = None,
     /,
     *,
     text: TextOption = None,
@@ -27,12 +39,12 @@ def reproduce(
     vectors: str = "value",
     draws: int = 99,
     seed: int = 0,
-    bos: Flag = False,
+    bos: BosOption = False,
     out: Path | None = None,
-    json: Flag = False,
-    device: str = "cpu",
+    json: JsonOption = False,
+    device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
-    revision: str | None = None,
+    revision: RevisionOption = None,
 ) -> int:
     """Run the paper's experiments on a model, draw its figures, and answer its claims.
 
@@ -49,11 +61,6 @@ def reproduce(
 
     Parameters
     ----------
-    model
-        A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
-    text
-        A UTF-8 text file (the header of a Project Gutenberg book is left out), corpus:war-and-peace (fetched once and
-        kept), or - for standard input. Default: the embedded sample text.
     length
         The longest length, and tokens in a window. Default: 1024, or the model's limit if that is less.
     windows
@@ -67,19 +74,9 @@ def reproduce(
         Random sets of each size for the expectation.
     seed
         Seed of the random sets and directions.
-    bos
-        Put the model's begin token before each window.
     out
         Folder for the results. Default: runs/reproduce-MODEL. An interrupted run goes on where it stopped when the
         same command names its folder.
-    json
-        Print one JSON object on standard output and nothing else.
-    device
-        Where the model runs, as cpu or cuda:0.
-    dtype
-        Number type of the model's weights; measures are always taken in float64.
-    revision
-        Branch, tag or commit of a hub model.
     """
     from rich.console import Console
 

@@ -15,9 +15,26 @@ from cyclopts import Parameter
 
 PARTIAL = 3  # exit code: done, but heads were left out
 
-TextOption = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 Flag = Annotated[bool, Parameter(negative="")]
-DtypeOption = Literal["auto", "float32", "float16", "bfloat16", "float64"]
+ModelOption = Annotated[
+    str | None, Parameter(help="A hub id, a folder, a .gguf file, or nothing for the embedded sample model.")
+]
+TextOption = Annotated[
+    str | None,
+    Parameter(
+        allow_leading_hyphen=True,
+        help="A UTF-8 text file (the header of a Project Gutenberg book is left out), corpus:war-and-peace (fetched "
+        "once and kept), or - for standard input. Default: the embedded sample text.",
+    ),
+]
+BosOption = Annotated[bool, Parameter(negative="", help="Put the model's begin token before each window.")]
+JsonOption = Annotated[bool, Parameter(negative="", help="Print one JSON object on standard output and nothing else.")]
+DeviceOption = Annotated[str, Parameter(help="Where the model runs, as cpu or cuda:0.")]
+DtypeOption = Annotated[
+    Literal["auto", "float32", "float16", "bfloat16", "float64"],
+    Parameter(help="Number type of the model's weights; measures are always taken in float64."),
+]
+RevisionOption = Annotated[str | None, Parameter(help="Branch, tag or commit of a hub model.")]
 
 Show = Callable[[str, int, int | None], None]
 """Called with what is being done, how much of it is, and how much there is."""

@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from attnscope.cli.numbers import decimals, optional_numbers
-from attnscope.cli.runs import DtypeOption, Flag, TextOption, dated_folder, end, progress_bar, resumable
+from attnscope.cli.runs import (
+    BosOption,
+    DeviceOption,
+    DtypeOption,
+    Flag,
+    JsonOption,
+    ModelOption,
+    RevisionOption,
+    TextOption,
+    dated_folder,
+    end,
+    progress_bar,
+    resumable,
+)
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def scan(
-    model: str | None = None,
+    model: ModelOption = None,
     /,
     *,
     text: TextOption = None,
@@ -29,7 +42,7 @@ def scan(
     rows: str = "last",
     vectors: Literal["value", "output", "hidden"] = "value",
     windows: int = 1,
-    bos: Flag = False,
+    bos: BosOption = False,
     normalizer: str | None = None,
     temperature: str | None = None,
     memory_budget: str = "256MB",
@@ -37,10 +50,10 @@ def scan(
     verify: Flag = False,
     threshold: Annotated[list[str] | None, Parameter(negative="")] = None,
     out: Path | None = None,
-    json: Flag = False,
-    device: str = "cpu",
+    json: JsonOption = False,
+    device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
-    revision: str | None = None,
+    revision: RevisionOption = None,
 ) -> int:
     """Measure every head of a model: distance, separability, spread and gradient, with their bounds.
 
@@ -61,11 +74,6 @@ def scan(
 
     Parameters
     ----------
-    model
-        A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
-    text
-        A UTF-8 text file (the header of a Project Gutenberg book is left out), - for standard input, or
-        corpus:war-and-peace (fetched once and kept). Default: the embedded sample text.
     length
         Tokens in a window. Default: 1024, or the model's limit if that is less.
     lengths
@@ -79,8 +87,6 @@ def scan(
         What the weights average: value vectors, values through the output projection, or the layer's input.
     windows
         How many consecutive windows of the text to scan; the summary shows mean and spread over them.
-    bos
-        Put the model's begin token before each window.
     normalizer
         What if: normalizers to measure beside the model's own on the same logits, as sparsemax,entmax:alpha=1.3.
     temperature
@@ -99,14 +105,6 @@ def scan(
     out
         Folder for the results. Default: runs/MODEL-DATE-TIME. An interrupted run of several windows goes on where
         it stopped when the same command names its folder.
-    json
-        Print one JSON object on standard output and nothing else.
-    device
-        Where the model runs, as cpu or cuda:0.
-    dtype
-        Number type of the model's weights; measures are always taken in float64.
-    revision
-        Branch, tag or commit of a hub model.
     """
     from rich.console import Console
 
