@@ -5,8 +5,8 @@
 
 Every number of the page comes from claims.json through a placeholder: {{run claim form}} is the first measurement of
 the claim's form, {{run claim form 2}} the second, with .low, .high, .percent or .verdict behind it; .without takes the
-rows without the first key, .output and .hidden these vectors. {{run claims}} and {{run readings}} are tables of all
-claims, {{run record}} says what was run.
+rows without the first key, .value, .output and .hidden these vectors. {{run claims}} and {{run readings}} are tables of
+all claims, {{run record}} says what was run.
 
 docs/results.json keeps the answers that the page was made of: `--check` fills the template from it, runs no model, and
 says whether the page is what comes out.
@@ -28,7 +28,8 @@ HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 KEPT = DOCS / "results.json"
 PLACE = re.compile(r"\{\{(\w+) ([\w-]+)(?: (printed|corrected))?(?: (\d+))?((?:\.\w+)*)\}\}")
-VECTOR_WINDOWS = 4  # hidden vectors take ten times as long as value vectors
+# All kinds of vectors on shorter windows: hidden vectors have as many numbers as the model is wide.
+VECTORS: dict[str, Any] = {"vectors": ("value", "output", "hidden"), "windows": 4, "length": 512}
 
 Run = dict[str, Any]
 
@@ -37,9 +38,7 @@ def build(model: str, text: str, runs: Path) -> dict[str, Run]:
     """Reproduce and copy the figures; what the page is made of."""
     results = {
         "smol": reproduce(model, text, out=runs / "smollm2"),
-        "vectors": reproduce(
-            model, text, out=runs / "smollm2-vectors", vectors=("output", "hidden"), windows=VECTOR_WINDOWS
-        ),
+        "vectors": reproduce(model, text, out=runs / "smollm2-vectors", **VECTORS),
         "sample": reproduce(None, None, out=runs / "sample"),
     }
     for name, run, reading, ending in (
@@ -77,7 +76,7 @@ def page(template: str, runs: dict[str, Run]) -> str:
 
 
 def _measured(claims: list[dict[str, Any]], claim: str, form: str, number: int, wish: set[str]) -> str:
-    kind = next((kind for kind in ("output", "hidden") if kind in wish), None)
+    kind = next((kind for kind in ("value", "output", "hidden") if kind in wish), None)
     found = next(one for one in claims if one["id"] == claim)
     reading = find(found, form, kind, "dropped" if "without" in wish else "kept")
     if reading is None:
