@@ -99,7 +99,7 @@ def plan(
         tuple(chosen),
         _top_sizes(top_n, chosen[-1]),
         windows,
-        vectors,  # type: ignore[arg-type]
+        vectors,
         bos,
         rows,
         memory_size(memory_budget),

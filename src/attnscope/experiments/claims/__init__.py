@@ -6,7 +6,17 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnscope.experiments.claims import distance, geometry, gradient
-from attnscope.experiments.claims.evidence import NO_INTERVAL, Claim, Evidence, Measurement, Verdict, every, merged
+from attnscope.experiments.claims.evidence import (
+    NO_INTERVAL,
+    Claim,
+    Evidence,
+    Measure,
+    Measurement,
+    Rule,
+    Verdict,
+    every,
+    merged,
+)
 from attnscope.experiments.settings import SINKS
 
 if TYPE_CHECKING:
@@ -31,7 +41,7 @@ def answer(readings: Sequence[Evidence]) -> list[dict[str, Any]]:
 
 def _answer(claim: Claim, readings: Sequence[Evidence]) -> dict[str, Any]:
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
-    forms = {"printed": (claim.printed, every)}
+    forms: dict[str, tuple[Measure, Rule]] = {"printed": (claim.printed, every)}
     if claim.corrected:
         forms["corrected"] = (claim.corrected, claim.corrected_rule)
     for e in readings:

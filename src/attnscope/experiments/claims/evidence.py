@@ -62,6 +62,7 @@ class Measurement:
 
 
 Measure = Callable[["Evidence"], list[Measurement]]
+Rule = Callable[[list[Measurement]], Verdict | None]
 
 
 def every(measured: list[Measurement]) -> Verdict | None:
@@ -96,7 +97,7 @@ class Claim:
     printed: Measure
     corrected: Measure | None = None
     corrected_as: str = ""
-    corrected_rule: Callable[[list[Measurement]], Verdict | None] = every
+    corrected_rule: Rule = every
 
 
 @dataclass(frozen=True)

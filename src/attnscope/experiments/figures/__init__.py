@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import vl_convert
@@ -60,7 +61,7 @@ def _draw_into(place: Path, figures: dict[str, tuple[Any, pl.DataFrame]]) -> lis
     names = []
     for name, (chart, data) in figures.items():
         specification = json.dumps(chart.to_dict(validate=False), sort_keys=True)
-        key = _digest(f"{vl_convert.__version__} {SCALE} {specification}".encode())
+        key = _digest(f"{version('vl-convert-python')} {SCALE} {specification}".encode())
         pictures = [f"{name}.svg", f"{name}.png"]
         if kept.get(name, {}).get("chart") != key or kept[name]["pictures"] != _digests(place, pictures):
             svg = vl_convert.vegalite_to_svg(specification)

@@ -131,10 +131,9 @@ def critical_data(e: Evidence) -> pl.DataFrame:
                 lines.append(
                     (form, kind, int(str(prefix)), spread.value, *ends, float(table["none"].to_numpy().mean()))
                 )
-    numbers = dict.fromkeys(("value", "low", "high", "none"), pl.Float64)
-    return pl.DataFrame(
-        lines, schema={"form": pl.String, "kind": pl.String, "prefix": pl.Int64} | numbers, orient="row"
-    )
+    schema: dict[str, Any] = {"form": pl.String, "kind": pl.String, "prefix": pl.Int64}
+    schema |= dict.fromkeys(("value", "low", "high", "none"), pl.Float64)
+    return pl.DataFrame(lines, schema=schema, orient="row")
 
 
 def subset_data(e: Evidence) -> pl.DataFrame:
