@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,25 +173,29 @@ def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
             beside_it.unlink(missing_ok=True)
 
 
+# The tables that a scan keeps of a finished window.
+SCANNED = {"rows": ROWS, "topn": TOPN, "weights": WEIGHTS}
+
+
 @dataclass(frozen=True)
 class Part:
-    """What one finished window left: its tables, and notes for `run.json`."""
+    """What one finished window left: its tables by name, and notes for `run.json`."""
 
-    rows: pl.DataFrame
-    topn: pl.DataFrame
-    weights: pl.DataFrame
+    tables: dict[str, pl.DataFrame]
     notes: dict[str, Any]
 
 
 class Parts:
     """The finished windows of a run that is still going on, in a folder of their own.
 
-    They belong to a plan, whatever decides the numbers: parts of another plan are thrown away.
+    They belong to a plan, whatever decides the numbers: parts of another plan are thrown away. `schemas` has the name
+    of each table of a part, with its schema where that is fixed.
     """
 
-    def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, plan: dict[str, Any], schemas: Mapping[str, pl.Schema | None]) -> None:
         self.folder = folder / ".parts"
-        self._plan = plan
+        self._plan = json.loads(json.dumps(plan))
+        self._schemas = schemas
 
     def __enter__(self) -> Parts:
         if self.folder.exists() and self._stored_plan() != self._plan:
@@ -207,12 +211,10 @@ class Parts:
         files = self._files(window)
         try:
             notes = json.loads(files["notes"].read_text("utf-8"))
-            rows = pl.read_parquet(files["rows"], schema=ROWS)
-            topn = pl.read_parquet(files["topn"], schema=TOPN)
-            weights = pl.read_parquet(files["weights"], schema=WEIGHTS)
+            tables = {name: pl.read_parquet(files[name], schema=schema) for name, schema in self._schemas.items()}
         except (OSError, ValueError, pl.exceptions.PolarsError):
             return None
-        return Part(rows, topn, weights, notes)
+        return Part(tables, notes)
 
     def add(self, window: int, part: Part) -> None:
         """Keep a finished window: the notes come last, and make it count."""
@@ -226,9 +228,7 @@ class Parts:
             self.folder,
             {
                 "plan.json": lambda path: path.write_text(plan, encoding="utf-8"),
-                files["rows"].name: part.rows.write_parquet,
-                files["topn"].name: part.topn.write_parquet,
-                files["weights"].name: part.weights.write_parquet,
+                **{files[name].name: part.tables[name].write_parquet for name in self._schemas},
                 files["notes"].name: lambda path: path.write_text(notes, encoding="utf-8"),
             },
         )
@@ -241,10 +241,8 @@ class Parts:
             half_written.unlink(missing_ok=True)
 
     def _files(self, window: int) -> dict[str, Path]:
-        return {
-            name: self.folder / f"window-{window:05d}.{name}.{kind}"
-            for name, kind in (("rows", "parquet"), ("topn", "parquet"), ("weights", "parquet"), ("notes", "json"))
-        }
+        kinds = {**dict.fromkeys(self._schemas, "parquet"), "notes": "json"}
+        return {name: self.folder / f"window-{window:05d}.{name}.{kind}" for name, kind in kinds.items()}
 
     def _stored_plan(self) -> object:
         try:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from attnscope.capture import corpora
-from attnscope.capture.text import read_book, read_text
+from attnscope.capture.text import read_text
 from attnscope.errors import InputError
 
 FIRST = "“Well, Prince, this line stands for the first one."
@@ -41,7 +43,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             state.requests += 1
-            self.send_response(state.status)
+            self.send_response(404 if self.path == "/moved.txt" else state.status)
             self.send_header("Content-Length", str(state.promised or len(state.body)))
             self.end_headers()
             self.wfile.write(state.body)
@@ -113,6 +115,23 @@ def test_a_server_error_is_told(server: Server) -> None:
         read_text("corpus:war-and-peace")
 
 
+def test_a_book_that_moved_is_fetched_from_its_other_address(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = os.environ[corpora.URL_VARIABLE]
+    monkeypatch.delenv(corpora.URL_VARIABLE)
+    moved = replace(corpora.WAR_AND_PEACE, urls=(address.replace("2600", "moved"), address))
+    monkeypatch.setitem(corpora.BOOKS, "war-and-peace", moved)
+    server.body = (NEW + NOVEL + NEW_END).encode()
+    assert read_text("corpus:war-and-peace").content == NOVEL
+    assert server.requests == 2
+    server.status = 404
+    (corpora.cache_folder() / "corpora" / "war-and-peace.txt").unlink()
+    with pytest.raises(InputError, match=r"moved\.txt: the server answered 404.*2600\.txt: the server answered 404"):
+        read_text("corpus:war-and-peace")
+    capsys.readouterr()
+
+
 def test_offline_and_not_kept_names_the_next_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(corpora.URL_VARIABLE, "http://127.0.0.1:1/nothing")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -129,18 +148,25 @@ def test_an_unknown_corpus_lists_what_there_is() -> None:
 def test_a_copy_on_disk_gives_the_same_novel(tmp_path: Path) -> None:
     path = tmp_path / "copy.txt"
     path.write_bytes((OLD + NOVEL + OLD_END).replace("\n", "\r\n").encode())
-    assert read_book(path).content == NOVEL
-    assert read_text(path).content != NOVEL  # a scan takes a file as it is
+    assert read_text(path).content == NOVEL
 
 
 def test_another_book_loses_its_license_only(tmp_path: Path) -> None:
     path = tmp_path / "other.txt"
     mark = "THE PROJECT GUTENBERG EBOOK OTHER ***"
     path.write_text(f"Title: Other\n\n*** START OF {mark}\n\nCall me.\n\n*** END OF {mark}\n", "utf-8")
-    assert read_book(path).content == "Call me.\n"
+    assert read_text(path).content == "Call me.\n"
+
+
+def test_a_license_without_a_book_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "empty.txt"
+    mark = "THE PROJECT GUTENBERG EBOOK OTHER ***"
+    path.write_text(f"*** START OF {mark}\n\n*** END OF {mark}\n", "utf-8")
+    with pytest.raises(InputError, match="is empty"):
+        read_text(path)
 
 
 def test_a_plain_file_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "plain.txt"
     path.write_bytes(b"  A line.\r\n\r\nAnother.  ")
-    assert read_book(path).content == "  A line.\r\n\r\nAnother.  "
+    assert read_text(path).content == "  A line.\r\n\r\nAnother.  "

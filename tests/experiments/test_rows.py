@@ -12,7 +12,7 @@ from attnscope.experiments.circle import circle
 from attnscope.experiments.coverage import layer_coverage
 from attnscope.experiments.draws import draw_sets
 from attnscope.experiments.perturbation import responses
-from attnscope.experiments.profiles import PROFILE, profiles
+from attnscope.experiments.profiles import PROFILE, products, profiles
 
 
 def rows(keys: int, dims: int, sink: bool, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -32,7 +32,7 @@ def distance_of(y: np.ndarray, chosen: tuple[int, ...]) -> float:
 @pytest.mark.parametrize("sink", [False, True])
 def test_profiles_by_plain_loops(sink: bool) -> None:
     weights, vectors = rows(11, 5, sink, 0)
-    found = profiles(weights, vectors)
+    found = profiles(weights, vectors, products(vectors))
     keys = 11
     for group, row in np.ndindex(2, 3):
         alpha, x = weights[group, row].numpy(), vectors[group].numpy()
@@ -64,8 +64,8 @@ def test_profiles_by_plain_loops(sink: bool) -> None:
 def test_random_sets_by_enumeration(sink: bool) -> None:
     weights, vectors = rows(8, 3, sink, 1)
     n = [1, 2, 4, 7]
-    top = profiles(weights, vectors)[:, :, 0][..., [k - 1 for k in n]]
-    found = draw_sets(weights, vectors, top, n, draws=4000, seed=0)
+    top = profiles(weights, vectors, products(vectors))[:, :, 0][..., [k - 1 for k in n]]
+    found = draw_sets(weights, vectors, products(vectors), top, n, draws=4000, seed=0)
     for group, row in np.ndindex(2, 3):
         y = (weights[group, row, :, None] * vectors[group]).numpy()
         for place, count in enumerate(n):
@@ -83,7 +83,7 @@ def test_a_sink_is_not_missed_by_few_draws() -> None:
     weights = torch.full((1, 1, keys), 1e-6, dtype=torch.float64)
     weights[..., 0] = 1 - 1e-6 * (keys - 1)
     vectors = torch.randn(1, keys, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = draw_sets(weights, vectors, np.ones((1, 1, 1)), [n], draws=20, seed=0)
+    found = draw_sets(weights, vectors, products(vectors), np.ones((1, 1, 1)), [n], draws=20, seed=0)
     sink = float((weights[0, 0, 0] * vectors[0, 0]).norm())
     # Inside: all keys - n others are |sink| away. Outside: only the sink is.
     expected = n / keys * (keys - n) * sink + (1 - n / keys) * sink

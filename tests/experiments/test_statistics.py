@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attnscope.experiments.critical import MARGIN, bootstrap, critical_n, paired_test, power_law
+from attnscope.experiments.critical import MARGIN, critical_n, paired_test
+from attnscope.experiments.intervals import bootstrap, coverage_at_most, power_law, proportion
 from attnscope.experiments.kolmogorov import exact_p_values, largest_gaps, p_values
 
 
@@ -86,4 +87,25 @@ def test_the_bootstrap_interval_lies_within_the_values() -> None:
     spread = bootstrap(values)
     assert spread.value == 3
     assert 1 <= spread.low < 3 < spread.high <= 100
-    assert bootstrap(np.array([7.0])) == (7, 7, 7)
+
+
+def test_one_window_has_no_interval() -> None:
+    assert bootstrap(np.array([7.0])) == (7, -np.inf, np.inf)
+    assert proportion(1, 1) == (1, -np.inf, np.inf)
+    fit = power_law(np.array([32.0, 64, 128]), np.array([[1.0, 2, 4]]))
+    assert fit is not None
+    assert fit.exponent == pytest.approx((1, -np.inf, np.inf))
+    assert not fit.exponent.known
+
+
+@pytest.mark.parametrize(("hits", "count"), [(0, 8), (3, 8), (8, 8), (1, 2)])
+def test_a_share_of_windows_has_wilsons_interval(hits: int, count: int) -> None:
+    interval = stats.binomtest(hits, count).proportion_ci(0.95, method="wilson")
+    assert proportion(hits, count) == pytest.approx((hits / count, interval.low, interval.high), abs=1e-6)
+
+
+@pytest.mark.parametrize("windows", [2, 3, 6])
+def test_few_windows_miss_the_median_as_often_as_coins_fall_alike(windows: int) -> None:
+    above = np.array(list(product((False, True), repeat=windows)))  # each window above the median or not
+    missed = (above.all(1) | ~above.any(1)).mean()
+    assert coverage_at_most(windows) == pytest.approx(1 - missed)

@@ -33,6 +33,22 @@ def window_tokens(model: Model, tokens: list[int], size: int, count: int, bos: b
     return [[model.tokenizer.bos_token_id, *window] for window in windows(tokens, size - 1, count, source)]
 
 
+def inputs_by_length(
+    model: Model, window: list[int], lengths: tuple[int, ...]
+) -> list[tuple[list[int], tuple[int, ...]]]:
+    """The inputs of a window, each with the lengths that it serves.
+
+    In a causal model one forward serves every length; an encoder runs once for each, with its special tokens.
+    """
+    if model.causal:
+        return [(window, lengths)]
+    before, behind = special_tokens(model.tokenizer)
+    extra = len(before) + len(behind)
+    if lengths[0] <= extra:
+        raise InputError(f"--lengths {lengths[0]} leaves no room beside the {extra} special tokens")
+    return [([*before, *window[: length - extra], *behind], (length,)) for length in lengths]
+
+
 def spread_windows(model: Model, tokens: list[int], size: int, count: int, bos: bool, source: str) -> list[list[int]]:
     """Windows of `size` tokens at even distances over the whole text, special tokens included."""
     inner = len(window_tokens(model, tokens, size, count, bos, source)[0])

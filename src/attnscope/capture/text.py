@@ -30,7 +30,10 @@ class Text:
 
 
 def read_text(source: str | Path | None) -> Text:
-    """The text of a file, of standard input (`-`), of a corpus (`corpus:NAME`), or the embedded sample (None)."""
+    """The text of a file, of standard input (`-`), of a corpus (`corpus:NAME`), or the embedded sample (None).
+
+    A book of Project Gutenberg is read without its header and footer; any other text to the byte.
+    """
     if source is None:
         return Text((resources.files("attnscope") / "sample" / "text.txt").read_text("utf-8"), "sample")
     if str(source) == "-":
@@ -46,15 +49,9 @@ def read_text(source: str | Path | None) -> Text:
     return _decoded(data, str(path))
 
 
-def read_book(source: str | Path | None) -> Text:
-    """The same, without the header and footer of Project Gutenberg if a file has them."""
-    text = read_text(source)
-    return Text(corpora.without_license(text.content), text.source)
-
-
 def _decoded(data: bytes, source: str) -> Text:
     try:
-        content = data.decode("utf-8")
+        content = corpora.without_license(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(
             f"{source} is not UTF-8 text (byte 0x{data[error.start]:02x} at offset {error.start}); "

@@ -7,12 +7,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from attnscope.capture.layers import Layers
+from attnscope.capture.vector_kinds import VectorKind
 from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.attention import Call
-
-VectorKind = Literal["value", "output", "hidden"]
-VECTOR_KINDS: tuple[str, ...] = get_args(VectorKind)
 
 # The names that model files give to the projection behind the heads.
 OUTPUT_PROJECTIONS = (

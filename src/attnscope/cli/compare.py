@@ -10,21 +10,28 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from attnscope.cli.scan import _default_folder, _numbers
+from attnscope.cli.numbers import optional_numbers
+from attnscope.cli.runs import (
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    ModelOption,
+    RevisionOption,
+    TextOption,
+    TrustOption,
+    dated_folder,
+)
 
 if TYPE_CHECKING:
     from attnscope.experiments.compare import Comparison
 
-Flag = Annotated[bool, Parameter(negative="")]
-Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
-
 
 def compare(
-    model: str | None = None,
+    model: ModelOption = None,
     /,
     *,
     normalizers: Annotated[str | None, Parameter(name=["--normalizers", "-n"])] = None,
-    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    text: TextOption = None,
     lengths: str | None = None,
     windows: int = 1,
     top_n: int = 20,
@@ -32,11 +39,11 @@ def compare(
     calibrate: Literal["global", "head"] | None = None,
     calibration_windows: int = 2,
     out: Path | None = None,
-    json: Flag = False,
-    device: str = "cpu",
-    dtype: Dtype = "float32",
-    revision: str | None = None,
-    trust_remote_code: Flag = False,
+    json: JsonOption = False,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
 ) -> int:
     """Compare normalizers on a model: perplexity, agreement, capacity, gradients, time and memory.
 
@@ -50,12 +57,8 @@ def compare(
 
     Parameters
     ----------
-    model
-        A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
     normalizers
         Names with settings, as softmax,entmax:alpha=1.3. Default: six of them.
-    text
-        A UTF-8 text file, or - for standard input. Default: the embedded sample text.
     lengths
         Prefixes of each window to report, as 128,512. Default: powers of two up to the model's limit or 1024.
     windows
@@ -70,16 +73,6 @@ def compare(
         How many further windows of the text to calibrate on.
     out
         Folder for the results. Default: runs/MODEL-DATE-TIME.
-    json
-        Print one JSON object on standard output and nothing else.
-    device
-        Where the model runs, as cpu or cuda:0.
-    dtype
-        Number type of the model's weights.
-    revision
-        Branch, tag or commit of a hub model.
-    trust_remote_code
-        Run the Python code that comes with a model. It can do whatever you can: read it first.
     """
     from rich.console import Console
 
@@ -90,12 +83,12 @@ def compare(
     from attnscope.tables import output_folder
 
     chosen = [part.strip() for part in normalizers.split(",") if part.strip()] if normalizers else DEFAULT_NORMALIZERS
-    with output_folder(out or _default_folder(model)) as folder:
+    with output_folder(out or dated_folder(model)) as folder:
         result = compare_model(
             model,
             read_text(text),
             chosen,
-            lengths=_numbers("--lengths", lengths),
+            lengths=optional_numbers("--lengths", lengths),
             windows=windows,
             top_n=top_n,
             modes=MODES if mode == "both" else (mode,),
@@ -117,28 +110,24 @@ def compare(
 
 
 def guidelines(
-    model: str | None = None,
+    model: ModelOption = None,
     /,
     *,
-    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    text: TextOption = None,
     lengths: str | None = None,
     windows: int = 1,
     top_n: int = 20,
     out: Path | None = None,
-    json: Flag = False,
-    device: str = "cpu",
-    dtype: Dtype = "float32",
-    revision: str | None = None,
-    trust_remote_code: Flag = False,
+    json: JsonOption = False,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
 ) -> int:
     """Try the paper's three guidelines on a model: what each predicts, what was measured, and a verdict.
 
     Parameters
     ----------
-    model
-        A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
-    text
-        A UTF-8 text file, or - for standard input. Default: the embedded sample text.
     lengths
         Prefixes of each window, as 64,512. Default: powers of two up to the model's limit or 1024.
     windows
@@ -147,26 +136,16 @@ def guidelines(
         The size of the top set.
     out
         Folder for guidelines.json. Default: runs/MODEL-DATE-TIME.
-    json
-        Print one JSON object on standard output and nothing else.
-    device
-        Where the model runs, as cpu or cuda:0.
-    dtype
-        Number type of the model's weights.
-    revision
-        Branch, tag or commit of a hub model.
-    trust_remote_code
-        Run the Python code that comes with a model. It can do whatever you can: read it first.
     """
     from attnscope.capture.text import read_text
     from attnscope.experiments.guidelines import guidelines as try_guidelines
     from attnscope.tables import output_folder, write_all
 
-    with output_folder(out or _default_folder(model)) as folder:
+    with output_folder(out or dated_folder(model)) as folder:
         result = try_guidelines(
             model,
             read_text(text),
-            lengths=_numbers("--lengths", lengths),
+            lengths=optional_numbers("--lengths", lengths),
             windows=windows,
             top_n=top_n,
             device=device,

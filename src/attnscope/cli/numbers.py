@@ -19,3 +19,8 @@ def decimals(option: str, value: str) -> list[float]:
         return [float(part) for part in value.split(",")]
     except ValueError:
         raise InputError(f"{option} takes numbers separated by commas, as 0.5,2; received {value!r}") from None
+
+
+def optional_numbers(option: str, value: str | None) -> list[int] | None:
+    """The same of an option that may be left out."""
+    return None if value is None else whole_numbers(option, value)

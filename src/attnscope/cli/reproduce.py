@@ -3,41 +3,50 @@
 from __future__ import annotations
 
 import json as json_module
-import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
+from attnscope.cli.runs import (
+    BosOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    ModelOption,
+    RevisionOption,
+    TextOption,
+    TrustOption,
+    end,
+    folder_name,
+    progress_bar,
+    resumable,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from attnscope.experiments.reproduction import Reproduction
 
-PARTIAL = 3
+FEW = 6  # windows below which no interval of them reaches 95 %
 
 
 def reproduce(
-    model: str | None = None,
+    model: ModelOption = None,
     /,
     *,
-    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    text: TextOption = None,
     length: int | None = None,
     windows: int = 8,
     rows: int = 1,
     vectors: str = "value",
     draws: int = 99,
     seed: int = 0,
-    bos: Annotated[bool, Parameter(negative="")] = False,
+    bos: BosOption = False,
     out: Path | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
-    device: str = "cpu",
-    dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "float32",
-    revision: str | None = None,
-    trust_remote_code: Annotated[bool, Parameter(negative="")] = False,
+    json: JsonOption = False,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
 ) -> int:
     """Run the paper's experiments on a model, draw its figures, and answer its claims.
 
@@ -54,47 +63,33 @@ def reproduce(
 
     Parameters
     ----------
-    model
-        A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
-    text
-        A UTF-8 text file (the header of a Project Gutenberg book is left out), corpus:war-and-peace (fetched once and
-        kept), or - for standard input. Default: the embedded sample text.
     length
         The longest length, and tokens in a window. Default: 1024, or the model's limit if that is less.
     windows
-        How many consecutive windows of the text; every figure shows the spread over them.
+        How many consecutive windows of the text; every figure shows the spread over them. A verdict needs two, a 95 %
+        interval six.
     rows
-        How many last rows of each length, each a sample of its own.
+        How many last rows of each length; a window counts with their mean.
     vectors
         value, output or hidden, or several of them with commas.
     draws
         Random sets of each size for the expectation.
     seed
         Seed of the random sets and directions.
-    bos
-        Put the model's begin token before each window.
     out
-        Folder for the results. Default: runs/reproduce-MODEL.
-    json
-        Print one JSON object on standard output and nothing else.
-    device
-        Where the model runs, as cpu or cuda:0.
-    dtype
-        Number type of the model's weights; measures are always taken in float64.
-    revision
-        Branch, tag or commit of a hub model.
-    trust_remote_code
-        Run the Python code that comes with a model. It can do whatever you can: read it first.
+        Folder for the results. Default: runs/reproduce-MODEL. An interrupted run goes on where it stopped when the
+        same command names its folder.
     """
     from rich.console import Console
 
     from attnscope.experiments.reproduction import reproduce as run_experiments
 
-    with _progress() as progress:
+    folder = out or Path("runs") / f"reproduce-{folder_name(model)}"
+    with progress_bar("starting", "layers") as bar, resumable(folder):
         result = run_experiments(
             model,
             text,
-            out=out or _default_folder(model),
+            out=folder,
             length=length,
             windows=windows,
             rows=rows,
@@ -106,41 +101,13 @@ def reproduce(
             dtype=dtype,
             revision=revision,
             trust_remote_code=trust_remote_code,
-            progress=progress,
+            progress=lambda done, total: bar("drawing" if done == total else "measuring", done, total),
         )
     if json:
         print(json_module.dumps(_as_json(result), allow_nan=False))
     else:
         _print_claims(Console(highlight=False), result)
-    for head in result.skipped_heads:
-        print(f"attnscope: layer {head['layer']} head {head['head']} left out: {head['reason']}", file=sys.stderr)
-    return PARTIAL if result.skipped_heads else 0
-
-
-def _default_folder(model: str | None) -> Path:
-    name = re.sub(r"[^\w.-]+", "-", Path(model).name if model else "sample")
-    return Path("runs") / f"reproduce-{name}"
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error with the time left."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("layers"),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda done, total: bar.update(
-            task, description="drawing" if done == total else "measuring", completed=done, total=total
-        )
+    return end(result.skipped_heads)
 
 
 def _print_claims(console: Console, result: Reproduction) -> None:
@@ -162,8 +129,22 @@ def _print_claims(console: Console, result: Reproduction) -> None:
         on = f" on {', '.join(claim['depends_on'])}" if claim["depends_on"] else ""
         table.add_row(claim["id"], *cells, f"{claim['verdict']}{on}")
     console.print(table)
+    if settings["windows"] < FEW:
+        console.print(f"\n{_caution(settings['windows'])}")
     console.print(
         f"\nfigures  {result.folder / 'figures'}\nclaims   {result.folder / 'claims.json'}, claims.md", soft_wrap=True
+    )
+
+
+def _caution(windows: int) -> str:
+    """What too few windows cannot decide."""
+    from attnscope.experiments.intervals import coverage_at_most
+
+    if windows == 1:
+        return "One window gives no interval, so nothing but what is said of every row is decided; use --windows 8."
+    return (
+        f"The intervals of {windows} windows hold the true median in {coverage_at_most(windows):.0%} of cases at most, "
+        f"not in 95 %; use --windows {FEW} or more."
     )
 
 

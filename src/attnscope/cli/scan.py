@@ -3,52 +3,64 @@
 from __future__ import annotations
 
 import json as json_module
-import re
-import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from attnscope.cli.numbers import decimals, whole_numbers
+from attnscope.cli.numbers import decimals, optional_numbers
+from attnscope.cli.runs import (
+    BosOption,
+    DeviceOption,
+    DtypeOption,
+    Flag,
+    JsonOption,
+    ModelOption,
+    RevisionOption,
+    TextOption,
+    TrustOption,
+    dated_folder,
+    end,
+    progress_bar,
+    resumable,
+)
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
     from attnscope.scanning import Progress, ScanResult, Step
 
-PARTIAL = 3
-
 
 def scan(
-    model: str | None = None,
+    model: ModelOption = None,
     /,
     *,
-    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    text: TextOption = None,
     length: int | None = None,
     lengths: str | None = None,
     top_n: str | None = None,
     rows: str = "last",
     vectors: Literal["value", "output", "hidden"] = "value",
     windows: int = 1,
-    bos: Annotated[bool, Parameter(negative="")] = False,
+    bos: BosOption = False,
     normalizer: str | None = None,
     temperature: str | None = None,
     memory_budget: str = "256MB",
     delta_keys: int = 8192,
-    diagnose: Annotated[bool, Parameter(negative="")] = False,
-    verify: Annotated[bool, Parameter(negative="")] = False,
+    diagnose: Flag = False,
+    verify: Flag = False,
     threshold: Annotated[list[str] | None, Parameter(negative="")] = None,
     out: Path | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
-    device: str = "cpu",
-    dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "float32",
-    revision: str | None = None,
-    device_map: str | None = None,
-    trust_remote_code: Annotated[bool, Parameter(negative="")] = False,
+    json: JsonOption = False,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    revision: RevisionOption = None,
+    device_map: Annotated[
+        str | None,
+        Parameter(help="Spread the model over devices, memory and disk, as auto; needs the package accelerate."),
+    ] = None,
+    trust_remote_code: TrustOption = False,
 ) -> int:
     """Measure every head of a model: distance, separability, spread and gradient, with their bounds.
 
@@ -69,11 +81,6 @@ def scan(
 
     Parameters
     ----------
-    model
-        A hub id, a folder, a .gguf file, or nothing for the embedded sample model.
-    text
-        A UTF-8 text file, - for standard input, or corpus:war-and-peace (fetched once and kept). Default: the
-        embedded sample text.
     length
         Tokens in a window. Default: 1024, or the model's limit if that is less.
     lengths
@@ -87,8 +94,6 @@ def scan(
         What the weights average: value vectors, values through the output projection, or the layer's input.
     windows
         How many consecutive windows of the text to scan; the summary shows mean and spread over them.
-    bos
-        Put the model's begin token before each window.
     normalizer
         What if: normalizers to measure beside the model's own on the same logits, as sparsemax,entmax:alpha=1.3.
     temperature
@@ -110,18 +115,6 @@ def scan(
     out
         Folder for the results. Default: runs/MODEL-DATE-TIME. An interrupted run of several windows goes on where
         it stopped when the same command names its folder.
-    json
-        Print one JSON object on standard output and nothing else.
-    device
-        Where the model runs, as cpu or cuda:0.
-    dtype
-        Number type of the model's weights; measures are always taken in float64.
-    revision
-        Branch, tag or commit of a hub model.
-    device_map
-        Spread the model over devices, memory and disk, as auto; needs the package accelerate.
-    trust_remote_code
-        Run the Python code that comes with a model. It can do whatever you can: read it first.
     """
     from rich.console import Console
 
@@ -135,11 +128,11 @@ def scan(
     if threshold and not (diagnose or verify):
         raise InputError(f"--threshold {threshold[0]} is for a diagnosis; add --diagnose or --verify")
     limits = Thresholds.parse(threshold or ())
-    chosen_lengths, chosen_n = _numbers("--lengths", lengths), _numbers("--top-n", top_n)
+    chosen_lengths, chosen_n = optional_numbers("--lengths", lengths), optional_numbers("--top-n", top_n)
     content = read_text(text)
     console = Console(stderr=True) if json else Console()
-    folder = out or _default_folder(model)
-    with _progress() as progress, _resumable(folder):
+    folder = out or dated_folder(model)
+    with _progress() as progress, resumable(folder):
         result = scan_model(
             model,
             content,
@@ -173,53 +166,18 @@ def scan(
             print_findings(console, result.findings)
             print(f"\nfindings  {folder / 'findings.json'}", end="")
         print(f"\nreport  {folder / 'report.html'}\ntables  {folder / 'rows.parquet'}, {folder / 'topn.parquet'}")
-    for head in result.skipped_heads:
-        print(
-            f"attnscope: layer {head['layer']} head {head['head']} left out: {head['reason']}",
-            file=sys.stderr,
-        )
-    return PARTIAL if result.skipped_heads else 0
-
-
-def _default_folder(model: str | None) -> Path:
-    name = re.sub(r"[^\w.-]+", "-", Path(model).name if model else "sample")
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    return end(result.skipped_heads)
 
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar on standard error with the time left."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("loading the model", total=None)
+    with progress_bar("loading the model") as bar:
 
         def show(step: Step) -> None:
-            if step.doing:
-                bar.update(task, description=step.doing, completed=step.done, total=step.total)
-                return
             window = f"window {step.window + 1} of {step.windows}, " if step.windows > 1 else ""
-            bar.update(task, description=f"{window}layer {step.layer}", completed=step.done, total=step.total)
+            bar(step.doing or f"{window}layer {step.layer}", step.done, step.total)
 
         yield show
-
-
-@contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
-    """Say how to go on when a run of several windows is interrupted."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if (folder / ".parts").is_dir():
-            print(
-                f"attnscope: the finished windows are kept; the same command with --out {shlex.quote(str(folder))} "
-                "goes on from there",
-                file=sys.stderr,
-            )
-        raise
 
 
 def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
@@ -233,7 +191,3 @@ def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
         files["findings.json"] = str(folder / "findings.json")
         answer["findings"] = result.findings
     return answer
-
-
-def _numbers(option: str, value: str | None) -> list[int] | None:
-    return None if value is None else whole_numbers(option, value)

@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attnscope.experiments.kolmogorov import p_values
-
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 LEVEL = 0.01
 MARGIN = math.log(1.1)  # two distances within 10 % count as equal
 FLIPS = 999
-RESAMPLES = 2000
 
 
 class Critical(NamedTuple):
@@ -84,52 +81,11 @@ def subset_critical(
     seed: int,
 ) -> list[Critical]:
     """The critical N from random subsets of the heads, each of `size`."""
+    from attnscope.experiments.kolmogorov import p_values  # compiled code: reading a critical N off does without
+
     draw = np.random.default_rng(seed)
     found = []
     for _ in range(repeats):
         heads = draw.choice(distance.shape[1], size=size, replace=False)
         found.append(critical_n(p_values(distance[:, heads], expected[:, heads]), n))
     return found
-
-
-class Spread(NamedTuple):
-    """A statistic over windows with its 95 % bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def bootstrap(values: Float[np.ndarray, " windows"], seed: int = 0) -> Spread:
-    """The median with its interval from resampled windows; one window gives an interval of no width."""
-    draw = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
-    low, high = np.quantile(np.median(values[draw], axis=1), [0.025, 0.975])
-    return Spread(float(np.median(values)), float(low), float(high))
-
-
-class PowerLaw(NamedTuple):
-    """y = factor x^exponent, fitted on logarithms, with bootstrap intervals over windows."""
-
-    exponent: Spread
-    factor: Spread
-
-
-def power_law(
-    x: Float[np.ndarray, " points"], y: Float[np.ndarray, "windows points"], seed: int = 0
-) -> PowerLaw | None:
-    """Fit the medians over windows; None with fewer than three points or a value that has no logarithm."""
-    if len(x) < 3 or not (np.isfinite(y).all() and (y > 0).all()):
-        return None
-    log_x = np.log(x)
-    centred = log_x - log_x.mean()
-
-    def fit(middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        slope = np.log(middle) @ centred / (centred @ centred)
-        return slope, np.exp(np.log(middle).mean(-1) - slope * log_x.mean())
-
-    draw = np.random.default_rng(seed).integers(0, len(y), (RESAMPLES, len(y)))
-    resampled = np.stack(fit(np.median(y[draw], axis=1)))
-    value = fit(np.median(y, axis=0))
-    low, high = np.quantile(resampled, [0.025, 0.975], axis=1)
-    exponent, factor = (Spread(float(value[k]), float(low[k]), float(high[k])) for k in range(2))
-    return PowerLaw(exponent, factor)

@@ -51,6 +51,7 @@ class _Orders(NamedTuple):
 def draw_sets(
     weights: Float[Tensor, "groups rows keys"],
     vectors: Float[Tensor, "groups keys dims"],
+    gram: Float[np.ndarray, "groups keys keys"],
     distance: Float[np.ndarray, "groups rows sets"],
     n: Sequence[int],
     draws: int,
@@ -58,8 +59,8 @@ def draw_sets(
 ) -> Drawn:
     """Random sets of each size for each row; `distance` is that of the top sets. Every key is visible.
 
-    The rows of one call share their random orders. Products are float32: their error, below 1e-5 of a distance, is
-    far below that of the draws.
+    `gram` is that of `profiles.products`. The rows of one call share their random orders. Products are float32: their
+    error, below 1e-5 of a distance, is far below that of the draws.
     """
     groups, rows, keys = weights.shape
     found = Drawn(*(np.empty((groups, rows, len(n))) for _ in range(4)))
@@ -68,17 +69,17 @@ def draw_sets(
     orders = _orders(keys, sizes, draws, seed) if len(sizes) else None
     norms = weights.square() * vectors.square().sum(-1).unsqueeze(1)
     for group, row in np.ndindex(groups, rows):
-        scaled = weights[group, row, :, None] * vectors[group]
         for place in set(range(len(n))) - set(places):
-            _visit_every_token(scaled, float(distance[group, row, place]), found, (group, row, place))
+            top = float(distance[group, row, place])
+            _visit_every_token(weights[group, row].numpy(), gram[group], top, found, (group, row, place))
         if orders is None:
             continue
+        scaled = weights[group, row, :, None] * vectors[group]
         largest = int(norms[group, row].argmax())
         sampled = _sample(scaled.float(), norms[group, row].float(), largest, sizes, orders)
-        for index, place in enumerate(places):
-            share = float(sizes[index]) / keys
-            top = float(distance[group, row, place])
-            _summarize(sampled[..., index], orders.chances, share, top, found, (group, row, place))
+        tops = distance[group, row, places]
+        for part, values in zip(found, _summarize(sampled, orders.chances, sizes / keys, tops), strict=True):
+            part[group, row, places] = values
     return found
 
 
@@ -132,9 +133,16 @@ def _distances(squares: Any, products: Any, lengths: Any, ranks: Any, sizes: Any
                 sampled[side, draw, index] = total
 
 
-def _visit_every_token(scaled: Float[Tensor, "keys dims"], top: float, found: Drawn, place: tuple[int, ...]) -> None:
+def _visit_every_token(
+    weights: Float[np.ndarray, " keys"],
+    gram: Float[np.ndarray, "keys keys"],
+    top: float,
+    found: Drawn,
+    place: tuple[int, ...],
+) -> None:
     """N = 1: the sum over j of |y_j - y_i| for each i."""
-    distances = torch.cdist(scaled, scaled).sum(-1).numpy()
+    distances = np.empty(len(weights))
+    _pair_sums(weights, weights**2 * gram.diagonal(), gram, distances)
     slack = TIE * top
     found.mean[place] = distances.mean()
     found.error[place] = 0.0
@@ -143,20 +151,30 @@ def _visit_every_token(scaled: Float[Tensor, "keys dims"], top: float, found: Dr
     found.p_low[place] = max(1, int((distances <= top + slack).sum())) / len(distances)
 
 
+@compiled
+def _pair_sums(weights: Any, squares: Any, gram: Any, sums: Any) -> None:
+    for i in range(weights.size):
+        own = squares[i]
+        twice = 2 * weights[i]
+        row = gram[i]
+        total = 0.0
+        for j in range(weights.size):
+            total += np.sqrt(max(own + squares[j] - twice * weights[j] * row[j], 0.0))
+        sums[i] = total
+
+
 def _summarize(
-    sampled: Float[np.ndarray, "2 draws"],
+    sampled: Float[np.ndarray, "2 draws sizes"],
     chances: Float[np.ndarray, " draws"],
-    share: float,
-    top: float,
-    found: Drawn,
-    place: tuple[int, ...],
-) -> None:
+    share: Float[np.ndarray, " sizes"],
+    top: Float[np.ndarray, " sizes"],
+) -> tuple[Float[np.ndarray, " sizes"], ...]:
+    """The fields of `Drawn` for every size."""
     outside, inside = sampled
     draws = len(outside)
     weighted = (1 - share) * outside + share * inside
-    found.mean[place] = weighted.mean()
-    found.error[place] = weighted.std(ddof=1) / np.sqrt(draws) if draws > 1 else np.nan
-    uniform = np.where(chances < share, inside, outside)
+    uniform = np.where(chances[:, None] < share, inside, outside)
     slack = TIE * top
-    found.p_high[place] = (1 + int((uniform >= top - slack).sum())) / (1 + draws)
-    found.p_low[place] = (1 + int((uniform <= top + slack).sum())) / (1 + draws)
+    as_far, as_near = ((uniform >= top - slack).sum(0), (uniform <= top + slack).sum(0))
+    error = weighted.std(axis=0, ddof=1) / np.sqrt(draws)
+    return weighted.mean(0), error, (1 + as_far) / (1 + draws), (1 + as_near) / (1 + draws)

@@ -23,11 +23,20 @@ if TYPE_CHECKING:
 PROFILE = ("distance", "expected_printed", "expected_lower", "expected_upper")
 
 
+def products(vectors: Float[Tensor, "groups keys dims"]) -> Float[np.ndarray, "groups keys keys"]:
+    """K = X X^T of each group: what all distances between its scaled tokens are made of."""
+    return (vectors @ vectors.mT).numpy()
+
+
 def profiles(
-    weights: Float[Tensor, "groups rows keys"], vectors: Float[Tensor, "groups keys dims"]
+    weights: Float[Tensor, "groups rows keys"],
+    vectors: Float[Tensor, "groups keys dims"],
+    gram: Float[np.ndarray, "groups keys keys"],
 ) -> Float[np.ndarray, "groups rows columns n"]:
-    """The columns of `PROFILE` for N = 1 ... L-1; every key is visible, rows of a group share their vectors."""
-    gram = (vectors @ vectors.mT).numpy()
+    """The columns of `PROFILE` for N = 1 ... L-1; every key is visible, rows of a group share their vectors.
+
+    `gram` is that of `products`.
+    """
     mean_products = (weights @ vectors @ vectors.mT).numpy()
     values = np.ascontiguousarray(weights.numpy())
     order = np.argsort(-values, axis=-1, kind="stable")

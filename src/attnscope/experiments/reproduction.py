@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope import __version__, tables
-from attnscope.capture.text import Text, read_book
+from attnscope.capture.text import Text, read_text
 from attnscope.experiments import store
-from attnscope.experiments.claims import answer
+from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.settings import Settings, plan
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ def reproduce(
 
     `model` is a hub id, a folder, a `.gguf` file, or nothing for the embedded sample; `text` a file,
     `corpus:war-and-peace`, or nothing for the sample text. Everything is written to `out`; a later call with the same
-    settings draws from the tables there.
+    settings draws from the tables there, and takes up the windows of a run that was interrupted.
     """
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
-    book = text if isinstance(text, Text) else read_book(text)
+    book = text if isinstance(text, Text) else read_text(text)
     asked: dict[str, Any] = {
         "length": length, "windows": windows, "rows": rows, "vectors": tuple(dict.fromkeys(vectors)), "draws": draws,
         "seed": seed, "bos": bos, "dtype": dtype,
@@ -87,8 +87,12 @@ def reproduce(
             if kept is not None:
                 say(f"the tables in {folder} are not used: {kept}; measuring anew")
             loading = {"device": device, "revision": revision, "trust_remote_code": trust_remote_code}
-            found, run = _measure(model, book, asked, wanted, loading, progress)
-            run = store.save_tables(folder, found, run)
+            with tables.Parts(folder, wanted, dict.fromkeys(store.NAMES)) as parts:
+                found, run = _measure(model, book, asked, wanted, loading, progress, parts)
+                run = store.save_tables(folder, found, run)
+                parts.clear()
+            if run["resumed_windows"]:
+                say(f"{run['resumed_windows']} windows were finished by an earlier run that was interrupted")
         started = time.perf_counter()
         claims, figures = _draw(folder, found, run)
         say(f"{'drawn from the tables of an earlier run' if isinstance(kept, tuple) else 'drawn'} in "
@@ -103,6 +107,7 @@ def _measure(
     wanted: dict[str, Any],
     loading: dict[str, Any],
     progress: Progress | None,
+    parts: tables.Parts,
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     from attnscope.capture.models import load_model
     from attnscope.experiments.collect import Collector
@@ -111,7 +116,7 @@ def _measure(
     model = load_model(name, dtype=asked["dtype"], **loading)
     loaded = time.perf_counter()
     settings: Settings = plan(model.positions, **asked)
-    collector = Collector(model, text, settings, progress)
+    collector = Collector(model, text, settings, progress, parts)
     found = collector.run()
     run = {
         "identity": wanted,
@@ -135,6 +140,7 @@ def _measure(
             "load_seconds": round(loaded - started, 3),
             "measure_seconds": round(time.perf_counter() - loaded, 3),
         },
+        "resumed_windows": collector.resumed,
         "skipped_heads": [
             {"layer": layer, "head": head, "reason": reason}
             for (layer, head), reason in sorted(collector.skipped.items())
@@ -150,8 +156,8 @@ def _draw(
     from attnscope.experiments.figures import draw_all
     from attnscope.experiments.page import claims_table
 
-    vectors = run["settings"]["vectors"]
-    claims = answer(found, vectors)
+    readings = readings_of(found, run["settings"]["vectors"])
+    claims = answer(readings)
     answers = json.dumps({"model": run["model"], "text": run["text"], "claims": claims}, indent=1, allow_nan=False)
     table = claims_table(claims)
     tables.write_all(
@@ -161,4 +167,4 @@ def _draw(
             "claims.md": lambda path: path.write_text(table, encoding="utf-8"),
         },
     )
-    return claims, draw_all(folder / "figures", found, run)
+    return claims, draw_all(folder / "figures", readings)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from attnscope.capture.vectors import VECTOR_KINDS, VectorKind
+from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
 from attnscope.errors import InputError
 
 Sink = Literal["kept", "dropped"]
@@ -91,4 +91,4 @@ def plan(
     if rows > lengths[0] // 4:
         raise InputError(f"--rows {rows} is more than a quarter of the shortest length, {lengths[0]}; use fewer rows")
     kinds = tuple(kind for kind in VECTOR_KINDS if kind in vectors)
-    return Settings(lengths, windows, rows, kinds, draws, seed, bos, dtype)  # type: ignore[arg-type]
+    return Settings(lengths, windows, rows, kinds, draws, seed, bos, dtype)

@@ -17,8 +17,9 @@ import polars as pl
 from attnscope import __version__
 from attnscope.tables import write_all
 
-SCHEMA = 1
+SCHEMA = 2
 TABLES = "tables"
+NAMES = ("rows", "topn", "drawn", "tests", "subsets", "gradient", "sharpness", "coverage", "circle")
 
 
 def identity(model: str | None, revision: str | None, text_digest: str, settings: dict[str, Any]) -> dict[str, Any]:

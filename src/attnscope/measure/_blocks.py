@@ -102,10 +102,11 @@ class _Block:
         covered, dims = len(group.unit_panels) * PANEL, group.unit_panels.shape[1] // PANEL
         vectors, single = max(largest + 1, 2 * sets + 3), np.float32
         _kernels_measure.measure(
-            rows, self.weights, self.masks, self.mask_of, self.spans, self.wanted, group.scale, group.vectors,
-            group.mean, group.norms2, group.norms32, group.units, group.unit_squares, group.unit_panels, group.centred_squares,
-            group.centred_panels, 2 * group.centred_error, pairs.prefixes, pairs.low, pairs.high, pairs.gaps, means,
-            deltas, scratch("lines", (_kernels_measure.LINES + sets, covered), single),
+            rows, self.weights, self.masks, self.mask_of, self.spans, self.wanted,
+            group.scale, group.vectors, group.mean, group.norms2, group.norms32, group.units, group.unit_squares,
+            group.unit_panels, group.centred_squares, group.centred_panels, 2 * group.centred_error,
+            pairs.prefixes, pairs.low, pairs.high, pairs.gaps, means, deltas,
+            scratch("lines", (_kernels_measure.LINES + sets, covered), single),
             scratch("products", (2 * sets + 3, covered), single),
             scratch("few", (vectors, dims), single), scratch("direct", (vectors, _DIRECT * PANEL), single), self.out,
         )  # fmt: skip

@@ -41,20 +41,20 @@ COLUMNS = (
     "separability_lower",
     "separability_upper",
 )
-_CANCELLATION = np.float32(1 / 4)
+_CANCELLATION: Any = np.float32(1 / 4)
 _VANISHING = 1e-30  # a lifted square below this has lost digits in float32
 _ROUNDING = 1e-12
 _FLOAT32 = 2.0**-24
-_FLOOR = np.float32(1e-36)  # float32 cannot tell sizes below this apart
+_FLOOR: Any = np.float32(1e-36)  # float32 cannot tell sizes below this apart
 _CHECKED = 64
 _CHUNK = 1024
-_TWO = np.float32(2)
-_ZERO = np.float32(0)
-_NEVER = np.float32(np.inf)
+_TWO: Any = np.float32(2)
+_ZERO: Any = np.float32(0)
+_NEVER: Any = np.float32(np.inf)
 
 
 @helper
-def squares(w: Any, norms: Any, products: Any, target2: Any, level: Any, s: Any, out: Any) -> int:
+def squares(w: Any, norms: Any, products: Any, target2: Any, level: Any, s: Any, out: Any) -> Any:
     """out = |w x - v|^2 for products w x.v; how many of them cancelled outside the set."""
     lost = np.int32(0)
     for j in range(w.size):
@@ -137,7 +137,7 @@ def expectations(
 
 
 @helper
-def printed(w: Any, norms: Any, products: Any, unlifted: Any, p: Any, target2: Any, out: Any) -> int:
+def printed(w: Any, norms: Any, products: Any, unlifted: Any, p: Any, target2: Any, out: Any) -> Any:
     """out = |(w + p) x - v|^2 for lifted weights and products x.v; how many of them cancelled."""
     lost = np.int32(0)
     for j in range(w.size):
@@ -278,7 +278,7 @@ def _phi_and_gap(weight: float, unit: Any, context: Any) -> tuple[float, float]:
 
 
 @helper
-def edge(weights: Any, units: Any, norms: Any, context: Any, near: Any, empty: int) -> tuple[float, float]:
+def edge(weights: Any, units: Any, norms: Any, context: Any, near: Any, empty: Any) -> tuple[float, float]:
     """The smallest phi and gap outside the set, given the keys that may have them: the edge of the ball of eq. (10).
 
     empty: how many tokens outside the set have no weight or no length, and so lie at the origin.
@@ -295,8 +295,7 @@ def edge(weights: Any, units: Any, norms: Any, context: Any, near: Any, empty: i
 
 @helper
 def is_inside(
-    weight: float, unit: Any, context: Any, product: float, context_norm: float, error: float, lowest: float,
-    radius: float,
+    weight: Any, unit: Any, context: Any, product: Any, context_norm: Any, error: Any, lowest: float, radius: float,
 ) -> bool:  # fmt: skip
     """Whether a member of the set is inside the ball: by the product with the context where that can tell."""
     phi = weight * (weight - 2 * product)

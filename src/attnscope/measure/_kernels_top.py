@@ -21,7 +21,7 @@ _INFINITY_BITS = np.int64(0x7FF0000000000000)
 
 
 @helper
-def _at_least(bits: Any, least: Any) -> int:
+def _at_least(bits: Any, least: Any) -> Any:
     count = np.int64(0)
     for j in range(bits.size):
         count += np.int64(bits[j] >= least)
@@ -29,13 +29,13 @@ def _at_least(bits: Any, least: Any) -> int:
 
 
 @helper
-def _keep_top(bits: Any, keys: Any, count: int, high: Any, dropped: Any) -> None:
+def _keep_top(bits: Any, keys: Any, count: Any, high: Any, dropped: Any) -> None:
     """Move the `count` largest to the front, in their order; the keys of the others go to `dropped`.
 
     All are below `high`.
     """
-    low = np.int64(1)
-    ties = np.int64(0)  # how many of those equal to `low` are members
+    low: Any = np.int64(1)
+    ties: Any = np.int64(0)  # how many of those equal to `low` are members
     above = _at_least(bits, low)
     if above < count:
         low, ties = np.int64(0), count - above

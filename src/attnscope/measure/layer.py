@@ -78,7 +78,7 @@ class Layer:
         self._token = object()
         self._locks = [threading.Lock() for _ in range(len(vectors))]
         self._gaps: dict[int, NDArray[np.float64]] = {}
-        self._far: dict[int, list[FarPairs]] = {}
+        self._far: dict[int, FarPairs] = {}
 
     def group(self, index: int) -> Group:
         """One group, in the memory of this thread until it asks for another."""

@@ -20,7 +20,7 @@ from attnscope import tables
 from attnscope.capture.forward import Inputs
 from attnscope.capture.models import Model, load_model, plain_model
 from attnscope.capture.text import Text, read_text
-from attnscope.capture.vectors import VectorKind
+from attnscope.capture.vector_kinds import VectorKind
 from attnscope.errors import InputError
 from attnscope.planning import DEFAULT_DELTA_KEYS, DEFAULT_MEMORY, RowChoice, plan, plan_inputs
 from attnscope.scanning.inputs import InputsScan
@@ -144,7 +144,7 @@ def scan(
         diagnosis = _diagnosis(work, verify, thresholds) if diagnose or verify else None
         if folder is None:
             return _diagnosed(work.run(None), diagnosis)
-        with tables.Parts(folder, identity(work)) as parts:
+        with tables.Parts(folder, identity(work), tables.SCANNED) as parts:
             result = _saved(_diagnosed(work.run(parts), diagnosis), folder)
             parts.clear()
         return result

@@ -89,8 +89,7 @@ class InputsScan:
 
     def _result(self, started: float) -> ScanResult:
         done = [self.windows[item].part() for item in sorted(self.windows)]
-        rows = pl.concat([part.rows for part in done])
-        topn = pl.concat([part.topn for part in done])
+        rows, topn = (pl.concat([part.tables[name] for part in done]) for name in ("rows", "topn"))
         timings = {
             "load_seconds": round(self.loading, 3),
             "scan_seconds": round(time.perf_counter() - started, 3),
@@ -99,7 +98,7 @@ class InputsScan:
         longest = int(rows["length"].max() or 0)  # type: ignore[arg-type]
         settings = replace(self.settings, length=longest, lengths=(longest,), windows=len(done))
         text = {"source": "inputs", "sha256": _digest(self.inputs), "characters": None, "tokens": self.tokens}
-        shown = tables.Shown(done[0].weights, *self._names(longest))
+        shown = tables.Shown(done[0].tables["weights"], *self._names(longest))
         notes = [part.notes for part in done]
         return ScanResult(rows, topn, record(self.model, text, settings, timings, notes), shown=shown)
 

@@ -62,12 +62,12 @@ class Window:
             "dropped_rows": self.dropped_rows,
         }
         order = ("layer", "head", "position", "length", "normalizer")
-        return tables.Part(
-            self._table(tables.ROWS, self.rows).sort(order),
-            self._table(tables.TOPN, self.topn).sort(*order, "n"),
-            self._table(tables.WEIGHTS, list(self.weights.values())).sort("layer", maintain_order=True),
-            notes,
-        )
+        found = {
+            "rows": self._table(tables.ROWS, self.rows).sort(order),
+            "topn": self._table(tables.TOPN, self.topn).sort(*order, "n"),
+            "weights": self._table(tables.WEIGHTS, list(self.weights.values())).sort("layer", maintain_order=True),
+        }
+        return tables.Part(found, notes)
 
     def _table(self, schema: pl.Schema, pieces: list[pl.DataFrame]) -> pl.DataFrame:
         table = pl.concat([pl.DataFrame(schema=schema), *pieces])

@@ -14,11 +14,10 @@ import polars as pl
 
 from attnscope import tables
 from attnscope.capture.forward import forward
-from attnscope.capture.inputs import special_tokens, window_tokens
+from attnscope.capture.inputs import inputs_by_length, window_tokens
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text, token_texts, tokenize
 from attnscope.capture.vectors import VectorSource
-from attnscope.errors import InputError
 from attnscope.planning import Settings
 from attnscope.scanning.record import record
 from attnscope.scanning.result import Progress, ScanResult, Step
@@ -50,9 +49,8 @@ class Scan:
             "scan_seconds": round(time.perf_counter() - started, 3),
             "measure_seconds": round(self.measure_seconds, 3),
         }
-        rows = pl.concat([part.rows for part in done])
-        topn = pl.concat([part.topn for part in done])
-        shown = tables.Shown(done[0].weights, *token_texts(self.model.tokenizer, plans[0][-1][0]))
+        rows, topn = (pl.concat([part.tables[name] for part in done]) for name in ("rows", "topn"))
+        shown = tables.Shown(done[0].tables["weights"], *token_texts(self.model.tokenizer, plans[0][-1][0]))
         text = {
             "source": self.text.source,
             "sha256": self.text.digest,
@@ -100,12 +98,9 @@ class Scan:
         if self.model.causal:
             last = tuple(length - 1 for length in settings.lengths)
             return [(window, last if settings.rows == "last" else settings.positions(len(window)))]
-        before, behind = special_tokens(self.model.tokenizer)
-        extra = len(before) + len(behind)
-        if settings.lengths[0] <= extra:
-            raise InputError(f"--lengths {settings.lengths[0]} leaves no room beside the {extra} special tokens")
         return [
-            ([*before, *window[: length - extra], *behind], settings.positions(length)) for length in settings.lengths
+            (ids, settings.positions(lengths[-1]))
+            for ids, lengths in inputs_by_length(self.model, window, settings.lengths)
         ]
 
     def _forward(

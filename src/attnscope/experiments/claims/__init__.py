@@ -6,7 +6,17 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnscope.experiments.claims import distance, geometry, gradient
-from attnscope.experiments.claims.evidence import Claim, Evidence, Measurement, Verdict, merged
+from attnscope.experiments.claims.evidence import (
+    NO_INTERVAL,
+    Claim,
+    Evidence,
+    Measure,
+    Measurement,
+    Rule,
+    Verdict,
+    every,
+    merged,
+)
 from attnscope.experiments.settings import SINKS
 
 if TYPE_CHECKING:
@@ -16,28 +26,36 @@ if TYPE_CHECKING:
 
 CLAIMS: tuple[Claim, ...] = (*distance.CLAIMS, *geometry.CLAIMS, *gradient.CLAIMS)
 DIMENSIONS = ("form", "vectors", "first key")
-__all__ = ["CLAIMS", "Claim", "Evidence", "Measurement", "answer"]
+__all__ = ["CLAIMS", "Claim", "Evidence", "Measurement", "answer", "readings_of"]
 
 
-def answer(tables: dict[str, pl.DataFrame], vectors: Sequence[str]) -> list[dict[str, Any]]:
+def readings_of(tables: dict[str, pl.DataFrame], vectors: Sequence[str]) -> list[Evidence]:
+    """Each kind of vectors with and without the first key."""
+    return [Evidence(tables, kind, sink) for kind, sink in product(vectors, SINKS)]
+
+
+def answer(readings: Sequence[Evidence]) -> list[dict[str, Any]]:
     """Every claim with its place, rule, measurements and verdicts, ready for JSON."""
-    readings = [Evidence(tables, kind, sink) for kind, sink in product(vectors, SINKS)]
     return [_answer(claim, readings) for claim in CLAIMS]
 
 
-def _answer(claim: Claim, readings: list[Evidence]) -> dict[str, Any]:
+def _answer(claim: Claim, readings: Sequence[Evidence]) -> dict[str, Any]:
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    forms: dict[str, tuple[Measure, Rule]] = {"printed": (claim.printed, every)}
+    if claim.corrected:
+        forms["corrected"] = (claim.corrected, claim.corrected_rule)
     for e in readings:
-        forms = {"printed": claim.printed} | ({"corrected": claim.corrected} if claim.corrected else {})
-        for form, measure in forms.items():
+        for form, (measure, rule) in forms.items():
             measured = measure(e)
-            verdict = merged(one.verdict for one in measured)
+            verdict = rule(measured)
             found[form, e.vectors, e.sink] = {
                 "form": form,
                 "vectors": e.vectors,
                 "first_key": e.sink,
                 "verdict": verdict,
                 "depends_on": _told_apart(measured) if verdict == "depends" else [],
+                "holds_at": _where(measured, "agrees"),
+                "fails_at": _where(measured, "disagrees"),
                 "measured": [one.as_dict() for one in measured],
             }
     judged: dict[tuple[str, str, str], Verdict] = {key: one["verdict"] for key, one in found.items() if one["verdict"]}
@@ -59,14 +77,16 @@ def _answer(claim: Claim, readings: list[Evidence]) -> dict[str, Any]:
 
 
 def _told_apart(measured: list[Measurement]) -> list[str]:
-    """What a form depends on: the window if an interval crosses its range, else whatever its measurements vary."""
-    on = []
-    if any(one.verdict == "depends" for one in measured):
-        on.append("window")
-    if len({one.verdict for one in measured} - {"depends"}) > 1:
-        names = " ".join(one.name for one in measured)
-        on.append("eps" if "eps = " in names else "T" if "T = " in names else "N" if "N = " in names else "measure")
-    return on or ["measure"]
+    """What a form depends on: the window if an interval crosses its range, else the end of E1."""
+    crossing = [one for one in measured if one.verdict == "depends"]
+    if any(not one.spread.known for one in crossing):
+        return [NO_INTERVAL]
+    return ["window"] if crossing else ["end of E1"]
+
+
+def _where(measured: list[Measurement], verdict: Verdict) -> list[str]:
+    """The N, eps or T with a verdict, where there are several."""
+    return [one.at for one in measured if one.at and one.verdict == verdict]
 
 
 def _dimensions(judged: dict[tuple[str, str, str], Verdict]) -> list[str]:

@@ -7,7 +7,7 @@ import math
 import altair as alt
 import polars as pl
 
-from attnscope.experiments.figures.style import BLACK, PURPLE, SKY, finished, inline
+from attnscope.experiments.figures.style import BLACK, PURPLE, SKY, inline, panel, side_by_side
 
 SIZE = 190
 SELECTED, LEFT_OUT = "in the top set", "left out"
@@ -33,16 +33,16 @@ def figure(circle: pl.DataFrame) -> alt.HConcatChart:
         _panel(tokens, "scaled_x", "scaled_y", center, reach, [(*center, radius, SKY)], "the ball, enlarged"),
     ]
     count, inside = int(circle["selected"].sum()), int(circle["inside"].sum())
-    chart = alt.hconcat(*panels, spacing=22)
-    return finished(
-        chart,
-        "Figure 1. What it takes to tell tokens apart",
-        [
+    return side_by_side(
+        *panels,
+        title="Figure 1. What it takes to tell tokens apart",
+        subtitle=[
             f"Layer {one['layer']}, head {one['head']}, last row of {len(circle)} tokens, N = {count}: real weights, "
             f"{one['vectors']} vectors in the plane",
             f"where they spread most. {inside} of {count} lie in the ball here; in all dimensions "
             f"{one['separability']:.2f} of the top set do.",
         ],
+        spacing=22,
     )
 
 
@@ -54,7 +54,7 @@ def _panel(
     reach: float,
     rings: list[tuple[float, float, float, str | None]],
     title: str,
-) -> alt.LayerChart | alt.FacetChart:
+) -> alt.LayerChart:
     legend = alt.Legend(orient="bottom", title=None, symbolOpacity=1) if x == "x" else None
     across, up = (alt.Scale(domain=[middle - reach, middle + reach], nice=False, zero=False) for middle in center)
     layers = []
@@ -86,5 +86,4 @@ def _panel(
         context = pl.DataFrame({"cx": [center[0]], "cy": [center[1]]})
         cross = alt.Chart(inline(context)).mark_point(shape="cross", size=60, color=BLACK, filled=True)
         layers.append(cross.encode(x=alt.X("cx:Q", scale=across), y=alt.Y("cy:Q", scale=up)))
-    heading = alt.Title(title, fontSize=12, anchor="start", fontWeight="bold")
-    return alt.layer(*layers).properties(width=SIZE, height=SIZE, title=heading)
+    return panel(layers, title, SIZE, SIZE)

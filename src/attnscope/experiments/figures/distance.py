@@ -7,9 +7,8 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from attnscope.experiments.claims.distance import criticals
-from attnscope.experiments.claims.evidence import UNIT, Evidence
-from attnscope.experiments.critical import bootstrap
+from attnscope.experiments.claims.distance import criticals, found_criticals
+from attnscope.experiments.claims.evidence import UNIT, Evidence, of_windows
 from attnscope.experiments.figures.style import (
     BLACK,
     BLUE,
@@ -27,6 +26,7 @@ from attnscope.experiments.figures.style import (
     side_by_side,
     spread_lines,
 )  # fmt: skip
+from attnscope.experiments.intervals import bootstrap
 from attnscope.experiments.settings import FIXED_N
 
 DISTANCE, EXPECTED, BOUND = "distance", "expectation, printed", "bound, printed"
@@ -89,7 +89,7 @@ def _two_panels(found: pl.DataFrame, x: dict[str, Any], title: str, note: str) -
         for name, color, size in ((B3, RED, 8), (B4, ORANGE, 4.5))
     ]
     lines = {name: color for name, color in AS_CORRECTED.items() if name not in (B3, B4)}
-    corrected = alt.layer(*bounds, spread_lines(found, lines, x, y, legend=palette))
+    corrected = [*bounds, *spread_lines(found, lines, x, y, legend=palette)]
     low = y | {"shorthand": "edge_low:Q"}
     band = (
         alt.Chart(inline(edges))
@@ -98,7 +98,7 @@ def _two_panels(found: pl.DataFrame, x: dict[str, Any], title: str, note: str) -
     )
     return side_by_side(
         panel(spread_lines(found, AS_PRINTED, x, y, (BOUND,)), PRINTED),
-        panel(alt.layer(band, corrected), CORRECTED),
+        panel([band, *corrected], CORRECTED),
         title=title,
         subtitle=[note, _how_near(found)],
     )
@@ -126,9 +126,13 @@ def critical_data(e: Evidence) -> pl.DataFrame:
     for form in FORMS:
         for kind in ("first", "persistent"):
             for (prefix,), table in criticals(e, form, kind).group_by(["prefix"], maintain_order=True):
-                spread = bootstrap(table["n"].to_numpy().astype(float))
-                lines.append((form, kind, int(str(prefix)), *spread, float(table["none"].to_numpy().mean())))
-    schema = ["form", "kind", "prefix", "value", "low", "high", "none"]
+                spread = bootstrap(of_windows(table, pl.first("n").cast(pl.Float64)))
+                ends = spread[1:] if spread.known else (None, None)
+                lines.append(
+                    (form, kind, int(str(prefix)), spread.value, *ends, float(table["none"].to_numpy().mean()))
+                )
+    schema: dict[str, Any] = {"form": pl.String, "kind": pl.String, "prefix": pl.Int64}
+    schema |= dict.fromkeys(("value", "low", "high", "none"), pl.Float64)
     return pl.DataFrame(lines, schema=schema, orient="row")
 
 
@@ -168,7 +172,7 @@ def critical(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     )
     label = (
         alt.Chart(inline(guide.tail(1)))
-        .mark_text(align="right", dx=-2, dy=16, fontSize=10, color=BLACK)
+        .mark_text(align="right", dx=-4, dy=-14, fontSize=10, color=BLACK)
         .encode(x="prefix:Q", y="value:Q", text=alt.value("0.06 L"))
     )
     heads = subsets.with_columns(series=pl.col("form").replace_strict(labels))
@@ -177,12 +181,12 @@ def critical(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
         x=alt.X(**log_axis("heads", "heads in the test", counts)),
         color=colors(palette, columns=1),
     )  # fmt: skip
-    right = alt.layer(
+    right = [
         few.mark_rule(strokeWidth=1.4).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q"),
         few.mark_line(point=alt.OverlayMarkDef(size=26), strokeWidth=1.6).encode(y=alt.Y(**y)),
-    )
+    ]
     chart = side_by_side(
-        panel(alt.layer(dotted, label, bars, lines), "against L; solid: first, dashed: persistent"),
+        panel([dotted, label, bars, lines], "against L; solid: first, dashed: persistent"),
         panel(right, f"against the number of heads, L = {max(lengths):,}"),
         title="Figure 2c. Critical N by the two-sample KS test at 0.01, median and bootstrap over windows",
         subtitle=[_fit(e, form) for form in ("printed", "upper")] + [_none(found)],
@@ -194,11 +198,12 @@ def critical(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
 
 
 def _fit(e: Evidence, form: str) -> str:
-    fit = e.fit(criticals(e, form), pl.first("n"))
+    fit = e.fit(found_criticals(e, form), pl.first("n"))
     if fit is None:
-        return f"{FORMS[form][0]}: too few lengths to fit c L^b"
+        return f"{FORMS[form][0]}: too few lengths have one to fit c L^b"
     b, c = fit
-    return f"{FORMS[form][0]}: N = {c.value:.2g} L^{b.value:.2f}, exponent {b.low:.2f} to {b.high:.2f}"
+    interval = f", exponent {b.low:.2f} to {b.high:.2f}" if b.known else " (one window: no interval)"
+    return f"{FORMS[form][0]}: N = {c.value:.2g} L^{b.value:.2f}{interval}"
 
 
 def _none(found: pl.DataFrame) -> str:

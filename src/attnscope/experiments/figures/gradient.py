@@ -49,8 +49,8 @@ def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     envelope = _bound(worst, "envelope", y, [1, 2], GRAY)
     exact = _bound(worst, "exact", y, [6, 4], None)
     chart = side_by_side(
-        panel(alt.layer(_curves(random, y), dashed), "random direction; dashed: min{1/(4T), \u221a2}"),
-        panel(alt.layer(envelope, _curves(worst, y), exact), "worst direction; dashed: exact suprema, dotted: 1/(2T)"),
+        panel([*_curves(random, y), dashed], "random direction; dashed: min{1/(4T), \u221a2}"),
+        panel([envelope, *_curves(worst, y), exact], "worst direction; dashed: exact suprema, dotted: 1/(2T)"),
         title="Figure 4. Gradient sensitivity against temperature",
         subtitle=["T = 1 is the model itself; median over windows, bands: spread over windows"],
     )
@@ -66,14 +66,14 @@ def _color() -> alt.Color:
     )
 
 
-def _curves(table: pl.DataFrame, y: dict[str, Any]) -> alt.LayerChart | alt.FacetChart:
+def _curves(table: pl.DataFrame, y: dict[str, Any]) -> list[alt.Chart]:
     x = alt.X(**log_axis("temperature", "temperature T", [0.01, 0.03, 0.1, 0.3, 1, 3, 10]))
     base = alt.Chart(inline(table)).encode(x=x, color=_color())
     band = base.mark_area(opacity=0.18, clip=True).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q")
     # The smallest step lies under the others where they coincide: wider, so that it shows.
     width = alt.condition(f"datum.step == {STEPS[0]}", alt.value(4), alt.value(1.6))
     line = base.mark_line(clip=True).encode(y=alt.Y(**y), strokeWidth=width, order="temperature:Q")
-    return alt.layer(band, line)
+    return [band, line]
 
 
 def _bound(table: pl.DataFrame, column: str, y: dict[str, Any], dash: list[int], color: str | None) -> alt.Chart:

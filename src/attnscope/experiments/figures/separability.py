@@ -66,7 +66,7 @@ def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     return chart, found
 
 
-def _boxes(found: pl.DataFrame, form: str) -> alt.LayerChart | alt.FacetChart:
+def _boxes(found: pl.DataFrame, form: str) -> list[alt.Chart]:
     x = alt.X("n:O", title="N, size of the top set", axis=alt.Axis(labelAngle=0))
     scale = alt.Scale(domain=[0, 1.02], nice=False)
     y: dict[str, Any] = {"title": "separability", "scale": scale}
@@ -87,7 +87,7 @@ def _boxes(found: pl.DataFrame, form: str) -> alt.LayerChart | alt.FacetChart:
         x=x, y=alt.Y("value:Q", **y),
         color=colors(palette),
     )  # fmt: skip
-    return alt.layer(
+    return [
         claim,
         base.mark_rule(color=GREEN).encode(y=alt.Y("q05:Q", **y), y2="q95:Q"),
         base.mark_bar(color=GREEN, opacity=0.55, size=14).encode(y=alt.Y("q25:Q", **y), y2="q75:Q"),
@@ -95,4 +95,4 @@ def _boxes(found: pl.DataFrame, form: str) -> alt.LayerChart | alt.FacetChart:
         base.mark_bar(color=BLACK, size=2.5).encode(y=alt.Y("window_low:Q", **y), y2="window_high:Q"),
         base.mark_circle(color=GREEN, size=16, opacity=1).encode(y=alt.Y("most:Q", **y)),
         bounds,
-    )
+    ]

@@ -7,12 +7,13 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from attnscope.experiments.claims.evidence import UNIT
+
 # Okabe-Ito; the paper's green, blue and red.
 GREEN, BLUE, RED, ORANGE, SKY, PURPLE, BLACK, GRAY = (
     "#009e73", "#0072b2", "#d55e00", "#e69f00", "#56b4e9", "#cc79a7", "#222222", "#8a8a8a",
 )  # fmt: skip
 WIDTH, HEIGHT = 270, 210
-UNIT = ["window", "row"]
 PRINTED, CORRECTED = "as printed", "corrected"
 
 
@@ -65,7 +66,7 @@ def spread_lines(
     y: dict[str, Any],
     dashed: tuple[str, ...] = (),
     legend: dict[str, str] | None = None,
-) -> alt.LayerChart | alt.FacetChart:
+) -> list[alt.Chart]:
     """Medians as lines, the least to the most over windows as bands; `legend` may name more than is drawn here."""
     chosen = data.filter(pl.col("series").is_in(list(palette)) & (pl.col("value") > 0) & (pl.col("low") > 0))
     base = alt.Chart(inline(chosen)).encode(x=alt.X(**x), color=colors(legend or palette))
@@ -73,30 +74,33 @@ def spread_lines(
     band = base.mark_area(opacity=0.18).encode(y=alt.Y(**low), y2="high:Q")
     dash = alt.condition(alt.FieldOneOfPredicate("series", list(dashed)), alt.value([5, 3]), alt.value([1, 0]))
     line = base.mark_line(strokeWidth=1.8, point=alt.OverlayMarkDef(size=22)).encode(y=alt.Y(**y), strokeDash=dash)
-    return alt.layer(band, line)
+    return [band, line]
 
 
-def panel(chart: Any, title: str) -> Any:
-    """A panel of paper size with its heading."""
-    return chart.properties(
-        width=WIDTH, height=HEIGHT, title=alt.Title(title, fontSize=12, anchor="start", fontWeight="bold")
-    )
+def panel(layers: list[alt.Chart], title: str, width: int = WIDTH, height: int = HEIGHT) -> alt.LayerChart:
+    """Layers over each other, of paper size, with a heading."""
+    heading = alt.Title(title, fontSize=12, anchor="start", fontWeight="bold")
+    return alt.LayerChart(layer=layers, width=width, height=height, title=heading)
 
 
-def side_by_side(*panels: Any, title: str, subtitle: list[str]) -> alt.HConcatChart:
-    """The figure: panels beside each other, each with its own legend."""
-    chart = alt.hconcat(*panels, spacing=28).resolve_scale(color="independent")
-    return finished(chart, title, subtitle)
+def side_by_side(*panels: alt.LayerChart, title: str, subtitle: list[str], spacing: int = 28) -> alt.HConcatChart:
+    """The figure: panels beside each other, each with its own legend, in type that is readable in print.
 
-
-def finished(chart: Any, title: str, subtitle: list[str]) -> Any:
-    """Heading and type sizes that are readable in print."""
-    heading = alt.Title(
-        title, subtitle=subtitle, fontSize=14, subtitleFontSize=11, anchor="start", offset=10, subtitleColor="#444444"
-    )
-    return (
-        chart.properties(title=heading, background="white", padding=8)
-        .configure_axis(labelFontSize=11, titleFontSize=11, gridColor="#ececec", titleFontWeight="normal")
-        .configure_legend(labelFontSize=11, padding=2)
-        .configure_view(stroke="#cccccc")
-    )
+    Altair copies a whole chart at every change, so the chart is made in one step.
+    """
+    return alt.HConcatChart(
+        hconcat=panels,
+        spacing=spacing,
+        resolve=alt.Resolve(scale=alt.ScaleResolveMap(color="independent")),
+        title=alt.Title(
+            title, subtitle=subtitle, fontSize=14, subtitleFontSize=11, anchor="start", offset=10,
+            subtitleColor="#444444",
+        ),
+        background="white",
+        padding=8,
+        config=alt.Config(
+            axis=alt.AxisConfig(labelFontSize=11, titleFontSize=11, gridColor="#ececec", titleFontWeight="normal"),
+            legend=alt.LegendConfig(labelFontSize=11, padding=2),
+            view=alt.ViewConfig(stroke="#cccccc"),
+        ),
+    )  # fmt: skip

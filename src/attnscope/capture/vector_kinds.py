@@ -1,0 +1,8 @@
+"""The names of what weights average; apart from `vectors`, so that settings can be read without torch."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+VectorKind = Literal["value", "output", "hidden"]
+VECTOR_KINDS: tuple[VectorKind, ...] = get_args(VectorKind)

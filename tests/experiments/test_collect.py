@@ -1,0 +1,139 @@
+"""The tables of every kind of model that can be scanned, and of runs that were interrupted."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from families import tiny_model
+from models import build
+from reproductions import BOOK, collect
+
+import attnscope
+from attnscope.capture.models import load_model
+from attnscope.errors import ModelError
+from attnscope.experiments import reproduction
+from attnscope.experiments.collect import Collector
+from attnscope.experiments.settings import plan
+from attnscope.experiments.store import NAMES
+from attnscope.tables import Parts
+
+OPTIONS: dict[str, Any] = {"length": 64, "windows": 2, "draws": 9}
+KEYS = ["window", "layer", "head", "length", "n"]
+COLUMNS = ("top_mass", "distance", "expected_printed", "separability", "distance_bound_printed")
+
+
+def lines(table: pl.DataFrame) -> pl.DataFrame:
+    return table.with_columns(pl.col(KEYS).cast(pl.Int64))
+
+
+@pytest.mark.parametrize("family", ["bloom", "gptj", "bert", "t5"])
+def test_every_family_that_can_be_scanned(family: str, tokenizer: Any) -> None:
+    """Logits of the model's own making (bloom, gptj), encoders, and encoder-decoders."""
+    module = tiny_model(family)
+    tables = collect(module, **OPTIONS)
+    scan = attnscope.scan(
+        module, BOOK.content, tokenizer=tokenizer, length=64, lengths=[32, 64], top_n=[5, 20], windows=2
+    )
+    ours = lines(tables["topn"].filter(sink="kept"))
+    # An encoder's scan measures the last row of each length, as this does.
+    both = lines(scan.topn).join(ours, on=KEYS, suffix="_ours")
+    assert len(both) == len(scan.topn)
+    for name in COLUMNS:
+        assert both[name].to_numpy() == pytest.approx(both[f"{name}_ours"].to_numpy(), rel=1e-9, abs=1e-12)
+    assert set(tables["gradient"]["reading"]) == ({"scaled"} if family in ("bloom", "gptj") else {"scaled", "raw"})
+
+
+@pytest.mark.parametrize("kind", ["output", "hidden"])
+def test_every_kind_of_vectors(kind: str, tokenizer: Any) -> None:
+    module = build("llama-gqa")
+    tables = collect(module, vectors=("value", kind), **OPTIONS)
+    scan = attnscope.scan(
+        module, BOOK.content, tokenizer=tokenizer, length=64, lengths=[32, 64], top_n=[5], windows=2, vectors=kind
+    )
+    both = lines(scan.topn).join(lines(tables["topn"].filter(sink="kept", vectors=kind)), on=KEYS, suffix="_ours")
+    assert len(both) == len(scan.topn) == 2 * 2 * 12
+    for name in COLUMNS:
+        assert both[name].to_numpy() == pytest.approx(both[f"{name}_ours"].to_numpy(), rel=1e-9)
+    assert set(tables["tests"]["vectors"]) == {"value", kind}
+
+
+def test_a_swapped_model_is_refused() -> None:
+    module = build("gpt2")
+    with attnscope.swap(module, "softmax:temperature=2"), pytest.raises(ModelError, match="swapped normalizer"):
+        collect(module, **OPTIONS)
+
+
+def test_a_broken_head_is_left_out_and_named(tokenizer: Any) -> None:
+    module = build("gpt2")
+    with torch.no_grad():
+        module.transformer.h[1].attn.c_attn.bias[2 * 35 + 7 * 2] = torch.nan  # a value of head 2
+    model = load_model(module, tokenizer=tokenizer)
+    collector = Collector(model, BOOK, plan(model.positions, length=32, windows=1, draws=9))
+    tables = collector.run()
+    assert (1, 2) in collector.skipped
+    assert tables["topn"].filter(layer=1, head=2).is_empty()
+    assert not tables["topn"].filter(layer=1, head=3).is_empty()
+
+
+class StoppedError(Exception):
+    pass
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, tokenizer: Any) -> None:
+    model = load_model(build("gpt2"), tokenizer=tokenizer)
+    settings = plan(model.positions, length=32, windows=3, draws=9)
+    seen: list[int] = []
+
+    def stop(done: int, total: int) -> None:
+        assert total == 9
+        if done == 8:
+            raise StoppedError
+
+    def collector(progress: Any) -> Collector:
+        return Collector(model, BOOK, settings, progress, Parts(tmp_path, {"of": (1, 2)}, dict.fromkeys(NAMES)))
+
+    with pytest.raises(StoppedError):
+        collector(stop).run()
+    again = collector(lambda done, total: seen.append(done))
+    found = again.run()
+    assert seen == [7, 8, 9]
+    assert again.resumed == 2
+    whole = Collector(model, BOOK, settings).run()
+    for name in NAMES:
+        keys = [column for column, kind in whole[name].schema.items() if not kind.is_float()]
+        assert found[name].sort(keys).equals(whole[name].sort(keys)), name
+
+
+def test_a_killed_command_goes_on_where_it_stopped(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book, out = tmp_path / "book.txt", tmp_path / "out"
+    book.write_text(BOOK.content, "utf-8")
+    options = {"length": "64", "windows": "6", "draws": "99"}
+    given = [part for name, value in options.items() for part in (f"--{name}", value)]
+    command = [sys.executable, "-m", "attnscope.cli", "reproduce", str(model_folder), "--text", str(book)]
+    process = subprocess.Popen([*command, *given, "--out", str(out)], stderr=subprocess.PIPE)
+    parts = out / ".parts"
+    deadline = time.monotonic() + 120
+    while process.poll() is None and not list(parts.glob("*.notes.json")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    kept = len(list(parts.glob("*.notes.json")))
+    assert 1 <= kept < 6
+    assert not (out / "run.json").exists()
+    monkeypatch.setattr("attnscope.experiments.figures.draw_all", lambda *_: {})  # pictures are not in question
+    numbers = {name: int(value) for name, value in options.items()}
+    result = reproduction.reproduce(str(model_folder), book, out=out, **numbers)
+    assert result.run["resumed_windows"] == kept
+    assert f"{kept} windows were finished by an earlier run" in capsys.readouterr().err
+    assert not parts.exists()
