@@ -191,11 +191,24 @@ def _diagnosis(job: _Scan, verify: bool, thresholds: Thresholds | None) -> Calla
         if job.progress is not None:
             job.progress(Step(done, total, 0, 1, 0, doing))
 
-    return lambda result: diagnose_windows(job.model, chosen, thresholds=thresholds, what_if=result.rows, progress=tell)
+    normalizers = dict(what_ifs(job.settings, Softmax()))
+    return lambda result: diagnose_windows(
+        job.model, chosen, thresholds=thresholds, what_if=result.rows, progress=tell, normalizers=normalizers
+    )
 
 
 def _diagnosed(result: ScanResult, diagnosis: Callable[[ScanResult], dict[str, Any]] | None) -> ScanResult:
     return result if diagnosis is None else replace(result, findings=diagnosis(result))
+
+
+def what_ifs(settings: Settings, own: Normalizer, sinks: Tensor | None = None) -> Iterator[tuple[str, Normalizer]]:
+    """The other normalizers that were asked for by label, and they and the model's own at each temperature."""
+    yield from settings.normalizers.items()
+    for temperature in settings.temperatures:
+        # The sink is a logit too: it is divided like the others.
+        cooled = own if sinks is None else SinkSoftmax(sinks / temperature)
+        for label, normalizer in {tables.OWN: cooled, **settings.normalizers}.items():
+            yield f"{label}:temperature={temperature:g}", Tempered(normalizer, temperature)
 
 
 @dataclass
@@ -414,14 +427,8 @@ class _Scan:
 
     def _normalizers(self, rows: Rows, own: Normalizer) -> Iterator[tuple[str, Normalizer]]:
         """The model's own normalizer as it runs, the what-ifs, and each of them at each temperature."""
-        sinks = None if rows.sinks is None else rows.sinks[:, None]
         yield tables.OWN, own
-        yield from self.settings.normalizers.items()
-        for temperature in self.settings.temperatures:
-            # The sink is a logit too: it is divided like the others.
-            cooled = own if sinks is None else SinkSoftmax(sinks / temperature)
-            for label, normalizer in {tables.OWN: cooled, **self.settings.normalizers}.items():
-                yield f"{label}:temperature={temperature:g}", Tempered(normalizer, temperature)
+        yield from what_ifs(self.settings, own, None if rows.sinks is None else rows.sinks[:, None])
 
     def _keys(self, rows: Rows, window: int, length: Tensor) -> dict[str, Tensor]:
         device = length.device

@@ -111,7 +111,8 @@ def test_keys_enough_lies_between_the_sizes_around_the_first_that_is() -> None:
     weights = (3 * torch.randn(heads, rows, keys, generator=generator, dtype=torch.float64)).softmax(-1)
     values = torch.randn(heads, keys, 6, generator=generator, dtype=torch.float64)
     visible = torch.ones_like(weights, dtype=torch.bool)
-    found = keys_enough(weights, visible, values, weights @ values, 0.2)
+    found, wider = keys_enough(weights, visible, values, weights @ values, [0.2, 0.6])
+    assert (wider <= found).all()
     grid = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89]
     assert key_grid(97) == tuple(grid)
     for head in range(heads):

@@ -110,7 +110,7 @@ def test_findings_keep_to_their_contract(verified: dict[str, Any]) -> None:
         assert evidence["separability_low"] <= evidence["separability"] <= evidence["separability_high"]
         assert 1 <= evidence["tokens_in_use"] <= 64
         assert evidence["growth_low"] <= evidence["growth_high"]
-    assert set(verified["agreement"]) == {"share", "kappa", "windows"}
+    assert set(verified["agreement"]) == {"share", "kappa", "windows", "sure_heads", "sure_share"}
     assert [finding["rank"] for finding in verified["findings"]] == list(range(1, len(verified["findings"]) + 1))
     order = ["act", "watch", "note"]
     severities = [order.index(finding["severity"]) for finding in verified["findings"]]
@@ -130,7 +130,10 @@ def test_every_state_is_tried_or_said_to_be_untested(verified: dict[str, Any]) -
         assert all(drawn <= carrying for drawn in prediction["random_heads"])
         assert len(prediction["kl_state_draws"]) == (1 if prediction["random_heads"][0] == carrying else 3)
         assert prediction["kl_random"] == pytest.approx(np.mean(prediction["kl_random_draws"]))
-    assert checked["capacity"]["kl_capacity"] >= 0
+    for budget in checked["budgets"]:
+        assert 0 < budget["share"] <= 1
+        assert budget["kl_by_need"] >= 0
+        assert budget["kl_uniform"] >= 0
 
 
 def test_a_diagnosis_is_repeatable_and_leaves_the_model_as_it_was(text: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.diagnosis.measured import (
-    capacity_finding,
+    budget_finding,
     coverage_finding,
     needs_finding,
     separability_finding,
@@ -33,8 +33,7 @@ _ORDER = {"act": 0, "watch": 1, "note": 2}
 def findings(
     heads: Described,
     windows: Sequence[WindowRows],
-    share: float,
-    kappa: float,
+    agreed: dict[str, Any],
     length: int,
     thresholds: Thresholds,
     verification: dict[str, Any] | None,
@@ -45,18 +44,69 @@ def findings(
     found = [
         _broad(heads, length, thresholds),
         needs_finding(heads, windows, length, thresholds, seed),
-        capacity_finding(heads, thresholds, verification),
+        budget_finding(heads, thresholds, verification),
         _idle(heads, thresholds),
         _local(heads, thresholds),
         _over_sharp(heads, thresholds),
-        _stability(heads, share, kappa, len(windows)),
+        _stability(heads, agreed),
         _predictions(verification),
         separability_finding(heads, thresholds),
         coverage_finding(heads, thresholds),
-        *what_if_findings(what_if),
+        *what_if_findings(what_if, heads, verification),
     ]
     ranked = sorted((one for one in found if one), key=lambda one: _ORDER[one["severity"]])
     return [{"rank": rank, **one} for rank, one in enumerate(ranked, 1)]
+
+
+def verdict(heads: Described, agreed: dict[str, Any], verification: dict[str, Any] | None) -> dict[str, Any]:
+    """The whole diagnosis in a headline, three groups of heads and how far to trust them."""
+    total = len(heads)
+    broad, idle = carrying(heads, "broad"), carrying(heads, "sink-bound", "constant")
+    local, selective = len(carrying(heads, "local")), len(carrying(heads, "selective"))
+    headline = (
+        f"{len(broad)} of {counted(total)} to worry about"
+        if broad
+        else f"No head to worry about: none of the {total} needs many tokens"
+    )
+    groups = [
+        (
+            "worry",
+            ["broad"],
+            "average over many tokens. The longer the text, the less each token counts there, and leaving keys out "
+            "hurts them most.",
+        ),
+        (
+            "spare",
+            ["sink-bound", "constant"],
+            "put out nearly the same whatever the text: candidates for pruning.",
+        ),
+        (
+            "fine",
+            ["local", "selective"],
+            f"do with few tokens: {local} with their neighbors, {selective} with a few that they pick anywhere.",
+        ),
+    ]
+    trust = f"Other windows of the text give the same label to {agreed['share']:.0%} of the heads."
+    unsure = sum(head["edge"] is not None for head in heads)
+    if unsure:
+        trust += f" {counted(unsure)} {'lies' if unsure == 1 else 'lie'} near the edge between two labels."
+    tried = verification["predictions"] if verification else []
+    if tried:
+        failed = [p["state"] for p in tried if not p["held"]]
+        trust += f" Tried inside the model, {len(tried) - len(failed)} of {len(tried)} labels meant what they say"
+        trust += f"; not so: {', '.join(failed)}." if failed else "."
+    else:
+        trust += " The labels were not tried inside the model (--verify does that)."
+    counts = {"worry": len(broad), "spare": len(idle), "fine": local + selective}
+    return {
+        "headline": headline + ".",
+        "groups": [
+            {"name": name, "states": states, "heads": counts[name], "sentence": f"{counted(counts[name])} {words}"}
+            for name, states, words in groups
+            if counts[name]
+        ],
+        "trust": trust,
+    }
 
 
 def _broad(heads: Described, length: int, thresholds: Thresholds) -> dict[str, Any] | None:
@@ -150,24 +200,39 @@ def _over_sharp(heads: Described, thresholds: Thresholds) -> dict[str, Any] | No
     )
 
 
-def _stability(heads: Described, share: float, kappa: float, windows: int) -> dict[str, Any]:
+def _stability(heads: Described, agreed: dict[str, Any]) -> dict[str, Any]:
     counts = {state: len(carrying(heads, state)) for state in STATES}
     listed = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    mixed = [head for head in heads if head["state_share"] < 0.5]
-    shaky = kappa < 0.6
+    edge = [head for head in heads if head["edge"] is not None]
+    mixed = sum(head["state_share"] < 0.5 for head in heads)
+    shaky = agreed["kappa"] < 0.6
+    sure = agreed["sure_heads"]
+    sentence = (
+        f"{listed}. Labels from one half of the {agreed['windows']} windows agree with those from the other half for "
+        f"{agreed['share']:.0%} of the heads (kappa {agreed['kappa']:.2f}"
+    )
+    sentence += f"; {agreed['sure_share']:.0%} of the {sure} whose label is sure)" if sure else ")"
+    sentence += (
+        f". {counted(len(edge))} lie{'s' if len(edge) == 1 else ''} so near a limit that other rows could give another "
+        "label."
+        if edge
+        else ". No head lies so near a limit that other rows would give it another label."
+    )
+    if mixed:
+        sentence += f" In {counted(mixed)} fewer than half of the rows, taken one by one, show the head's own state."
     return finding(
         "labels",
         "watch" if shaky else "note",
         "How far the labels can be trusted",
-        f"{listed}. Labels from one half of the {windows} windows agree with those from the other half for "
-        f"{share:.0%} of "
-        f"the heads (kappa {kappa:.2f}); in {counted(len(mixed))} fewer than half of the rows show the head's own "
-        f"state.",
+        sentence,
         "Labels change with the kind of text: use more windows, and text like what the model will see."
         if shaky
-        else "Heads near a limit can change sides; look at the errors in their evidence before acting on one head.",
-        mixed,
-        **{"share": share, "kappa": kappa, "windows": windows, "counts": counts},
+        else "Do not act on a single head near the edge (listed here) without looking at its errors.",
+        edge,
+        **agreed,
+        counts=counts,
+        edge_heads=len(edge),
+        mixed_heads=mixed,
     )
 
 

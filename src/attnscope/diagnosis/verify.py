@@ -19,17 +19,20 @@ from attnscope.capture.huggingface import RECORD
 from attnscope.diagnosis.states import STATES
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import softmax
-from attnscope.swapping import first_key, intervene, sink_and_last, top_share
+from attnscope.swapping import first_key, intervene, sink_and_last, swap, top_share
+from attnscope.swapping.interventions import largest
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
     from attnscope.capture.models import Model
+    from attnscope.diagnosis.budgets import Budget
     from attnscope.diagnosis.heads import Labels
     from attnscope.diagnosis.observing import Head
     from attnscope.diagnosis.running import Report
     from attnscope.diagnosis.thresholds import Thresholds
+    from attnscope.normalizers import Normalizer
 
 DRAWS = 3  # random sets of heads
 SINGLE_HEADS = 3  # of each state, one at a time
@@ -90,7 +93,11 @@ class Trial:
         if not changes:
             return 0.0
         with intervene(self.model.module, changes):
-            changed = [self._logits(ids) for ids in self.inputs]
+            return self.kl_now()
+
+    def kl_now(self) -> float:
+        """The mean divergence of the model as it is now."""
+        changed = [self._logits(ids) for ids in self.inputs]
         pairs = zip(self.reference, changed, strict=True)
         return float(torch.cat([kl_divergence(own, other) for own, other in pairs]).mean())
 
@@ -102,13 +109,15 @@ def verify(
     thresholds: Thresholds,
     seed: int,
     tell: Report,
-    shares: Mapping[Head, float] | None = None,
+    budgets: Sequence[Budget] = (),
+    normalizers: Mapping[str, Normalizer] | None = None,
 ) -> dict[str, Any]:
-    """Every state's prediction on held-out windows, and what top-k by capacity does."""
+    """Every state's prediction on held-out windows, what keeping fewer keys does, and other normalizers everywhere."""
     generator = np.random.default_rng(seed)
     plans = {state: _Plan(state, labels, thresholds, generator) for state in STATES}
     plans = {state: plan for state, plan in plans.items() if plan.members and plan.others}
-    total = 1 + sum(plan.runs for plan in plans.values()) + (2 if shares else 0)
+    others = normalizers or {}
+    total = 1 + sum(plan.runs for plan in plans.values()) + 2 * len(budgets) + len(others)
     done = 0
 
     def advance(what: str) -> None:
@@ -119,7 +128,8 @@ def verify(
     trial = Trial(model, inputs)
     advance("the model as it is")
     predictions = [plan.predict(trial, thresholds, advance) for plan in plans.values()]
-    capacity = _capacity(trial, shares, advance) if shares else None
+    kept = [_kept(trial, budget, advance) for budget in budgets]
+    swapped = {label: _swapped(trial, label, normalizer, advance) for label, normalizer in others.items()}
     return {
         "windows": len(inputs),
         "length": len(inputs[0]),
@@ -127,7 +137,8 @@ def verify(
         "draws": DRAWS,
         "predictions": predictions,
         "untested": [state for state in STATES if state not in plans],
-        "capacity": capacity,
+        "budgets": kept,
+        "normalizers": swapped,
     }
 
 
@@ -279,14 +290,22 @@ def _draw(members: Sequence[Head], others: Sequence[Head], generator: np.random.
     return drawn
 
 
-def _capacity(trial: Trial, shares: Mapping[Head, float], advance: Callable[[str], None]) -> dict[str, Any]:
+def _kept(trial: Trial, budget: Budget, advance: Callable[[str], None]) -> dict[str, Any]:
     """Each head with the share of keys it needs, against the same share everywhere."""
-    mean = float(np.mean(list(shares.values())))
-    own = trial.kl(_budgets(shares))
-    advance("top keys by capacity")
-    same = trial.kl(_budgets(dict.fromkeys(shares, mean)))
+    mean = float(np.mean(list(budget.shares.values())))
+    own = trial.kl(_budgets(budget.shares))
+    advance("keys by need")
+    same = trial.kl(_budgets(dict.fromkeys(budget.shares, mean)))
     advance("the same share everywhere")
-    return {"share": mean, "kl_capacity": own, "kl_uniform": same}
+    return {"error": budget.error, "share": mean, "kl_by_need": own, "kl_uniform": same}
+
+
+def _swapped(trial: Trial, label: str, normalizer: Normalizer, advance: Callable[[str], None]) -> float:
+    """What another normalizer in every head of the model changes."""
+    with swap(trial.model.module, normalizer):
+        value = trial.kl_now()
+    advance(f"{label} everywhere")
+    return value
 
 
 def _budgets(shares: Mapping[Head, float]) -> Interventions:
@@ -302,9 +321,8 @@ def top_shares(shares: Float[Tensor, " heads"]) -> Rule:
     """Softmax over the largest logits of a row: of each head its own share of the visible keys, at least one."""
 
     def rule(logits: Tensor, visible: Tensor) -> Tensor:
-        length = visible.sum(-1, keepdim=True)
-        kept = (length * shares.to(logits.device)[:, None, None]).ceil().long().clamp(min=1)
-        least = logits.masked_fill(~visible, -torch.inf).sort(dim=-1, descending=True).values.gather(-1, kept - 1)
-        return softmax(logits, visible & (logits >= least))
+        each = shares.to(logits.device)[:, None, None]
+        kept = (visible.sum(-1, keepdim=True) * each).ceil().long().clamp(min=1)
+        return softmax(logits, largest(logits, visible, kept))
 
     return rule

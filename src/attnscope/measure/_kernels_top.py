@@ -52,6 +52,28 @@ def _nth_largest(values: Any, size: int, nth: int) -> float:
     return values[low + nth - 1]
 
 
+@compiled
+def mark_top(rows: Any, counts: Any, marks: Any, start: int, stop: int) -> None:
+    """Mark the `counts` largest of each row (rows, keys), hidden keys -inf; rows with NaN, which have no order, whole."""
+    work = np.empty(rows.shape[1], rows.dtype)
+    for r in range(start, stop):
+        row, kept = rows[r], marks[r]
+        broken = False
+        for j in range(work.size):
+            work[j] = row[j]
+            broken |= row[j] != row[j]
+        least = -np.inf if broken else _nth_largest(work, work.size, counts[r])
+        ties = counts[r]
+        for j in range(work.size):
+            kept[j] = not row[j] <= least
+            ties -= kept[j]
+        if ties and least > -np.inf:
+            for j in range(work.size):
+                if row[j] == least and ties > 0:
+                    kept[j] = True
+                    ties -= 1
+
+
 @helper
 def _keep_top(values: Any, keys: Any, size: int, count: int, work: Any, dropped: Any) -> None:
     """Move the `count` largest of `size` to the front, in their order; the keys of the others go to `dropped`."""
