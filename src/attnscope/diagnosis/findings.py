@@ -42,7 +42,7 @@ def findings(
 ) -> list[dict[str, Any]]:
     """All findings, the most pressing first."""
     found = [
-        _broad(heads, length, thresholds),
+        _broad(heads, length, thresholds, verification),
         needs_finding(heads, windows, length, thresholds, seed),
         budget_finding(heads, thresholds, verification),
         _idle(heads, thresholds),
@@ -63,11 +63,16 @@ def verdict(heads: Described, agreed: dict[str, Any], verification: dict[str, An
     total = len(heads)
     broad, idle = carrying(heads, "broad"), carrying(heads, "sink-bound", "constant")
     local, selective = len(carrying(heads, "local")), len(carrying(heads, "selective"))
-    headline = (
-        f"{len(broad)} of {counted(total)} to worry about"
-        if broad
-        else f"No head to worry about: none of the {total} needs many tokens"
-    )
+    tried = verification["predictions"] if verification else []
+    failed = [p["state"] for p in tried if not p["held"]]
+    headline = f"{len(broad)} of {counted(total)} to worry about"
+    if not broad:
+        headline = f"No head to worry about: none of the {total} needs many tokens"
+    elif "broad" in failed:
+        headline = (
+            f"{len(broad)} of {counted(total)} {'looks' if len(broad) == 1 else 'look'} broad, but inside the model "
+            "other heads suffer as much from losing keys: do not act on that label"
+        )
     groups = [
         (
             "worry",
@@ -83,16 +88,20 @@ def verdict(heads: Described, agreed: dict[str, Any], verification: dict[str, An
         (
             "fine",
             ["local", "selective"],
-            f"do with few tokens: {local} with their neighbors, {selective} with a few that they pick anywhere.",
+            "do with few tokens: "
+            + " and ".join(
+                f"{count} {words}"
+                for count, words in ((local, "with their neighbors"), (selective, "with a few picked anywhere"))
+                if count
+            )
+            + ".",
         ),
     ]
     trust = f"Other windows of the text give the same label to {agreed['share']:.0%} of the heads."
     unsure = sum(head["edge"] is not None for head in heads)
     if unsure:
         trust += f" {counted(unsure)} {'lies' if unsure == 1 else 'lie'} near the edge between two labels."
-    tried = verification["predictions"] if verification else []
     if tried:
-        failed = [p["state"] for p in tried if not p["held"]]
         trust += f" Tried inside the model, {len(tried) - len(failed)} of {len(tried)} labels meant what they say"
         trust += f"; not so: {', '.join(failed)}." if failed else "."
     else:
@@ -109,7 +118,9 @@ def verdict(heads: Described, agreed: dict[str, Any], verification: dict[str, An
     }
 
 
-def _broad(heads: Described, length: int, thresholds: Thresholds) -> dict[str, Any] | None:
+def _broad(
+    heads: Described, length: int, thresholds: Thresholds, verification: dict[str, Any] | None
+) -> dict[str, Any] | None:
     broad = sorted(carrying(heads, "broad"), key=lambda head: -head["evidence"]["error_top_5_percent"])
     if not broad:
         return None
@@ -120,10 +131,11 @@ def _broad(heads: Described, length: int, thresholds: Thresholds) -> dict[str, A
     )
     others = [head for head in heads if head["state"] != "broad"]
     elsewhere = float(np.median(column(others, "tokens_in_use"))) if others else math.nan
+    refuted = any(p["state"] == "broad" and not p["held"] for p in (verification or {}).get("predictions", ()))
     compared = f", against {elsewhere:,.0f} in the other heads" if others else ""
     return finding(
         "broad-heads",
-        "act" if part >= 0.25 else "watch",
+        "act" if part >= 0.25 and not refuted else "watch",
         "Heads that need many tokens",
         f"{len(broad)} of {counted(len(heads))} ({part:.0%}) average over many tokens: the {thresholds.top_share:.0%} "
         f"of keys with the largest weights miss their output by {error:.0%} (median), and they need {use:,.0f} tokens "

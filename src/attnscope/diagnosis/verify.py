@@ -238,8 +238,9 @@ def judged(
     wanted, got = (own, average) if state == "broad" else (average, own)
     ratio = wanted / got if got > 0 else float("inf")
     held = ratio >= thresholds.held_ratio
-    compared = "more" if state == "broad" else "less"
-    times = f"{ratio:.1f} times" if np.isfinite(ratio) else "infinitely"
+    compared = "more" if (state == "broad") == (ratio >= 1) else "less"
+    factor = ratio if ratio >= 1 else 1 / ratio if ratio > 0 else float("inf")
+    times = f"{factor:.1f} times" if np.isfinite(factor) else "infinitely"
     verdict = "held" if held else "did not hold"
     rule = _RULES[state].format(near=int(thresholds.near_keys), top=thresholds.top_share)
     count = random_heads[0]

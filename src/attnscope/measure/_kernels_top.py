@@ -54,7 +54,7 @@ def _nth_largest(values: Any, size: int, nth: int) -> float:
 
 @compiled
 def mark_top(rows: Any, counts: Any, marks: Any, start: int, stop: int) -> None:
-    """Mark the `counts` largest of each row (rows, keys), hidden keys -inf; rows with NaN, which have no order, whole."""
+    """Mark the `counts` largest of each row, hidden keys -inf; a row with NaN, which has no order, is marked whole."""
     work = np.empty(rows.shape[1], rows.dtype)
     for r in range(start, stop):
         row, kept = rows[r], marks[r]
