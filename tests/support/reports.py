@@ -70,7 +70,12 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
         "verdict": {
             "headline": f"{len(broad)} of {len(heads)} heads to worry about.",
             "groups": [
-                {"name": "worry", "states": ["broad"], "heads": len(broad), "sentence": "These average over many tokens."}
+                {
+                    "name": "worry",
+                    "states": ["broad"],
+                    "heads": len(broad),
+                    "sentence": "These average over many tokens.",
+                }
             ],
             "trust": "Labels can be trusted.",
         },
