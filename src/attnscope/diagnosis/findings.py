@@ -110,12 +110,19 @@ def verdict(heads: Described, agreed: dict[str, Any], verification: dict[str, An
     return {
         "headline": headline + ".",
         "groups": [
-            {"name": name, "states": states, "heads": counts[name], "sentence": f"{counted(counts[name])} {words}"}
+            {"name": name, "states": states, "heads": counts[name], "sentence": _said(counts[name], words)}
             for name, states, words in groups
             if counts[name]
         ],
         "trust": trust,
     }
+
+
+def _said(count: int, words: str) -> str:
+    """A sentence about some heads; its first word is a verb, which one head changes."""
+    verb, _, rest = words.partition(" ")
+    one = {"do": "does"}.get(verb, f"{verb}s")
+    return f"{counted(count)} {one if count == 1 else verb} {rest}"
 
 
 def _broad(
@@ -163,8 +170,9 @@ def _idle(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
         "idle-heads",
         "watch" if len(idle) / len(heads) >= 0.25 else "note",
         "Heads whose output hardly depends on the text",
-        f"{counted(len(idle))} of {len(heads)} put out nearly the same whatever the row: {bound} only the first key's "
-        f"value (sink-bound), {constant} close to their own mean (constant). Over all heads, {off:.0%} of the rows "
+        f"{len(idle)} of {counted(len(heads))} {'puts' if len(idle) == 1 else 'put'} out nearly the same whatever the "
+        f"row: {bound} only the first key's value (sink-bound), {constant} close to its own mean (constant). "
+        f"Over all heads, {off:.0%} of the rows "
         f"put more than {thresholds.off_weight:.0%} of their weight on the first key.",
         "Candidates for pruning: try their mean output first. Weight on the first key alone is not enough to call a "
         "head idle; its value can be near zero, and then the rest decides.",
@@ -185,7 +193,8 @@ def _local(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
         "local-heads",
         "note",
         "Heads that look at their neighbors",
-        f"{counted(len(local))} of {len(heads)} need only the first key and the nearest {near}: the error is "
+        f"{len(local)} of {counted(len(heads))} {'needs' if len(local) == 1 else 'need'} only the first key and the "
+        f"nearest {near}: the error is "
         f"{error:.0%} (median).",
         f"A window of {near} keys plus the first one does for them at these lengths: a cheap place to save memory.",
         local,
@@ -203,7 +212,8 @@ def _over_sharp(heads: Described, thresholds: Thresholds) -> dict[str, Any] | No
         "over-sharp-heads",
         "watch",
         "Heads that put nearly all weight on one token",
-        f"{counted(len(sharp))} of {len(heads)} give more than {thresholds.over_sharp_weight:.0%} of the weight to a "
+        f"{len(sharp)} of {counted(len(heads))} {'gives' if len(sharp) == 1 else 'give'} more than "
+        f"{thresholds.over_sharp_weight:.0%} of the weight to a "
         "single token other than the first in most rows: hardly any gradient reaches their logits there.",
         "In training, raise the temperature of these heads or bound their logits. The paper's limit for too sharp, "
         "T below 0.1, speaks of the temperature and cannot be read off a trained model, whose logits have any scale.",

@@ -210,7 +210,7 @@ def _what_if(own: pl.DataFrame, other: pl.DataFrame, label: str, states: pl.Data
     sentence = (
         f"On the same logits {label} would take the median row from {medians['participation']:.1f} to "
         f"{medians['participation_other']:.1f} tokens in use (1 / sum of squared weights), with "
-        f"{medians['support_other']:,.0f} weights above zero; {counted(fewer.height)} of {by_head.height} would use at "
+        f"{medians['support_other']:,.0f} weights above zero; {fewer.height} of {counted(by_head.height)} would use at "
         f"most half as many, {more.height} at least twice as many"
         + (f" ({most})" if most else "")
         + f". The gradient through the weights (Jacobian norm) changes {gradient:.2g} times."

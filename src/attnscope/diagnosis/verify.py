@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from attnscope.capture.huggingface import RECORD
+from attnscope.diagnosis.sentences import counted
 from attnscope.diagnosis.states import STATES
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import softmax
@@ -244,7 +245,7 @@ def judged(
     verdict = "held" if held else "did not hold"
     rule = _RULES[state].format(near=int(thresholds.near_keys), top=thresholds.top_share)
     count = random_heads[0]
-    which = f"{count} {state} heads" if count == heads else f"{count} of the {heads} {state} heads"
+    which = f"{count} of the {heads} {state} heads" if count != heads else counted(count, f"{state} head")
     sentence = (
         f"{state}: {verdict}. {rule} in {which} changes the next-token distribution {times} {compared} than in as many "
         f"random heads of the same layers (KL {own:.3g} against {average:.3g}; {min(random):.3g} to {max(random):.3g} "
