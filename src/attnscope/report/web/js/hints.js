@@ -34,7 +34,8 @@ function term(text, explanation) {
 }
 
 function measureTerm(name) {
-  const measure = runs[0].data.measures[name];
+  // Of two runs, one may be diagnosed and know more measures than the other.
+  const measure = runs.map((run) => run.data.measures[name]).find(Boolean);
   return term(measure.label, measure.sentence);
 }
 
