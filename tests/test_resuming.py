@@ -110,13 +110,13 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_ctrl_c_says_how_to_go_on(
     model_folder: Path, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from attnscope import scanning
+    from attnscope.scanning.windows import Scan
 
     book = tmp_path / "book.txt"
     book.write_text(text)
     out = tmp_path / "a run"
     command = ["scan", str(model_folder), "--text", str(book), "--length", "32", "--windows", "3", "--out", str(out)]
-    measure = scanning._Scan._window
+    measure = Scan._window
 
     def interrupt(self: Any, number: int, *rest: Any) -> Any:
         if number == 1:
@@ -124,7 +124,7 @@ def test_ctrl_c_says_how_to_go_on(
         return measure(self, number, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(scanning._Scan, "_window", interrupt)
+        patch.setattr(Scan, "_window", interrupt)
         assert run(command) == 130
     assert f"--out '{out}' goes on" in capsys.readouterr().err
     assert run(command) == 0

@@ -17,8 +17,8 @@ import torch
 
 from attnscope.capture.huggingface import observed
 from attnscope.capture.models import Model, load_model
-from attnscope.capture.text import tokenize
-from attnscope.scanning import Text, scan
+from attnscope.capture.text import Text, tokenize
+from attnscope.scanning import scan
 
 FOLDER = Path(os.environ.get("ATTNSCOPE_REAL_MODELS", ".models"))
 MODELS = {

@@ -1,0 +1,64 @@
+"""What a scan gives back, and what it says on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from attnscope import tables
+
+
+class Step(NamedTuple):
+    """How far a scan has come: layers done of all, and where it is."""
+
+    done: int
+    total: int
+    window: int
+    windows: int
+    layer: int
+    doing: str = ""  # what goes on beside scanning
+
+
+Progress = Callable[[Step], None]
+"""Called after each layer, and after each step of a diagnosis."""
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """The tables of a scan and the record of how it was run."""
+
+    rows: pl.DataFrame
+    topn: pl.DataFrame
+    run: dict[str, Any]
+    shown: tables.Shown | None = None
+    findings: dict[str, Any] | None = None  # what a diagnosis found, if one was asked for
+
+    @property
+    def skipped_heads(self) -> list[dict[str, Any]]:
+        """Heads left out of the tables, with the reason."""
+        skipped: list[dict[str, Any]] = self.run["skipped_heads"]
+        return skipped
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the tables, `run.json` and `report.html` to a folder."""
+        with tables.output_folder(Path(folder)) as place:
+            self.write(place)
+        return place
+
+    def write(self, place: Path) -> None:
+        """Write into a folder that is held."""
+        from attnscope.report.page import render
+
+        tables.save_findings(place, self.findings)
+        report = render(self.rows, self.topn, self.run, findings=self.findings, shown=self.shown)
+        tables.save_run(place, self.rows, self.topn, self.run, report, self.shown)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> ScanResult:
+        """Read a run that was saved before."""
+        place = Path(folder)
+        return cls(*tables.load_run(place), shown=tables.load_shown(place), findings=tables.load_findings(place))

@@ -1,0 +1,208 @@
+"""Measure the wanted rows of attention calls and collect them as lines of the tables.
+
+Rows are measured in blocks that keep within the memory budget. If a block does not fit into memory after all it is
+halved; a layer of which not even one row fits is left out and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import torch
+
+from attnscope import tables
+from attnscope.capture.models import Model
+from attnscope.errors import ModelError
+from attnscope.measure import Layer, Rows, columns
+from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
+from attnscope.planning import Settings
+from attnscope.swapping.measured import own_normalizer
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from attnscope.capture.attention import Call
+    from attnscope.capture.vectors import VectorSource
+
+# delta looks at all pairs of keys: in longer rows it and the columns made of it are missing.
+DELTA_KEYS = 8192
+# Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
+_COPIES = 12
+
+# Weights of a head's row that the report shows over the text.
+_SHOWN_WEIGHTS = 64
+
+
+def what_ifs(settings: Settings, own: Normalizer, sinks: Tensor | None = None) -> Iterator[tuple[str, Normalizer]]:
+    """The other normalizers that were asked for by label, and they and the model's own at each temperature."""
+    yield from settings.normalizers.items()
+    for temperature in settings.temperatures:
+        # The sink is a logit too: it is divided like the others.
+        cooled = own if sinks is None else SinkSoftmax(sinks / temperature)
+        for label, normalizer in {tables.OWN: cooled, **settings.normalizers}.items():
+            yield f"{label}:temperature={temperature:g}", Tempered(normalizer, temperature)
+
+
+@dataclass
+class Window:
+    """What one window leaves behind while the model runs."""
+
+    number: int
+    rows: list[pl.DataFrame] = field(default_factory=list)
+    topn: list[pl.DataFrame] = field(default_factory=list)
+    weights: dict[int, pl.DataFrame] = field(default_factory=dict)  # of the last row, by layer
+    last: int = -1  # the last row wanted of the input at work
+    skipped: dict[tuple[int, int], str] = field(default_factory=dict)
+    heads: dict[int, dict[str, Any]] = field(default_factory=dict)
+    dropped_rows: int = 0
+
+    def part(self) -> tables.Part:
+        """The window's tables without the heads that were skipped, and its notes."""
+        notes = {
+            "skipped": [
+                {"layer": layer, "head": head, "window": self.number, "reason": reason}
+                for (layer, head), reason in sorted(self.skipped.items())
+            ],
+            "heads": [self.heads[layer] for layer in sorted(self.heads)],
+            "dropped_rows": self.dropped_rows,
+        }
+        order = ("layer", "head", "position", "length", "normalizer")
+        return tables.Part(
+            self._table(tables.ROWS, self.rows).sort(order),
+            self._table(tables.TOPN, self.topn).sort(*order, "n"),
+            self._table(tables.WEIGHTS, list(self.weights.values())).sort("layer", maintain_order=True),
+            notes,
+        )
+
+    def _table(self, schema: pl.Schema, pieces: list[pl.DataFrame]) -> pl.DataFrame:
+        table = pl.concat([pl.DataFrame(schema=schema), *pieces])
+        if self.skipped:
+            left_out = pl.DataFrame(list(self.skipped), schema={"layer": pl.Int32, "head": pl.Int32}, orient="row")
+            table = table.join(left_out, on=["layer", "head"], how="anti")
+        return table
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Measures attention calls as the settings say."""
+
+    model: Model
+    settings: Settings
+
+    def measure(self, window: Window, layer: int, call: Call, positions: tuple[int, ...], source: VectorSource) -> None:
+        """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
+        vectors = source.vectors(call)
+        shared = Layer(vectors)
+        heads, keys = call.heads, call.keys
+        window.heads[layer] = source.entry(call, layer)
+        own = own_normalizer(call)
+        size = max(1, self.settings.memory_budget // (heads * keys * 8 * _COPIES))
+        start = 0
+        while start < len(positions):
+            block = positions[start : start + size]
+            try:
+                rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks, shared)
+                self._block(window, rows, own)
+            except (MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                if len(block) > 1:
+                    size = len(block) // 2
+                    continue
+                reason = f"out of memory on a single row of {keys} keys"
+                window.skipped.update({(layer, head): reason for head in range(heads)})
+                return
+            start += len(block)
+
+    def _block(self, window: Window, rows: Rows, own: Normalizer) -> None:
+        if self.model.causal:
+            self._check_causal(rows)
+        usable = self._usable_heads(rows, window)
+        length = rows.visible.sum(-1)
+        kept = usable[:, None] & (length > 0)
+        window.dropped_rows += int((usable[:, None] & (length == 0)).sum())
+        keys = self._keys(rows, window.number, length)
+        counts = torch.tensor(self.settings.top_n, device=length.device)
+        wide = {name: value.unsqueeze(-1) for name, value in keys.items()} | {"n": counts.expand(*length.shape, -1)}
+        kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
+        of_rows, of_topn = len(window.rows), len(window.topn)  # where the model's own comes first
+        plain = isinstance(own, Softmax)
+        for label, normalizer in self._normalizers(rows, own):
+            if plain and label != tables.OWN and isinstance(normalizer, Softmax) and normalizer.temperature == 1:
+                window.rows.append(window.rows[of_rows].with_columns(normalizer=pl.lit(label)))
+                window.topn.append(window.topn[of_topn].with_columns(normalizer=pl.lit(label)))
+                continue
+            weights = normalizer.weights(rows.logits, rows.visible)
+            per_row, per_set = columns(rows, weights, self.settings.top_n, DELTA_KEYS)
+            if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
+                per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
+                per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
+            window.rows.append(_frame(keys | per_row, kept, label, tables.ROWS))
+            window.topn.append(_frame(wide | per_set, kept_sets, label, tables.TOPN))
+            if label == tables.OWN and window.number == 0 and rows.positions[-1] == window.last:
+                # An encoder runs once for each length: the longest comes last and stays.
+                window.weights[rows.layer] = _largest(weights[:, -1], {name: key[:, -1:] for name, key in keys.items()})
+
+    def _normalizers(self, rows: Rows, own: Normalizer) -> Iterator[tuple[str, Normalizer]]:
+        """The model's own normalizer as it runs, the what-ifs, and each of them at each temperature."""
+        yield tables.OWN, own
+        yield from what_ifs(self.settings, own, None if rows.sinks is None else rows.sinks[:, None])
+
+    def _keys(self, rows: Rows, window: int, length: Tensor) -> dict[str, Tensor]:
+        device = length.device
+        return {
+            "window": torch.full_like(length, window),
+            "layer": torch.full_like(length, rows.layer),
+            "head": torch.arange(rows.heads, device=device)[:, None].expand_as(length),
+            "position": torch.tensor(rows.positions, device=device).expand_as(length),
+            "length": length,
+        }
+
+    def _check_causal(self, rows: Rows) -> None:
+        places = torch.arange(rows.visible.shape[-1], device=rows.visible.device)
+        later = places > torch.tensor(rows.positions, device=places.device)[:, None]
+        if (rows.visible & later).any():
+            raise ModelError(
+                f"layer {rows.layer} of {self.model.name} ({self.model.family}) sees later tokens, so it is not "
+                "causal as its class says; attnscope cannot take every length from one forward"
+            )
+
+    def _usable_heads(self, rows: Rows, window: Window) -> Tensor:
+        """Which heads have finite logits and vectors; the others are recorded and left out."""
+        logits, vectors = _finite(rows.logits), _finite(rows.vectors)
+        if not logits.all():  # perhaps only where nobody looks
+            logits = _finite(torch.where(rows.visible, rows.logits, 0))
+        vectors = vectors.repeat_interleave(rows.heads // len(rows.vectors))
+        for name, finite in (("logits", logits), ("vectors", vectors)):
+            for head in (~finite).nonzero().flatten().tolist():
+                window.skipped.setdefault((rows.layer, head), f"{name} not finite")
+        return logits & vectors
+
+
+def _finite(values: Tensor) -> Tensor:
+    """For each of the first axis, whether all values are finite: one pass, as a sum keeps what is not."""
+    sums = values.flatten(1).sum(-1)
+    return sums.isfinite() if sums.isfinite().all() else values.flatten(1).isfinite().all(-1)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed; torch says so on the CPU in words alone."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _largest(weights: Float[Tensor, "heads keys"], keys: dict[str, Tensor]) -> pl.DataFrame:
+    """The largest weights of one row of every head, the larger first; weights of zero are left out."""
+    weight, key = weights.topk(min(_SHOWN_WEIGHTS, weights.shape[-1]))
+    return _frame(keys | {"key": key, "weight": weight}, weight > 0, tables.OWN, tables.WEIGHTS)
+
+
+def _frame(columns: dict[str, Tensor], kept: Tensor, label: str, schema: pl.Schema) -> pl.DataFrame:
+    """A table of the entries that are kept; NaN becomes a missing value."""
+    numbers = [name for name in schema if name != "normalizer"]
+    data = {name: torch.broadcast_to(columns[name], kept.shape)[kept].cpu().numpy() for name in numbers}
+    table = pl.DataFrame(data, nan_to_null=True).with_columns(normalizer=pl.lit(label))
+    return table.select(schema.names()).cast(schema)
