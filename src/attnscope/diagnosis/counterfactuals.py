@@ -117,12 +117,15 @@ def _top_errors(
 ) -> Float[Tensor, "heads rows sizes"]:
     """|c - c_k| for top sets of each size; 0 where a row has no more keys."""
     order = weights.masked_fill(~visible, -1).argsort(dim=-1, descending=True, stable=True)
-    arrays = [part.cpu().numpy() for part in (order, visible.sum(-1), weights, values, context)]
+    keys, lengths, shares, vectors, own = (
+        part.cpu().numpy() for part in (order, visible.sum(-1), weights, values, context)
+    )
     out = torch.empty(*weights.shape[:2], len(sizes), dtype=torch.float64)
     wanted = np.array(sizes)
 
     def head_errors(head: int) -> None:
-        growing_errors(*(part[head] for part in arrays), wanted, out[head].numpy())
+        errors = out[head].numpy()
+        growing_errors(keys[head], lengths[head], shares[head], vectors[head], own[head], wanted, errors)
 
     share_out(head_errors, range(len(weights)))
     return out.to(weights.device)
