@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
 from attnscope.errors import InputError
@@ -141,7 +141,7 @@ def plan_inputs(
 def _vector_kind(vectors: str) -> VectorKind:
     if vectors not in VECTOR_KINDS:
         raise InputError(f"unknown vectors {vectors!r}; use one of {', '.join(VECTOR_KINDS)}")
-    return cast("VectorKind", vectors)
+    return vectors
 
 
 def _top_sizes(top_n: list[int] | None, longest: int) -> tuple[int, ...]:

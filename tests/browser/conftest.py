@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from models import build
-from reports import made_findings
+from reports import made_claims, made_findings
 
 from attnscope.report.page import render
 from attnscope.scanning import ScanResult, scan
@@ -72,12 +72,14 @@ def result(tokenizer: Any) -> ScanResult:
 
 @pytest.fixture(scope="session")
 def reports(result: ScanResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two reports in a folder: `plain.html`, and `judged.html` with findings."""
+    """Two reports in a folder: `plain.html`, and `judged.html` with findings and claims."""
     folder = tmp_path_factory.mktemp("reports with space")
     heads = [(layer, head) for layer in range(3) for head in range(5)]
     run = result.run | {"model": result.run["model"] | {"name": f"{HOSTILE}\u202e"}}
     plain = render(result.rows, result.topn, run, shown=result.shown)
-    judged = render(result.rows, result.topn, run, findings=made_findings(heads), shown=result.shown)
+    judged = render(
+        result.rows, result.topn, run, findings=made_findings(heads), shown=result.shown, claims=made_claims()
+    )
     (folder / "plain.html").write_text(plain, encoding="utf-8")
     (folder / "judged.html").write_text(judged, encoding="utf-8")
     return folder

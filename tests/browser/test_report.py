@@ -16,12 +16,14 @@ from attnscope.report.page import render
 from attnscope.scanning import ScanResult
 
 Open = Callable[..., Any]
-BAR = "3 sink-bound 3 constant 3 local 3 broad 3 selective"
+BAR = "3 broad 3 sink-bound 3 constant 3 local 3 selective"
 
 
 def test_a_newcomer_sees_what_to_look_at_first(opened: Open, reports: Path) -> None:
     page = opened((reports / "judged.html").as_uri())
     assert page.locator("#findings h2").inner_text() == "What to look at"
+    assert page.locator(".headline").inner_text() == "3 of 15 heads to worry about."
+    assert page.locator(".headline").bounding_box()["y"] < 400  # the verdict comes first
     card = page.locator(".finding").first
     assert "Some heads need many tokens" in card.inner_text()
     assert "Do not sharpen them." in card.inner_text()
@@ -31,6 +33,34 @@ def test_a_newcomer_sees_what_to_look_at_first(opened: Open, reports: Path) -> N
     shown = page.locator('#map .cell:not([opacity="0.15"])')
     assert shown.count() == 3
     assert page.locator(".subject h3").inner_text().startswith("Layer 0, head 3")
+
+
+def test_labels_are_explained_with_their_limits_and_doubts(opened: Open, reports: Path) -> None:
+    page = opened((reports / "judged.html").as_uri() + "#head=0.3")
+    words = page.locator(".judgment").inner_text()
+    assert "near the edge of selective" in words
+    assert "70% of the time" in words
+    assert "42%\tnot enough (limit 30%)" in words
+    predictions = page.locator(".predictions tbody tr").all_inner_texts()
+    assert ["✓ held" in line for line in predictions] == [True, False]
+    assert "constant" in page.locator(".verified").inner_text()
+    page.locator("#measure").select_option("tokens_in_use")
+    assert page.locator("#cell-0-2-4").get_attribute("aria-label") == "layer 2, head 4: tokens needed 24, selective"
+
+
+def test_the_claims_are_a_table(opened: Open, reports: Path) -> None:
+    page = opened((reports / "judged.html").as_uri())
+    lines = page.locator("#claims tbody tr").all_inner_texts()
+    assert len(lines) == 2
+    assert "Weights lie between <b>bounds</b>." in lines[0]
+    assert "violated in 25%\theld" in lines[0]
+    assert "\\u202e" in lines[1]
+    with page.expect_download() as download:
+        page.locator("#claims").get_by_role("button", name="CSV").click()
+    table = list(csv.reader(Path(download.value.path()).read_text().splitlines()))
+    assert [line[0] for line in table] == ["claim", "lemma-1", "figure-2"]
+    plain = opened((reports / "plain.html").as_uri())
+    assert not plain.locator("#claims").is_visible()
 
 
 def test_a_click_on_a_head_shows_its_numbers(opened: Open, reports: Path, result: ScanResult) -> None:

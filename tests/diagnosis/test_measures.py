@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from attnscope.diagnosis.budgets import ERRORS, budget_by_share, keys_column
 from attnscope.diagnosis.counterfactuals import first_and_near, first_visible, kept_context, key_grid, keys_enough
 from attnscope.diagnosis.nulls import random_sets, separability_columns
+from attnscope.diagnosis.observing import WindowRows
 from attnscope.diagnosis.statistics import agreement, growth, spread
 from attnscope.diagnosis.thresholds import Thresholds
 from attnscope.errors import InputError
@@ -111,7 +113,8 @@ def test_keys_enough_lies_between_the_sizes_around_the_first_that_is() -> None:
     weights = (3 * torch.randn(heads, rows, keys, generator=generator, dtype=torch.float64)).softmax(-1)
     values = torch.randn(heads, keys, 6, generator=generator, dtype=torch.float64)
     visible = torch.ones_like(weights, dtype=torch.bool)
-    found = keys_enough(weights, visible, values, weights @ values, 0.2)
+    found, wider = keys_enough(weights, visible, values, weights @ values, [0.2, 0.6])
+    assert (wider <= found).all()
     grid = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89]
     assert key_grid(97) == tuple(grid)
     for head in range(heads):
@@ -125,6 +128,31 @@ def test_keys_enough_lies_between_the_sizes_around_the_first_that_is() -> None:
             first = next(i for i, error in enumerate(errors) if error <= 0.2)
             low, high = ([*grid, 97][max(first - 1, 0)], [*grid, 97][first])
             assert low <= float(found[head, row]) <= high
+
+
+def two_heads() -> list[WindowRows]:
+    """Heads whose keys fall off with the error like known powers, on rows of a hundred keys."""
+    windows = []
+    for _ in range(2):
+        window = WindowRows()
+        for head, (scale, power) in enumerate(((1.0, 0.5), (4.0, 0.25))):
+            columns = {keys_column(error): np.full(8, scale * error**-power) for error in ERRORS}
+            window.rows[0, head] = {"length": np.full(8, 100.0), **columns}
+        windows.append(window)
+    return windows
+
+
+def test_a_budget_is_shared_out_at_one_error_for_all_heads() -> None:
+    windows = two_heads()
+    found = budget_by_share(windows, [(0, 0), (0, 1)], 0.05)
+    assert np.mean(list(found.shares.values())) == pytest.approx(0.05, rel=1e-6)
+    assert found.shares[0, 0] == pytest.approx(found.error**-0.5 / 100, rel=1e-6)
+    assert found.shares[0, 1] == pytest.approx(4 * found.error**-0.25 / 100, rel=1e-6)
+    most = budget_by_share(windows, [(0, 0), (0, 1)], 0.9)
+    assert most.error == pytest.approx(0.02)
+    assert np.mean(list(most.shares.values())) < 0.9
+    least = budget_by_share(windows, [(0, 0), (0, 1)], 0.001)
+    assert least.error == pytest.approx(0.4)
 
 
 def test_a_row_keeps_its_first_key_and_the_nearest() -> None:

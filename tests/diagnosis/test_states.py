@@ -80,6 +80,18 @@ def test_limits_move_labels() -> None:
     assert label([window], (0, 0), Thresholds(local=error * 1.01)).state == "local"
 
 
+def test_a_head_at_a_limit_is_unsure_and_names_the_other_side() -> None:
+    window = rows_of(*constructed("local"))
+    error = float(label([window], (0, 0), Thresholds()).errors.local)
+    at_the_limit = label([window], (0, 0), Thresholds(local=error * 1.001))
+    assert at_the_limit.state == "local"
+    assert 0.2 < at_the_limit.sureness < 0.8
+    assert not at_the_limit.sure
+    assert at_the_limit.edge == "selective"
+    far = label([window], (0, 0), Thresholds(local=error * 3))
+    assert (far.sureness, far.edge) == (1.0, None)
+
+
 def plain_errors(weights: np.ndarray, values: np.ndarray, position: int, near: int) -> dict[str, float]:
     """The errors of one row, from the definitions, over its visible keys."""
     count = len(weights)

@@ -18,9 +18,11 @@ from attnscope.cli import run
 from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import STATES
 from attnscope.diagnosis.thresholds import Thresholds
-from attnscope.diagnosis.verify import Trial, judged, kl_divergence, top_shares
+from attnscope.diagnosis.verify import Trial, judged, kl_divergence, top_shares, verify
 from attnscope.errors import InputError, ModelError
+from attnscope.normalizers import Softmax
 from attnscope.swapping import first_key, top_share
+from attnscope.swapping.interventions import largest
 
 
 def test_kl_is_that_of_torch_distributions() -> None:
@@ -78,6 +80,42 @@ def test_every_head_keeps_its_own_share_of_the_largest_logits() -> None:
         torch.testing.assert_close(weights[0, head, row], expected)
 
 
+def test_ties_go_to_the_earlier_key_and_a_row_with_nan_stays_whole() -> None:
+    logits = torch.tensor([[[1.0, 3.0, 2.0, 3.0, 2.0], [2.0, 2.0, 2.0, 2.0, 9.0], [0.0, torch.nan, 1.0, 2.0, 3.0]]])
+    visible = torch.tensor([[[True] * 5, [False, True, True, True, False], [True] * 5]])
+    kept = largest(logits, visible, torch.tensor([[[3], [2], [1]]]))
+    assert [row.nonzero().flatten().tolist() for row in kept[0]] == [[1, 2, 3], [1, 2], [0, 1, 2, 3, 4]]
+
+
+def test_the_largest_logits_are_those_of_a_sort() -> None:
+    logits = torch.randn(3, 5, 97, generator=torch.Generator().manual_seed(8)).bfloat16()  # many ties
+    visible = torch.arange(97) <= torch.tensor([0, 17, 40, 77, 96])[:, None]
+    counts = torch.tensor([[1], [9], [23], [77], [97]])
+    kept = largest(logits, visible.expand_as(logits), counts.expand(3, 5, 1))
+    for head in range(3):
+        for row, (seen, count) in enumerate(((1, 1), (18, 9), (41, 23), (78, 77), (97, 97))):
+            values = logits[head, row].tolist()
+            order = sorted(range(seen), key=lambda i: (-values[i], i))
+            assert kept[head, row].nonzero().flatten().tolist() == sorted(order[:count])
+
+
+def test_another_normalizer_is_tried_in_every_head(text: str) -> None:
+    module, tokenizer = build("gpt2"), byte_tokenizer()
+    ids = tokenizer(text)["input_ids"][:41]
+    model = load_model(module, tokenizer=tokenizer)
+    checked = verify(model, [ids], {}, Thresholds(), 0, lambda *_: None, (), {"colder": Softmax(temperature=0.5)})
+    with torch.no_grad():
+        own = module(input_ids=torch.tensor([ids])).logits[0]
+        for block in module.transformer.h:
+            block.attn.c_attn.weight[:, :35] *= 2  # queries twice as long are logits at half the temperature
+            block.attn.c_attn.bias[:35] *= 2
+        other = module(input_ids=torch.tensor([ids])).logits[0]
+    p, q = (torch.distributions.Categorical(logits=z[20:].double()) for z in (own, other))
+    expected = float(torch.distributions.kl_divergence(p, q).mean())
+    assert checked["normalizers"]["colder"] == pytest.approx(expected, rel=1e-3)
+    assert checked["untested"] == list(STATES)
+
+
 def test_a_prediction_holds_when_random_heads_suffer_more_and_for_broad_heads_less() -> None:
     limits = Thresholds()
     single = ([0.1], [0.1], [0.1])
@@ -90,7 +128,9 @@ def test_a_prediction_holds_when_random_heads_suffer_more_and_for_broad_heads_le
     part = judged("local", 9, [4, 4], 0.9, [0.1, 0.1], [0.4, 0.6], 0.3, *single, limits)
     assert (part["held"], part["kl_all"], part["kl_state"]) == (True, 0.9, pytest.approx(0.1))
     assert "4 of the 9 local heads" in part["sentence"]
-    assert not judged("broad", 4, [4], 0.1, [0.1], [0.5], 0.3, *single, limits)["held"]
+    wrong = judged("broad", 4, [4], 0.1, [0.1], [0.5], 0.3, *single, limits)
+    assert not wrong["held"]
+    assert "5.0 times less" in wrong["sentence"]
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +145,13 @@ def test_findings_keep_to_their_contract(verified: dict[str, Any]) -> None:
     assert [(h["layer"], h["head"]) for h in verified["heads"]] == [(a, b) for a in range(3) for b in range(5)]
     for head in verified["heads"]:
         assert head["state"] in STATES
-        assert all(0 <= head[name] <= 1 for name in ("state_share", "off_share", "over_sharp_share"))
+        assert all(0 <= head[name] <= 1 for name in ("sureness", "state_share", "off_share", "over_sharp_share"))
+        assert (head["edge"] is None) == (head["sureness"] >= 0.95)
         evidence = head["evidence"]
         assert evidence["separability_low"] <= evidence["separability"] <= evidence["separability_high"]
         assert 1 <= evidence["tokens_in_use"] <= 64
         assert evidence["growth_low"] <= evidence["growth_high"]
-    assert set(verified["agreement"]) == {"share", "kappa", "windows"}
+    assert set(verified["agreement"]) == {"share", "kappa", "windows", "sure_heads", "sure_share"}
     assert [finding["rank"] for finding in verified["findings"]] == list(range(1, len(verified["findings"]) + 1))
     order = ["act", "watch", "note"]
     severities = [order.index(finding["severity"]) for finding in verified["findings"]]
@@ -119,6 +160,15 @@ def test_findings_keep_to_their_contract(verified: dict[str, Any]) -> None:
         assert finding["sentence"]
         assert finding["advice"]
         assert all(len(place) == 2 for place in finding["heads"])
+
+
+def test_the_verdict_counts_every_head_once(verified: dict[str, Any]) -> None:
+    verdict = verified["verdict"]
+    states = [head["state"] for head in verified["heads"]]
+    for group in verdict["groups"]:
+        assert group["heads"] == sum(state in group["states"] for state in states)
+    assert sum(group["heads"] for group in verdict["groups"]) == len(states)
+    assert verdict["headline"].startswith(f"{states.count('broad')} of" if "broad" in states else "No head")
 
 
 def test_every_state_is_tried_or_said_to_be_untested(verified: dict[str, Any]) -> None:
@@ -130,7 +180,10 @@ def test_every_state_is_tried_or_said_to_be_untested(verified: dict[str, Any]) -
         assert all(drawn <= carrying for drawn in prediction["random_heads"])
         assert len(prediction["kl_state_draws"]) == (1 if prediction["random_heads"][0] == carrying else 3)
         assert prediction["kl_random"] == pytest.approx(np.mean(prediction["kl_random_draws"]))
-    assert checked["capacity"]["kl_capacity"] >= 0
+    for budget in checked["budgets"]:
+        assert 0 < budget["share"] <= 1
+        assert budget["kl_by_need"] >= 0
+        assert budget["kl_uniform"] >= 0
 
 
 def test_a_diagnosis_is_repeatable_and_leaves_the_model_as_it_was(text: str) -> None:
@@ -179,7 +232,14 @@ def test_the_command_line_writes_and_prints_findings(
     command = ["scan", str(model_folder), "--text", str(book), "--length", "64", "--out", str(out)]
     assert run([*command, "--verify", "--threshold", "local=0.2", "--normalizer", "sparsemax"]) == 0
     printed = capsys.readouterr().out
-    for part in ("Diagnosis", "selective", "Predictions tried inside the model", "What if: sparsemax", "findings.json"):
+    for part in (
+        "Diagnosis",
+        "Verdict: ",
+        "selective",
+        "Predictions tried inside the model",
+        "What if: sparsemax",
+        "findings.json",
+    ):
         assert part in printed
     stored = json.loads((out / "findings.json").read_text("utf-8"))
     assert stored["thresholds"]["local"] == 0.2

@@ -204,6 +204,12 @@ def test_the_form_is_checked() -> None:
     asked = wanted({"model": " ", "length": "64", "lengths": "8, 16", "windows": "", "normalizers": "sparsemax"})
     assert (asked.model, asked.length, asked.lengths, asked.windows) == (None, 64, [8, 16], 1)
     assert (asked.rows, asked.normalizers, asked.source) == ("last", ["sparsemax"], "sample")
+    assert (asked.diagnose, asked.verify) == (False, False)
+    assert wanted({"diagnose": "on"}).diagnose
+    tried = wanted({"verify": "on"})
+    assert (tried.diagnose, tried.verify) == (True, True)
+    with pytest.raises(ValueError, match="ticked or not"):
+        wanted({"diagnose": "maybe"})
     with pytest.raises(ValueError, match="not both"):
         wanted({"text": "a.txt", "pasted": "words"})
     with pytest.raises(ValueError, match="takes text"):

@@ -25,6 +25,23 @@ def large_shown(shown: tables.Shown, layers: int, heads: int) -> tables.Shown:
     return tables.Shown(enlarged(shown.weights, layers, heads), shown.tokens, shown.texts)
 
 
+def made_claims() -> dict[str, Any]:
+    """Claims as an audit has them, with trials, and as a reproduction has them, with words; some text is hostile."""
+    return {
+        "claims": [
+            {
+                "id": "lemma-1",
+                "place": "eq. (3)",
+                "note": "Weights lie between <b>bounds</b>.",
+                "printed": [{"violations": 3, "rate": 0.25}],
+                "corrected": [{"violations": 0, "rate": 0.0}],
+                "depends_on": [],
+            },
+            {"id": "figure-2", "place": "section 4", "claim": "Separability falls\u202e.", "verdict": "held"},
+        ]
+    }
+
+
 def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
     """Findings for some heads, the states in turn."""
     judged = [
@@ -32,17 +49,39 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
             "layer": layer,
             "head": head,
             "state": STATES[i % len(STATES)],
+            "sureness": 0.7 if i == 3 else 1.0,
+            "edge": "selective" if i == 3 else None,
             "state_share": 1.0,
             "off_share": 0.1,
             "over_sharp_share": 0.0,
-            "evidence": {"error_first_key": 0.91, "error_local": 0.42, "null_uniform": 0.3, "null_random": 0.2},
+            "evidence": {
+                "error_first_key": 0.91,
+                "error_local": 0.42,
+                "tokens_in_use": 10.0 + i,
+                "null_uniform": 0.3,
+                "null_random": 0.2,
+            },
         }
         for i, (layer, head) in enumerate(heads)
     ]
     broad = [[entry["layer"], entry["head"]] for entry in judged if entry["state"] == "broad"]
     return {
         "schema": 1,
-        "thresholds": {"error_local": 0.3},
+        "verdict": {
+            "headline": f"{len(broad)} of {len(heads)} heads to worry about.",
+            "groups": [
+                {
+                    "name": "worry",
+                    "states": ["broad"],
+                    "heads": len(broad),
+                    "sentence": "These average over many tokens.",
+                }
+            ],
+            "trust": "Labels can be trusted.",
+        },
+        "length": 128,
+        "windows": 2,
+        "thresholds": {"local": 0.3, "near_keys": 8, "top_share": 0.05},
         "heads": judged,
         "agreement": {"share": 0.92, "kappa": 0.86, "windows": 2},
         "findings": [
@@ -66,7 +105,16 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
                     "kl_random": 0.1,
                     "ratio": 10.0,
                     "sentence": "Local held.",
-                }
-            ]
+                },
+                {
+                    "state": "broad",
+                    "held": False,
+                    "kl_state": 0.1,
+                    "kl_random": 0.09,
+                    "ratio": 1.1,
+                    "sentence": "Broad did not hold.",
+                },
+            ],
+            "untested": ["constant"],
         },
     }

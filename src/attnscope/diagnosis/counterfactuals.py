@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
-from attnscope.theory.configuration import ranks
+from attnscope.diagnosis._kernels import growing_errors
+from attnscope.measure._workers import share_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,26 +85,47 @@ def keys_enough(
     visible: Bool[Tensor, "heads rows keys"],
     values: Float[Tensor, "heads keys dims"],
     context: Float[Tensor, "heads rows dims"],
-    error: float,
-) -> Float[Tensor, "heads rows"]:
-    """How many of the largest weights give the head's output within a relative error.
+    errors: Sequence[float],
+) -> Float[Tensor, "errors heads rows"]:
+    """How many of the largest weights give the head's output within each of some relative errors.
 
     Tried on the sizes of `key_grid`, with a straight line in ln k between the last size that is not enough and the
     first that is. All visible keys are always enough.
     """
-    rank = ranks(weights, visible)
     length = visible.sum(-1)
     norm = context.norm(dim=-1)
-    found = torch.full_like(norm, torch.nan)
+    sizes = key_grid(int(length.max()))
+    wanted = torch.tensor(list(errors), dtype=norm.dtype, device=norm.device)[:, None, None]
+    found = torch.full((len(errors), *norm.shape), torch.nan, dtype=norm.dtype, device=norm.device)
     before_size, before_error = torch.ones_like(norm), torch.full_like(norm, torch.inf)
-    for size in key_grid(int(length.max())):
-        reached = error_squares(weights, values, context, visible & (rank < size)).sqrt()
-        reached = torch.where(size >= length, 0, reached / torch.where(norm > 0, norm, 1))
+    for size, error in zip(sizes, _top_errors(weights, visible, values, context, sizes).unbind(-1), strict=True):
+        reached = error / torch.where(norm > 0, norm, 1)
         count = length.clamp_max(size).to(norm.dtype)
-        step = ((before_error - error) / (before_error - reached)).nan_to_num(1).clamp(0, 1)
+        step = ((before_error - wanted) / (before_error - reached)).nan_to_num(1).clamp(0, 1)
         between = torch.exp(before_size.log() + step * (count.log() - before_size.log()))
-        found = torch.where(found.isnan() & (reached <= error), between, found)
+        found = torch.where(found.isnan() & (reached <= wanted), between, found)
         before_size, before_error = count, reached
-        if not found.isnan().any():
-            break
     return torch.where(found.isnan(), length.to(norm.dtype), found)
+
+
+def _top_errors(
+    weights: Float[Tensor, "heads rows keys"],
+    visible: Bool[Tensor, "heads rows keys"],
+    values: Float[Tensor, "heads keys dims"],
+    context: Float[Tensor, "heads rows dims"],
+    sizes: Sequence[int],
+) -> Float[Tensor, "heads rows sizes"]:
+    """|c - c_k| for top sets of each size; 0 where a row has no more keys."""
+    order = weights.masked_fill(~visible, -1).argsort(dim=-1, descending=True, stable=True)
+    keys, lengths, shares, vectors, own = (
+        part.cpu().numpy() for part in (order, visible.sum(-1), weights, values, context)
+    )
+    out = torch.empty(*weights.shape[:2], len(sizes), dtype=torch.float64)
+    wanted = np.array(sizes)
+
+    def head_errors(head: int) -> None:
+        errors = out[head].numpy()
+        growing_errors(keys[head], lengths[head], shares[head], vectors[head], own[head], wanted, errors)
+
+    share_out(head_errors, range(len(weights)))
+    return out.to(weights.device)

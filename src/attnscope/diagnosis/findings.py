@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.diagnosis.measured import (
-    capacity_finding,
+    budget_finding,
     coverage_finding,
     needs_finding,
     separability_finding,
@@ -33,8 +33,7 @@ _ORDER = {"act": 0, "watch": 1, "note": 2}
 def findings(
     heads: Described,
     windows: Sequence[WindowRows],
-    share: float,
-    kappa: float,
+    agreed: dict[str, Any],
     length: int,
     thresholds: Thresholds,
     verification: dict[str, Any] | None,
@@ -43,23 +42,92 @@ def findings(
 ) -> list[dict[str, Any]]:
     """All findings, the most pressing first."""
     found = [
-        _broad(heads, length, thresholds),
+        _broad(heads, length, thresholds, verification),
         needs_finding(heads, windows, length, thresholds, seed),
-        capacity_finding(heads, thresholds, verification),
+        budget_finding(heads, thresholds, verification),
         _idle(heads, thresholds),
         _local(heads, thresholds),
         _over_sharp(heads, thresholds),
-        _stability(heads, share, kappa, len(windows)),
+        _stability(heads, agreed),
         _predictions(verification),
         separability_finding(heads, thresholds),
         coverage_finding(heads, thresholds),
-        *what_if_findings(what_if),
+        *what_if_findings(what_if, heads, verification),
     ]
     ranked = sorted((one for one in found if one), key=lambda one: _ORDER[one["severity"]])
     return [{"rank": rank, **one} for rank, one in enumerate(ranked, 1)]
 
 
-def _broad(heads: Described, length: int, thresholds: Thresholds) -> dict[str, Any] | None:
+def verdict(heads: Described, agreed: dict[str, Any], verification: dict[str, Any] | None) -> dict[str, Any]:
+    """The whole diagnosis in a headline, three groups of heads and how far to trust them."""
+    total = len(heads)
+    broad, idle = carrying(heads, "broad"), carrying(heads, "sink-bound", "constant")
+    local, selective = len(carrying(heads, "local")), len(carrying(heads, "selective"))
+    tried = verification["predictions"] if verification else []
+    failed = [p["state"] for p in tried if not p["held"]]
+    headline = f"{len(broad)} of {counted(total)} to worry about"
+    if not broad:
+        headline = f"No head to worry about: none of the {total} needs many tokens"
+    elif "broad" in failed:
+        headline = (
+            f"{len(broad)} of {counted(total)} {'looks' if len(broad) == 1 else 'look'} broad, but inside the model "
+            "other heads suffer as much from losing keys: do not act on that label"
+        )
+    groups = [
+        (
+            "worry",
+            ["broad"],
+            "average over many tokens. The longer the text, the less each token counts there, and leaving keys out "
+            "hurts them most.",
+        ),
+        (
+            "spare",
+            ["sink-bound", "constant"],
+            "put out nearly the same whatever the text: candidates for pruning.",
+        ),
+        (
+            "fine",
+            ["local", "selective"],
+            "do with few tokens: "
+            + " and ".join(
+                f"{count} {words}"
+                for count, words in ((local, "with their neighbors"), (selective, "with a few picked anywhere"))
+                if count
+            )
+            + ".",
+        ),
+    ]
+    trust = f"Other windows of the text give the same label to {agreed['share']:.0%} of the heads."
+    unsure = sum(head["edge"] is not None for head in heads)
+    if unsure:
+        trust += f" {counted(unsure)} {'lies' if unsure == 1 else 'lie'} near the edge between two labels."
+    if tried:
+        trust += f" Tried inside the model, {len(tried) - len(failed)} of {len(tried)} labels meant what they say"
+        trust += f"; not so: {', '.join(failed)}." if failed else "."
+    else:
+        trust += " The labels were not tried inside the model (--verify does that)."
+    counts = {"worry": len(broad), "spare": len(idle), "fine": local + selective}
+    return {
+        "headline": headline + ".",
+        "groups": [
+            {"name": name, "states": states, "heads": counts[name], "sentence": _said(counts[name], words)}
+            for name, states, words in groups
+            if counts[name]
+        ],
+        "trust": trust,
+    }
+
+
+def _said(count: int, words: str) -> str:
+    """A sentence about some heads; its first word is a verb, which one head changes."""
+    verb, _, rest = words.partition(" ")
+    one = {"do": "does"}.get(verb, f"{verb}s")
+    return f"{counted(count)} {one if count == 1 else verb} {rest}"
+
+
+def _broad(
+    heads: Described, length: int, thresholds: Thresholds, verification: dict[str, Any] | None
+) -> dict[str, Any] | None:
     broad = sorted(carrying(heads, "broad"), key=lambda head: -head["evidence"]["error_top_5_percent"])
     if not broad:
         return None
@@ -70,10 +138,11 @@ def _broad(heads: Described, length: int, thresholds: Thresholds) -> dict[str, A
     )
     others = [head for head in heads if head["state"] != "broad"]
     elsewhere = float(np.median(column(others, "tokens_in_use"))) if others else math.nan
+    refuted = any(p["state"] == "broad" and not p["held"] for p in (verification or {}).get("predictions", ()))
     compared = f", against {elsewhere:,.0f} in the other heads" if others else ""
     return finding(
         "broad-heads",
-        "act" if part >= 0.25 else "watch",
+        "act" if part >= 0.25 and not refuted else "watch",
         "Heads that need many tokens",
         f"{len(broad)} of {counted(len(heads))} ({part:.0%}) average over many tokens: the {thresholds.top_share:.0%} "
         f"of keys with the largest weights miss their output by {error:.0%} (median), and they need {use:,.0f} tokens "
@@ -101,8 +170,9 @@ def _idle(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
         "idle-heads",
         "watch" if len(idle) / len(heads) >= 0.25 else "note",
         "Heads whose output hardly depends on the text",
-        f"{counted(len(idle))} of {len(heads)} put out nearly the same whatever the row: {bound} only the first key's "
-        f"value (sink-bound), {constant} close to their own mean (constant). Over all heads, {off:.0%} of the rows "
+        f"{len(idle)} of {counted(len(heads))} {'puts' if len(idle) == 1 else 'put'} out nearly the same whatever the "
+        f"row: {bound} only the first key's value (sink-bound), {constant} close to its own mean (constant). "
+        f"Over all heads, {off:.0%} of the rows "
         f"put more than {thresholds.off_weight:.0%} of their weight on the first key.",
         "Candidates for pruning: try their mean output first. Weight on the first key alone is not enough to call a "
         "head idle; its value can be near zero, and then the rest decides.",
@@ -123,7 +193,8 @@ def _local(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
         "local-heads",
         "note",
         "Heads that look at their neighbors",
-        f"{counted(len(local))} of {len(heads)} need only the first key and the nearest {near}: the error is "
+        f"{len(local)} of {counted(len(heads))} {'needs' if len(local) == 1 else 'need'} only the first key and the "
+        f"nearest {near}: the error is "
         f"{error:.0%} (median).",
         f"A window of {near} keys plus the first one does for them at these lengths: a cheap place to save memory.",
         local,
@@ -141,7 +212,8 @@ def _over_sharp(heads: Described, thresholds: Thresholds) -> dict[str, Any] | No
         "over-sharp-heads",
         "watch",
         "Heads that put nearly all weight on one token",
-        f"{counted(len(sharp))} of {len(heads)} give more than {thresholds.over_sharp_weight:.0%} of the weight to a "
+        f"{len(sharp)} of {counted(len(heads))} {'gives' if len(sharp) == 1 else 'give'} more than "
+        f"{thresholds.over_sharp_weight:.0%} of the weight to a "
         "single token other than the first in most rows: hardly any gradient reaches their logits there.",
         "In training, raise the temperature of these heads or bound their logits. The paper's limit for too sharp, "
         "T below 0.1, speaks of the temperature and cannot be read off a trained model, whose logits have any scale.",
@@ -150,24 +222,39 @@ def _over_sharp(heads: Described, thresholds: Thresholds) -> dict[str, Any] | No
     )
 
 
-def _stability(heads: Described, share: float, kappa: float, windows: int) -> dict[str, Any]:
+def _stability(heads: Described, agreed: dict[str, Any]) -> dict[str, Any]:
     counts = {state: len(carrying(heads, state)) for state in STATES}
     listed = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    mixed = [head for head in heads if head["state_share"] < 0.5]
-    shaky = kappa < 0.6
+    edge = [head for head in heads if head["edge"] is not None]
+    mixed = sum(head["state_share"] < 0.5 for head in heads)
+    shaky = agreed["kappa"] < 0.6
+    sure = agreed["sure_heads"]
+    sentence = (
+        f"{listed}. Labels from one half of the {agreed['windows']} windows agree with those from the other half for "
+        f"{agreed['share']:.0%} of the heads (kappa {agreed['kappa']:.2f}"
+    )
+    sentence += f"; {agreed['sure_share']:.0%} of the {sure} whose label is sure)" if sure else ")"
+    sentence += (
+        f". {counted(len(edge))} lie{'s' if len(edge) == 1 else ''} so near a limit that other rows could give another "
+        "label."
+        if edge
+        else ". No head lies so near a limit that other rows would give it another label."
+    )
+    if mixed:
+        sentence += f" In {counted(mixed)} fewer than half of the rows, taken one by one, show the head's own state."
     return finding(
         "labels",
         "watch" if shaky else "note",
         "How far the labels can be trusted",
-        f"{listed}. Labels from one half of the {windows} windows agree with those from the other half for "
-        f"{share:.0%} of "
-        f"the heads (kappa {kappa:.2f}); in {counted(len(mixed))} fewer than half of the rows show the head's own "
-        f"state.",
+        sentence,
         "Labels change with the kind of text: use more windows, and text like what the model will see."
         if shaky
-        else "Heads near a limit can change sides; look at the errors in their evidence before acting on one head.",
-        mixed,
-        **{"share": share, "kappa": kappa, "windows": windows, "counts": counts},
+        else "Do not act on a single head near the edge (listed here) without looking at its errors.",
+        edge,
+        **agreed,
+        counts=counts,
+        edge_heads=len(edge),
+        mixed_heads=mixed,
     )
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope.diagnosis.budgets import mean_share
 from attnscope.diagnosis.states import Errors, State, head_errors, state_of
-from attnscope.diagnosis.statistics import spread
+from attnscope.diagnosis.statistics import drawn_means, spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,32 +24,62 @@ PAPER_SATURATED = 0.8
 _SPREADS = ("separability", "separability_without_sink", "null_uniform", "null_random", "keys_enough", "entropy")
 
 
+# A label is sure when at least this share of redrawn rows would give it again.
+SURE = 0.95
+
+
 @dataclass(frozen=True)
 class Labels:
-    """A head's state, the errors that decided it, and in how many rows it would be the same."""
+    """A head's state, the errors that decided it, and how often it would be the same.
+
+    `sureness` is the share of redrawn sets of rows that give the same state, `edge` the state that most of the others
+    give; `state_share` is the share of single rows that would get the state on their own.
+    """
 
     state: State
     errors: Errors
+    sureness: float
+    edge: State | None
     state_share: float
     off_share: float
     over_sharp_share: float
     mean_output: NDArray[np.float64]
+
+    @property
+    def sure(self) -> bool:
+        """Whether other rows of the same kind of text would give the same label."""
+        return self.sureness >= SURE
 
 
 def label(windows: Sequence[WindowRows], head: Head, thresholds: Thresholds) -> Labels:
     """The state of a head over the rows of some windows."""
     together, each, mean = head_errors(windows, head)
     state: State = str(state_of(together, thresholds))  # type: ignore[assignment]
+    sureness, edge = _sureness(windows, head, each, state, thresholds)
     first = np.concatenate([window.rows[head]["first_weight"] for window in windows])
     largest = np.concatenate([window.rows[head]["largest_weight"] for window in windows])
     return Labels(
         state,
         together,
+        sureness,
+        edge,
         float(np.mean(state_of(each, thresholds) == state)),
         float(np.mean(first > thresholds.off_weight)),
         float(np.mean(largest > thresholds.over_sharp_weight)),
         mean,
     )
+
+
+def _sureness(
+    windows: Sequence[WindowRows], head: Head, each: Errors, state: State, thresholds: Thresholds
+) -> tuple[float, State | None]:
+    """How often rows drawn anew, in runs of neighbors, give the state again, and which other they give most."""
+    rows = np.stack([each.first_key, each.mean_output, each.local, each.top])
+    ends = np.cumsum([len(window.rows[head]["square"]) for window in windows])[:-1]
+    drawn = state_of(Errors(*drawn_means(np.split(rows, ends, axis=-1))), thresholds)
+    others, counts = np.unique(drawn[drawn != state], return_counts=True)
+    edge: State | None = str(others[counts.argmax()]) if len(others) else None  # type: ignore[assignment]
+    return float(np.mean(drawn == state)), edge
 
 
 def describe(
@@ -63,8 +94,6 @@ def describe(
     heads = []
     for index, place in enumerate(places):
         found = labels[place]
-        lengths = np.concatenate([window.rows[place]["length"] for window in windows])
-        enough = np.concatenate([window.rows[place]["keys_enough"] for window in windows])
         separability = spreads["separability"]
         evidence = {
             "error_first_key": float(found.errors.first_key),
@@ -81,7 +110,7 @@ def describe(
             "tokens_in_use": float(spreads["keys_enough"].mean[index]),
             "tokens_in_use_low": float(spreads["keys_enough"].low[index]),
             "tokens_in_use_high": float(spreads["keys_enough"].high[index]),
-            "share_in_use": float(np.mean(enough / lengths)),
+            "share_in_use": mean_share(windows, place, "keys_enough"),
             "entropy": float(spreads["entropy"].mean[index]),
             "first_weight": float(np.mean(np.concatenate([w.rows[place]["first_weight"] for w in windows]))),
             "paper_saturated": bool(separability.mean[index] <= PAPER_SATURATED),
@@ -91,6 +120,8 @@ def describe(
                 "layer": place[0],
                 "head": place[1],
                 "state": found.state,
+                "sureness": found.sureness,
+                "edge": None if found.sure else found.edge,
                 "state_share": found.state_share,
                 "off_share": found.off_share,
                 "over_sharp_share": found.over_sharp_share,

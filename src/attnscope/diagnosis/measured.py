@@ -71,32 +71,41 @@ def needs_finding(
     )
 
 
-def capacity_finding(heads: Described, thresholds: Thresholds, verification: dict[str, Any] | None) -> dict[str, Any]:
+def budget_finding(heads: Described, thresholds: Thresholds, verification: dict[str, Any] | None) -> dict[str, Any]:
     """What share of the keys would be enough for the whole model, and what that does to it if it was tried."""
-    shares = column(heads, "share_in_use")
-    mean = float(shares.mean())
+    mean = float(column(heads, "share_in_use").mean())
     sentence = (
-        f"{mean:.0%} of the keys would be enough for the whole model if every head kept as many as it needs for an "
-        f"error of {thresholds.enough:.0%}"
+        f"{mean:.1%} of the keys would be enough for the whole model if every head kept as many as it needs for an "
+        f"error of {thresholds.enough:.0%}."
     )
-    evidence: dict[str, Any] = {"share": mean, "error": thresholds.enough}
-    capacity = verification and verification["capacity"]
+    tried = verification["budgets"] if verification else []
     advice = "Run with --verify to measure what that does to the model's predictions."
-    if capacity:
-        own, same = capacity["kl_capacity"], capacity["kl_uniform"]
-        sentence += (
-            f". Applied inside the model on a window not seen before, it changes the next-token distribution by a KL "
-            f"divergence of {own:.3g}; the same share of the keys in every head by {same:.3g}"
+    if tried:
+        told = "; ".join(
+            f"with {one['share']:.1%} of the keys (error {one['error']:.0%}) by a KL divergence of "
+            f"{one['kl_by_need']:.2g}, against {one['kl_uniform']:.2g} with the same share in every head"
+            for one in tried
         )
-        evidence |= capacity
-        better = own < same
+        sentence += f" Done inside the model on text not seen before, it changes the next-token distribution {told}."
+        better = all(one["kl_by_need"] < one["kl_uniform"] for one in tried)
+        gain = min(one["kl_uniform"] / one["kl_by_need"] for one in tried) if better else 0.0
         advice = (
-            f"A budget by head is {same / own:.1f} times gentler than one number for all: take share_in_use of each "
-            "head from findings.json for a sparse kernel or a key cache."
-            if better and own > 0
-            else "A budget by head is no better than one number for all on this model; use the simpler one."
+            f"Sharing out keys by need is at least {gain:.1f} times gentler than one number for all: take share_in_use "
+            "of each head from findings.json for a sparse kernel or a key cache."
+            if better
+            else "Sharing out keys by need is no better than one number for all on this model; use the simpler one."
         )
-    return finding("key-budget", "note", "How many keys would be enough", sentence + ".", advice, [], **evidence)
+    return finding(
+        "key-budget",
+        "note",
+        "How many keys would be enough",
+        sentence,
+        advice,
+        [],
+        share=mean,
+        error=thresholds.enough,
+        tried=tried,
+    )
 
 
 def separability_finding(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
@@ -159,41 +168,73 @@ def coverage_finding(heads: Described, thresholds: Thresholds) -> dict[str, Any]
     )
 
 
-def what_if_findings(rows: pl.DataFrame | None) -> list[dict[str, Any]]:
-    """One finding for each other normalizer of a scan: what it does to the same logits."""
+def what_if_findings(
+    rows: pl.DataFrame | None, heads: Described, verification: dict[str, Any] | None
+) -> list[dict[str, Any]]:
+    """One finding for each other normalizer of a scan: which heads it would change, and how."""
     import polars as pl
 
     if rows is None or rows.is_empty():
         return []
-    keys = ["window", "layer", "head", "position"]
-    own = rows.filter(normalizer=OWN)
-    found = []
-    for label in sorted(set(rows["normalizer"].unique().to_list()) - {OWN}):
-        pair = own.join(rows.filter(normalizer=label), on=keys, suffix="_other")
-        medians = pair.select(
-            pl.col(
-                "participation", "participation_other", "support_other", "jacobian_norm", "jacobian_norm_other"
-            ).median()
-        ).row(0, named=True)
-        use = medians["participation_other"] / medians["participation"]
-        gradient = medians["jacobian_norm_other"] / medians["jacobian_norm"] if medians["jacobian_norm"] else math.nan
-        by_head = pair.group_by("layer", "head").agg((pl.col("participation_other") / pl.col("participation")).median())
-        most = by_head.with_columns(pl.col("participation_other").log().abs().alias("change")).sort("change").tail(5)
-        found.append(
-            finding(
-                f"what-if:{label}",
-                "note",
-                f"What if: {label}",
-                f"On the same logits, {label} would bring the tokens in use (1 / sum of squared weights) from "
-                f"{medians['participation']:.1f} to {medians['participation_other']:.1f} ({use:.2f} times, median "
-                f"row), leave {medians['support_other']:,.0f} weights above zero, and change the Jacobian norm "
-                f"{gradient:.2f} times.",
-                "The model was not trained with it: measure the loss before use. The heads listed would change most.",
-                [{"layer": line["layer"], "head": line["head"]} for line in most.reverse().iter_rows(named=True)],
-                normalizer=label,
-                participation_ratio=use,
-                support=medians["support_other"],
-                jacobian_ratio=gradient if math.isfinite(gradient) else None,
-            )
-        )
-    return found
+    states = pl.DataFrame(
+        [(head["layer"], head["head"], head["state"]) for head in heads],
+        schema={"layer": pl.Int32, "head": pl.Int32, "state": pl.String},
+        orient="row",
+    )
+    # Short rows have few tokens to use: the heads are compared where they see most.
+    long = rows.filter(pl.col("length") > pl.col("length").max() // 2)
+    own = long.filter(normalizer=OWN)
+    tried = (verification or {}).get("normalizers", {})
+    labels = sorted(set(rows["normalizer"].unique().to_list()) - {OWN})
+    return [_what_if(own, long.filter(normalizer=label), label, states, tried.get(label)) for label in labels]
+
+
+def _what_if(own: pl.DataFrame, other: pl.DataFrame, label: str, states: pl.DataFrame, kl: float | None) -> Any:
+    """A finding on one normalizer: heads that would use half as many tokens or fewer, twice as many or more."""
+    import polars as pl
+
+    pair = own.join(other, on=["window", "layer", "head", "position", "length"], suffix="_other")
+    columns = ("participation", "participation_other", "support_other", "jacobian_norm", "jacobian_norm_other")
+    medians = pair.select(pl.col(columns).median()).row(0, named=True)
+    gradient = medians["jacobian_norm_other"] / medians["jacobian_norm"] if medians["jacobian_norm"] else math.nan
+    ratio = (pl.col("participation_other") / pl.col("participation")).median().alias("ratio")
+    by_head = (
+        pair.group_by("layer", "head").agg(ratio).join(states, on=["layer", "head"]).sort("ratio", "layer", "head")
+    )
+    fewer, more = by_head.filter(pl.col("ratio") <= 0.5), by_head.filter(pl.col("ratio") >= 2)
+    changed = fewer if fewer.height >= more.height else more.reverse()
+    by_state = changed["state"].value_counts().sort("count", "state", descending=True)
+    most = ", ".join(
+        f"{count} of the {states.filter(state=state).height} {state}" for state, count in by_state.iter_rows()
+    )
+    sentence = (
+        f"On the same logits {label} would take the median row from {medians['participation']:.1f} to "
+        f"{medians['participation_other']:.1f} tokens in use (1 / sum of squared weights), with "
+        f"{medians['support_other']:,.0f} weights above zero; {fewer.height} of {counted(by_head.height)} would use at "
+        f"most half as many, {more.height} at least twice as many"
+        + (f" ({most})" if most else "")
+        + f". The gradient through the weights (Jacobian norm) changes {gradient:.2g} times."
+    )
+    if kl is not None:
+        sentence += " Put into every head of this model without training, it changes the next-token distribution by "
+        sentence += f"a KL divergence of {kl:.2g}."
+    return finding(
+        f"what-if:{label}",
+        "note",
+        f"What if: {label}",
+        sentence,
+        "The model was not trained with it: try it on the listed heads, or train with it (attnscope.swap), and measure "
+        "the loss before use."
+        if changed.height
+        else "It hardly changes any head of this model: there is little to gain from it here.",
+        [{"layer": line["layer"], "head": line["head"]} for line in changed.iter_rows(named=True)],
+        normalizer=label,
+        participation=medians["participation"],
+        participation_other=medians["participation_other"],
+        support=medians["support_other"],
+        jacobian_ratio=gradient if math.isfinite(gradient) else None,
+        heads_with_fewer=fewer.height,
+        heads_with_more=more.height,
+        states=dict(by_state.iter_rows()),
+        kl=kl,
+    )

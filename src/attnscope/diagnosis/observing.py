@@ -16,6 +16,7 @@ import torch
 from attnscope.capture.forward import forward
 from attnscope.capture.vectors import VectorSource
 from attnscope.diagnosis import counterfactuals as rules
+from attnscope.diagnosis.budgets import ERRORS, keys_column
 from attnscope.diagnosis.nulls import separability_columns
 from attnscope.measure.rows import Rows, row_entropy
 from attnscope.swapping.measured import own_normalizer
@@ -182,8 +183,10 @@ def row_measures(
         "first_weight": torch.where(first, weights, 0).sum(-1),
         "largest_weight": weights.amax(-1),
         "entropy": row_entropy(weights),
-        "keys_enough": rules.keys_enough(weights, visible, values, context, thresholds.enough),
     }
+    errors = (thresholds.enough, *(ERRORS if nulls else ()))
+    enough = rules.keys_enough(weights, visible, values, context, errors)
+    columns |= dict(zip(("keys_enough", *map(keys_column, ERRORS)), enough, strict=False))
     if nulls:
         grouped = separability_columns(
             rows.grouped(weights), rows.grouped(visible), rows.vectors, int(thresholds.separability_n), generator

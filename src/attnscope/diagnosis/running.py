@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +11,8 @@ import numpy as np
 from attnscope.capture.inputs import spread_windows
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import Text, read_text, tokenize
-from attnscope.diagnosis.findings import findings
+from attnscope.diagnosis.budgets import budget_by_error, budget_by_share
+from attnscope.diagnosis.findings import findings, verdict
 from attnscope.diagnosis.heads import Labels, describe, label
 from attnscope.diagnosis.observing import Head, WindowRows, observe_window
 from attnscope.diagnosis.statistics import agreement
@@ -22,6 +23,8 @@ from attnscope.planning import plan
 if TYPE_CHECKING:
     import polars as pl
     from transformers import PreTrainedModel
+
+    from attnscope.normalizers import Normalizer
 
 SCHEMA_VERSION = 1
 WINDOWS, ROWS = 4, 64
@@ -114,8 +117,9 @@ def diagnose_windows(
     what_if: pl.DataFrame | None = None,
     seed: int = 0,
     progress: Report | None = None,
+    normalizers: Mapping[str, Normalizer] | None = None,
 ) -> dict[str, Any]:
-    """The diagnosis of a loaded model on windows chosen before."""
+    """The diagnosis of a loaded model on windows chosen before; to verify, `normalizers` are tried in every head."""
     if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
         raise InputError(f"a diagnosis takes rows from 1 up; received {rows!r}")
     limits = thresholds or Thresholds()
@@ -124,26 +128,29 @@ def diagnose_windows(
     model.module.eval()
     try:
         seen = _observe(model, chosen.watched, rows, limits, seed, tell)
-        labels, share, kappa, skipped = _labels(seen, limits, model)
+        labels, agreed, skipped = _labels(seen, limits, model)
         checked = None
         if chosen.held_out:
             from attnscope.diagnosis.verify import verify
 
-            checked = verify(model, chosen.held_out, labels, limits, seed, tell, _shares(seen, labels))
+            budgets = [budget_by_error(seen, labels, limits.enough), budget_by_share(seen, labels, limits.budget)]
+            checked = verify(model, chosen.held_out, labels, limits, seed, tell, budgets, normalizers)
     finally:
         model.module.train(training)
     heads = describe(seen, labels, limits, seed)
     length = len(chosen.watched[0])
+    found = findings(heads, seen, agreed, length, limits, checked, what_if, seed)
     return {
         "schema": SCHEMA_VERSION,
+        "verdict": verdict(heads, agreed, checked),
         "length": length,
         "windows": len(seen),
         "rows": rows,
         "thresholds": limits.as_json(),
         "heads": heads,
         "skipped_heads": [{"layer": place[0], "head": place[1], "reason": why} for place, why in skipped.items()],
-        "agreement": {"share": share, "kappa": kappa, "windows": len(seen)},
-        "findings": findings(heads, seen, share, kappa, length, limits, checked, what_if, seed),
+        "agreement": agreed,
+        "findings": found,
         "verification": checked,
     }
 
@@ -165,7 +172,7 @@ def _observe(
 
 def _labels(
     seen: list[WindowRows], thresholds: Thresholds, model: Model
-) -> tuple[dict[Head, Labels], float, float, dict[Head, str]]:
+) -> tuple[dict[Head, Labels], dict[str, Any], dict[Head, str]]:
     """Every head's labels from all windows, and how far those of the even and the odd windows agree."""
     skipped = {place: why for window in seen for place, why in window.skipped.items()}
     places = [place for place in sorted(seen[0].rows) if place not in skipped]
@@ -174,12 +181,12 @@ def _labels(
     labels = {place: label(seen, place, thresholds) for place in places}
     halves = [[label(half, place, thresholds).state for place in places] for half in (seen[::2], seen[1::2])]
     share, kappa = agreement(*halves)
-    return labels, share, kappa, dict(sorted(skipped.items()))
-
-
-def _shares(seen: list[WindowRows], labels: dict[Head, Labels]) -> dict[Head, float]:
-    """The share of its keys that each head needs, in the mean over its rows."""
-    return {
-        place: float(np.mean(np.concatenate([w.rows[place]["keys_enough"] / w.rows[place]["length"] for w in seen])))
-        for place in labels
+    same = [first == second for place, first, second in zip(places, *halves, strict=True) if labels[place].sure]
+    agreed = {
+        "share": share,
+        "kappa": kappa,
+        "windows": len(seen),
+        "sure_heads": len(same),
+        "sure_share": float(np.mean(same)) if same else None,
     }
+    return labels, agreed, dict(sorted(skipped.items()))

@@ -30,18 +30,23 @@ class Spread(NamedTuple):
 def spread(values: Sequence[NDArray[np.float64]], seed: int = 0) -> Spread:
     """Over the rows of several windows, each (..., rows); missing values are NaN and left out."""
     rows = np.concatenate(values, -1)
-    blocks = [block for window in values for block in _blocks(window)]
-    sums = np.stack([np.nansum(block, -1) for block in blocks], -1)
-    counts = np.stack([np.isfinite(block).sum(-1) for block in blocks], -1)
-    drawn = np.random.default_rng(seed).integers(len(blocks), size=(DRAWS, len(blocks)))
-    number = counts[..., drawn].sum(-1)
-    means = np.where(number > 0, sums[..., drawn].sum(-1) / np.maximum(number, 1), np.nan)
+    means = drawn_means(values, seed)
     tail = (1 - LEVEL) / 2
     none = np.logical_not(np.isfinite(rows).any(-1, keepdims=True))
     filled = np.where(none, 0, rows)
     low, high = np.nanquantile(np.where(none, 0, means), [tail, 1 - tail], axis=-1)
     edge = np.where(none, np.nan, 0)[..., 0]
     return Spread(np.nanmean(filled, -1) + edge, np.nanstd(filled, -1) + edge, low + edge, high + edge)
+
+
+def drawn_means(values: Sequence[NDArray[np.float64]], seed: int = 0) -> NDArray[np.float64]:
+    """Means (..., draws) over runs of neighboring rows drawn with replacement; the same runs for all leading axes."""
+    blocks = [block for window in values for block in _blocks(window)]
+    sums = np.stack([np.nansum(block, -1) for block in blocks], -1)
+    counts = np.stack([np.isfinite(block).sum(-1) for block in blocks], -1)
+    drawn = np.random.default_rng(seed).integers(len(blocks), size=(DRAWS, len(blocks)))
+    number = counts[..., drawn].sum(-1)
+    return np.where(number > 0, sums[..., drawn].sum(-1) / np.maximum(number, 1), np.nan)
 
 
 def _blocks(window: NDArray[np.float64]) -> list[NDArray[np.float64]]:

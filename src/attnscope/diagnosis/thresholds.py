@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from attnscope.errors import InputError
 
 # Parts of a whole: a share of the keys, a weight, a probability.
-_SHARES = ("top_share", "off_weight", "over_sharp_weight", "coverage")
+_SHARES = ("top_share", "budget", "off_weight", "over_sharp_weight", "coverage")
 _COUNTS = ("near_keys", "separability_n")
 
 
@@ -33,6 +33,7 @@ class Thresholds:
     off_weight: float = 0.9  # weight of the first key above which a row is off
     over_sharp_weight: float = 0.9  # largest weight above which a row is over-sharp
     enough: float = 0.1  # error at which the keys that a head keeps count as enough
+    budget: float = 0.15  # share of all keys that the whole model may keep when its keys are shared out by need
     separability_n: float = 20  # size of the top set whose separability is told
     coverage: float = 0.99  # share of a top set that heads together should tell apart
     held_ratio: float = 2.0  # how many times apart two KL divergences must be for a prediction to hold

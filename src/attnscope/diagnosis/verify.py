@@ -16,20 +16,24 @@ import numpy as np
 import torch
 
 from attnscope.capture.huggingface import RECORD
+from attnscope.diagnosis.sentences import counted
 from attnscope.diagnosis.states import STATES
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import softmax
-from attnscope.swapping import first_key, intervene, sink_and_last, top_share
+from attnscope.swapping import first_key, intervene, sink_and_last, swap, top_share
+from attnscope.swapping.interventions import largest
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
     from attnscope.capture.models import Model
+    from attnscope.diagnosis.budgets import Budget
     from attnscope.diagnosis.heads import Labels
     from attnscope.diagnosis.observing import Head
     from attnscope.diagnosis.running import Report
     from attnscope.diagnosis.thresholds import Thresholds
+    from attnscope.normalizers import Normalizer
 
 DRAWS = 3  # random sets of heads
 SINGLE_HEADS = 3  # of each state, one at a time
@@ -90,7 +94,11 @@ class Trial:
         if not changes:
             return 0.0
         with intervene(self.model.module, changes):
-            changed = [self._logits(ids) for ids in self.inputs]
+            return self.kl_now()
+
+    def kl_now(self) -> float:
+        """The mean divergence of the model as it is now."""
+        changed = [self._logits(ids) for ids in self.inputs]
         pairs = zip(self.reference, changed, strict=True)
         return float(torch.cat([kl_divergence(own, other) for own, other in pairs]).mean())
 
@@ -102,13 +110,15 @@ def verify(
     thresholds: Thresholds,
     seed: int,
     tell: Report,
-    shares: Mapping[Head, float] | None = None,
+    budgets: Sequence[Budget] = (),
+    normalizers: Mapping[str, Normalizer] | None = None,
 ) -> dict[str, Any]:
-    """Every state's prediction on held-out windows, and what top-k by capacity does."""
+    """Every state's prediction on held-out windows, what keeping fewer keys does, and other normalizers everywhere."""
     generator = np.random.default_rng(seed)
     plans = {state: _Plan(state, labels, thresholds, generator) for state in STATES}
     plans = {state: plan for state, plan in plans.items() if plan.members and plan.others}
-    total = 1 + sum(plan.runs for plan in plans.values()) + (2 if shares else 0)
+    others = normalizers or {}
+    total = 1 + sum(plan.runs for plan in plans.values()) + 2 * len(budgets) + len(others)
     done = 0
 
     def advance(what: str) -> None:
@@ -119,7 +129,8 @@ def verify(
     trial = Trial(model, inputs)
     advance("the model as it is")
     predictions = [plan.predict(trial, thresholds, advance) for plan in plans.values()]
-    capacity = _capacity(trial, shares, advance) if shares else None
+    kept = [_kept(trial, budget, advance) for budget in budgets]
+    swapped = {label: _swapped(trial, label, normalizer, advance) for label, normalizer in others.items()}
     return {
         "windows": len(inputs),
         "length": len(inputs[0]),
@@ -127,7 +138,8 @@ def verify(
         "draws": DRAWS,
         "predictions": predictions,
         "untested": [state for state in STATES if state not in plans],
-        "capacity": capacity,
+        "budgets": kept,
+        "normalizers": swapped,
     }
 
 
@@ -227,12 +239,13 @@ def judged(
     wanted, got = (own, average) if state == "broad" else (average, own)
     ratio = wanted / got if got > 0 else float("inf")
     held = ratio >= thresholds.held_ratio
-    compared = "more" if state == "broad" else "less"
-    times = f"{ratio:.1f} times" if np.isfinite(ratio) else "infinitely"
+    compared = "more" if (state == "broad") == (ratio >= 1) else "less"
+    factor = ratio if ratio >= 1 else 1 / ratio if ratio > 0 else float("inf")
+    times = f"{factor:.1f} times" if np.isfinite(factor) else "infinitely"
     verdict = "held" if held else "did not hold"
     rule = _RULES[state].format(near=int(thresholds.near_keys), top=thresholds.top_share)
     count = random_heads[0]
-    which = f"{count} {state} heads" if count == heads else f"{count} of the {heads} {state} heads"
+    which = f"{count} of the {heads} {state} heads" if count != heads else counted(count, f"{state} head")
     sentence = (
         f"{state}: {verdict}. {rule} in {which} changes the next-token distribution {times} {compared} than in as many "
         f"random heads of the same layers (KL {own:.3g} against {average:.3g}; {min(random):.3g} to {max(random):.3g} "
@@ -279,14 +292,22 @@ def _draw(members: Sequence[Head], others: Sequence[Head], generator: np.random.
     return drawn
 
 
-def _capacity(trial: Trial, shares: Mapping[Head, float], advance: Callable[[str], None]) -> dict[str, Any]:
+def _kept(trial: Trial, budget: Budget, advance: Callable[[str], None]) -> dict[str, Any]:
     """Each head with the share of keys it needs, against the same share everywhere."""
-    mean = float(np.mean(list(shares.values())))
-    own = trial.kl(_budgets(shares))
-    advance("top keys by capacity")
-    same = trial.kl(_budgets(dict.fromkeys(shares, mean)))
+    mean = float(np.mean(list(budget.shares.values())))
+    own = trial.kl(_budgets(budget.shares))
+    advance("keys by need")
+    same = trial.kl(_budgets(dict.fromkeys(budget.shares, mean)))
     advance("the same share everywhere")
-    return {"share": mean, "kl_capacity": own, "kl_uniform": same}
+    return {"error": budget.error, "share": mean, "kl_by_need": own, "kl_uniform": same}
+
+
+def _swapped(trial: Trial, label: str, normalizer: Normalizer, advance: Callable[[str], None]) -> float:
+    """What another normalizer in every head of the model changes."""
+    with swap(trial.model.module, normalizer):
+        value = trial.kl_now()
+    advance(f"{label} everywhere")
+    return value
 
 
 def _budgets(shares: Mapping[Head, float]) -> Interventions:
@@ -302,9 +323,8 @@ def top_shares(shares: Float[Tensor, " heads"]) -> Rule:
     """Softmax over the largest logits of a row: of each head its own share of the visible keys, at least one."""
 
     def rule(logits: Tensor, visible: Tensor) -> Tensor:
-        length = visible.sum(-1, keepdim=True)
-        kept = (length * shares.to(logits.device)[:, None, None]).ceil().long().clamp(min=1)
-        least = logits.masked_fill(~visible, -torch.inf).sort(dim=-1, descending=True).values.gather(-1, kept - 1)
-        return softmax(logits, visible & (logits >= least))
+        each = shares.to(logits.device)[:, None, None]
+        kept = (visible.sum(-1, keepdim=True) * each).ceil().long().clamp(min=1)
+        return softmax(logits, largest(logits, visible, kept))
 
     return rule

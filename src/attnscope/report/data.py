@@ -13,7 +13,8 @@ from typing import Any
 import polars as pl
 
 from attnscope.report import overview
-from attnscope.report.measures import HEAD_MEASURES, STATES, explained
+from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
+from attnscope.report.states import looks
 from attnscope.report.telling import telling_numbers
 from attnscope.tables import OWN, Shown
 
@@ -46,10 +47,12 @@ def page_data(
     heads = overview.heads(rows, topn, run)
     order = heads.select("layer", "head")
     labels = overview.groups(rows, run)
+    limits = (findings or {}).get("thresholds") or {}
     return data | {
         "heads": _columns(heads),
         "measures": explained(n),
-        "states": STATES,
+        "evidence": explained_evidence(limits) if findings else {},
+        "states": looks(limits),
         "notes": telling_numbers(heads, run, n) if findings is None else [],
         "usual_n": n,
         "shown_rows": overview.shown_rows(run),

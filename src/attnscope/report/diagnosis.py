@@ -8,52 +8,72 @@ from rich.console import Console, Group
 from rich.padding import Padding
 from rich.text import Text
 
+from attnscope.report.states import looks
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# A letter and a color for each state, Okabe-Ito; the letter alone is enough to read the map.
-_STATES = {
-    "sink-bound": ("s", "#56b4e9", "only the first key counts"),
-    "constant": ("c", "#999999", "puts out nearly the same in every row"),
-    "local": ("l", "#009e73", "the first key and the nearest ones are enough"),
-    "selective": (".", "#e69f00", "a few of its keys are enough"),
-    "broad": ("B", "#d55e00", "needs many tokens"),
-}
 _SEVERITIES = {"act": "bold #d55e00", "watch": "bold #e69f00", "note": "bold"}
+_GROUPS = {"worry": "#d55e00", "spare": "default", "fine": "default"}
 _LISTED = 8
 
 
 def print_findings(console: Console, findings: dict[str, Any]) -> None:
-    """Print what a diagnosis found."""
-    console.print(Group(Text(), _map(findings["heads"]), Text()))
+    """Print what a diagnosis found: the map, the verdict, the findings, the predictions."""
+    states = looks(findings["thresholds"])
+    console.print(Group(Text(), _map(findings["heads"], states), Text(), _verdict(findings["verdict"]), Text()))
     for finding in findings["findings"]:
         console.print(_finding(finding))
     if findings["verification"]:
-        checked = findings["verification"]
-        tried = [Text(("+ " if p["held"] else "- ") + p["sentence"]) for p in checked["predictions"]]
-        untried = [
-            Text(f"  {state}: not tried, no head carries this label or every head does.")
-            for state in checked["untested"]
-        ]
-        console.print(Group(Text("Predictions tried inside the model", style="bold"), *tried, *untried))
+        console.print(_predictions(findings["verification"]))
     for head in findings["skipped_heads"]:
         console.print(Text(f"layer {head['layer']} head {head['head']} not diagnosed: {head['reason']}", style="dim"))
 
 
-def _map(heads: list[dict[str, Any]]) -> RenderableType:
+def _verdict(verdict: dict[str, Any]) -> RenderableType:
+    """The whole diagnosis in a few lines."""
+    marks = {"worry": "!", "spare": "-", "fine": "+"}
+    groups = [
+        Padding(Text(f"{marks[group['name']]} {group['sentence']}", style=_GROUPS[group["name"]]), (0, 0, 0, 2))
+        for group in verdict["groups"]
+    ]
+    trust = Padding(Text(verdict["trust"], style="dim"), (0, 0, 0, 2))
+    return Group(Text(f"Verdict: {verdict['headline']}", style="bold"), *groups, trust)
+
+
+def _predictions(checked: dict[str, Any]) -> RenderableType:
+    """What happened when the labels were tried inside the model."""
+    heading = Text.assemble(
+        ("Predictions tried inside the model", "bold"),
+        f": a label names a rule that should do for its heads and not for others; measured on {checked['length']:,} "
+        "tokens not seen before, as KL divergence of the next-token distribution",
+    )
+    tried = [Text(("+ " if p["held"] else "- ") + p["sentence"]) for p in checked["predictions"]]
+    untried = [
+        Text(f"  {state}: not tried, no head carries this label or every head does.") for state in checked["untested"]
+    ]
+    return Group(heading, *(Padding(line, (0, 0, 0, 2)) for line in (*tried, *untried)))
+
+
+def _map(heads: list[dict[str, Any]], states: dict[str, dict[str, str]]) -> RenderableType:
     """One letter for each head, a line for each layer."""
-    states = {(head["layer"], head["head"]): head["state"] for head in heads}
-    width = max(head for _, head in states) + 1
+    found = {(head["layer"], head["head"]): head for head in heads}
+    width = max(head for _, head in found) + 1
     lines = [Text.assemble(("Diagnosis", "bold"), ": which simpler rule would do a head's work")]
-    for layer in sorted({layer for layer, _ in states}):
+    for layer in sorted({layer for layer, _ in found}):
         line = Text(f"{'L' + str(layer):>4}  ", style="dim")
         for head in range(width):
-            letter, color, _ = _STATES.get(states.get((layer, head), ""), (" ", "default", ""))
-            line.append(f"{letter} ", style=color)
+            judged = found.get((layer, head))
+            look = states.get(judged["state"]) if judged else None
+            edge = "?" if judged and judged["edge"] else " "
+            line.append(f"{look['mark']}{edge}" if look else "  ", style=look["color"] if look else "default")
         lines.append(line)
-    for state, (letter, color, meaning) in _STATES.items():
-        count = sum(found == state for found in states.values())
-        lines.append(Text.assemble("      ", (letter, color), f" {state:10} {count:4}  {meaning}"))
+    for state, look in states.items():
+        count = sum(head["state"] == state for head in heads)
+        lines.append(Text.assemble("      ", (look["mark"], look["color"]), f" {state:10} {count:4}  {look['short']}"))
+    if any(head["edge"] for head in heads):
+        count = sum(head["edge"] is not None for head in heads)
+        lines.append(Text(f"      ? {'unsure':10} {count:4}  so near a limit that other rows could give another label"))
     return Group(*lines)
 
 

@@ -5,6 +5,7 @@ The page shows the sentence wherever the name stands; nothing on it uses a word 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -80,19 +81,63 @@ MEASURES = {
     ),
 }
 
-STATES = {
-    "sink-bound": "The first token alone gives nearly the same output: the head rests there and passes little on.",
-    "constant": "Its average output gives nearly the same result: what it hands on hardly depends on the text.",
-    "local": "The first token and the last 8 give nearly the same output: the head looks at its neighbors.",
-    "broad": "It needs many tokens: even the top 5% are not enough for the same output. This is the honest meaning of "
-    "a saturated head.",
-    "selective": "The top 5% of the tokens are enough for nearly the same output: the head picks a few and uses them.",
+# What a diagnosis knows of every head beside its state: shown like the measures of the scan.
+EVIDENCE = {
+    "tokens_in_use": Measure(
+        "Tokens needed",
+        "How many of its largest weights the head needs for its output to come within {enough} of what it is, in the "
+        "mean over the rows of the diagnosis.",
+    ),
+    "growth_exponent": Measure(
+        "Growth of the need",
+        "How the number of tokens needed grows with the length of the text: 0 not at all, 0.5 like its square root, 1 "
+        "in proportion.",
+    ),
+    "error_top_5_percent": Measure(
+        "Error with the top {top}",
+        "How far the head's output moves when only the {top} of tokens with the largest weights are kept.",
+        "share",
+    ),
+    "error_local": Measure(
+        "Error with neighbors only",
+        "How far the head's output moves when only the first token and the nearest {near} are kept.",
+        "share",
+    ),
+    "error_mean_output": Measure(
+        "Error with its mean output",
+        "How far the head's output lies from its own mean over all rows.",
+        "share",
+    ),
+    "error_first_key": Measure(
+        "Error with the first token only",
+        "How far the head's output moves when all weight goes to the first token.",
+        "share",
+    ),
+    "sureness": Measure(
+        "Sureness of the label",
+        "How often other rows of the same kind of text would give the head the same label.",
+        "share",
+        fixed=True,
+    ),
 }
 
 # The numbers that the map and the list of heads can show.
 HEAD_MEASURES = tuple(MEASURES)
 SET_MEASURES = ("separability", "top_mass", "distance_ratio")
 ROW_MEASURES = tuple(name for name in MEASURES if name not in SET_MEASURES)
+
+
+def explained_evidence(thresholds: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The numbers of a diagnosis for the page, with its limits filled in."""
+    words = {
+        "enough": f"{100 * thresholds.get('enough', 0.1):g}%",
+        "top": f"{100 * thresholds.get('top_share', 0.05):g}%",
+        "near": f"{thresholds.get('near_keys', 8):g}",
+    }
+    return {
+        name: asdict(measure) | {"label": measure.label.format(**words), "sentence": measure.sentence.format(**words)}
+        for name, measure in EVIDENCE.items()
+    }
 
 
 def explained(n: int) -> dict[str, dict[str, Any]]:

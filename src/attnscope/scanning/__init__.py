@@ -22,10 +22,12 @@ from attnscope.capture.models import Model, load_model, plain_model
 from attnscope.capture.text import Text, read_text
 from attnscope.capture.vector_kinds import VectorKind
 from attnscope.errors import InputError
+from attnscope.normalizers import Softmax
 from attnscope.planning import DEFAULT_DELTA_KEYS, DEFAULT_MEMORY, RowChoice, plan, plan_inputs
 from attnscope.scanning.inputs import InputsScan
 from attnscope.scanning.record import identity
 from attnscope.scanning.result import Progress, ScanResult, Step
+from attnscope.scanning.rows import what_ifs
 from attnscope.scanning.windows import Scan
 
 if TYPE_CHECKING:
@@ -167,7 +169,10 @@ def _diagnosis(job: Scan, verify: bool, thresholds: Thresholds | None) -> Callab
         if job.progress is not None:
             job.progress(Step(done, total, 0, 1, 0, doing))
 
-    return lambda result: diagnose_windows(job.model, chosen, thresholds=thresholds, what_if=result.rows, progress=tell)
+    normalizers = dict(what_ifs(job.settings, Softmax()))
+    return lambda result: diagnose_windows(
+        job.model, chosen, thresholds=thresholds, what_if=result.rows, progress=tell, normalizers=normalizers
+    )
 
 
 def _diagnosed(result: ScanResult, diagnosis: Callable[[ScanResult], dict[str, Any]] | None) -> ScanResult:

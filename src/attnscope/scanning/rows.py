@@ -38,6 +38,16 @@ _MOST_ROWS = 128
 _SHOWN_WEIGHTS = 64
 
 
+def what_ifs(settings: Settings, own: Normalizer, sinks: Tensor | None = None) -> Iterator[tuple[str, Normalizer]]:
+    """The other normalizers that were asked for by label, and they and the model's own at each temperature."""
+    yield from settings.normalizers.items()
+    for temperature in settings.temperatures:
+        # The sink is a logit too: it is divided like the others.
+        cooled = own if sinks is None else SinkSoftmax(sinks / temperature)
+        for label, normalizer in {tables.OWN: cooled, **settings.normalizers}.items():
+            yield f"{label}:temperature={temperature:g}", Tempered(normalizer, temperature)
+
+
 @dataclass
 class Window:
     """What one window leaves behind while the model runs."""
@@ -143,14 +153,8 @@ class Measuring:
 
     def _normalizers(self, rows: Rows, own: Normalizer) -> Iterator[tuple[str, Normalizer]]:
         """The model's own normalizer as it runs, the what-ifs, and each of them at each temperature."""
-        sinks = None if rows.sinks is None else rows.sinks[:, None]
         yield tables.OWN, own
-        yield from self.settings.normalizers.items()
-        for temperature in self.settings.temperatures:
-            # The sink is a logit too: it is divided like the others.
-            cooled = own if sinks is None else SinkSoftmax(sinks / temperature)
-            for label, normalizer in {tables.OWN: cooled, **self.settings.normalizers}.items():
-                yield f"{label}:temperature={temperature:g}", Tempered(normalizer, temperature)
+        yield from what_ifs(self.settings, own, None if rows.sinks is None else rows.sinks[:, None])
 
     def _keys(self, rows: Rows, window: int, length: Tensor) -> dict[str, Tensor]:
         device = length.device

@@ -54,6 +54,8 @@ class Wanted:
     rows: str
     windows: int
     normalizers: list[str]
+    diagnose: bool
+    verify: bool
     source: str
 
 
@@ -73,6 +75,12 @@ def wanted(form: dict[str, Any]) -> Wanted:
         except ValueError:
             raise InputError(f"{key} takes whole numbers separated by commas; received {value!r}") from None
 
+    def ticked(key: str) -> bool:
+        value = form.get(key, False)
+        if value not in (True, False, "on", ""):
+            raise InputError(f"{key} is ticked or not; received {value!r}")
+        return bool(value)
+
     pasted = form.get("pasted") if isinstance(form.get("pasted"), str) and str(form["pasted"]).strip() else None
     path = text("text")
     if pasted and path:
@@ -87,6 +95,8 @@ def wanted(form: dict[str, Any]) -> Wanted:
         text("rows") or "last",
         windows[0] if windows else 1,
         [part for part in (text("normalizers") or "").split(",") if part],
+        ticked("diagnose") or ticked("verify"),
+        ticked("verify"),
         "pasted text" if pasted else path or "sample",
     )
 
@@ -171,7 +181,8 @@ class Jobs:
                 continue  # something else that a library printed
             if "total" in message:
                 job.done, job.total = message["done"], message["total"]
-                job.words = f"window {message['window'] + 1} of {message['windows']}, layer {message['layer']}"
+                where = f"window {message['window'] + 1} of {message['windows']}, layer {message['layer']}"
+                job.words = message.get("doing") or where
             ended = ended or "finished" in message
             job.error = message.get("error", job.error)
         await job.process.wait()

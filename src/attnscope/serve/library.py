@@ -31,6 +31,7 @@ class Entry:
     finished: str = ""
     kept: int = 0  # finished windows of a run that was stopped
     windows: int = 0
+    verdict: str = ""  # the headline of its diagnosis
 
 
 class Library:
@@ -82,7 +83,7 @@ class Library:
         if (folder / "run.json").is_file():
             record = _optional(folder / "run.json") if self._inside(folder / "run.json") else None
             try:
-                return _finished(name, record or {})
+                return _finished(name, record or {}, self._verdict(folder))
             except (KeyError, TypeError, AttributeError):
                 return Entry(name, "unreadable")
         parts = folder / ".parts"
@@ -95,15 +96,21 @@ class Library:
         model = str(request.get("model") or ("sample" if request else ""))
         return Entry(name, "stopped", model, str(request.get("source", "")), "", "", kept, settings.get("windows", 0))
 
+    def _verdict(self, folder: Path) -> str:
+        findings = _optional(folder / "findings.json") if self._inside(folder / "findings.json") else None
+        verdict = (findings or {}).get("verdict")
+        return str(verdict.get("headline", "")) if isinstance(verdict, dict) else ""
+
     def _inside(self, path: Path) -> bool:
         return path.resolve().is_relative_to(self.root)
 
 
-def _finished(name: str, record: dict[str, Any]) -> Entry:
+def _finished(name: str, record: dict[str, Any], verdict: str) -> Entry:
     settings = record["settings"]
     rows = "last rows" if settings.get("rows", "last") == "last" else f"{settings['rows']} rows"
     words = f"{settings['windows']} x {settings['length']:,} tokens, {rows}"
-    return Entry(name, "finished", record["model"]["name"], record["text"]["source"], words, record["finished"])
+    model, source = record["model"]["name"], record["text"]["source"]
+    return Entry(name, "finished", model, source, words, record["finished"], verdict=verdict)
 
 
 def _optional(path: Path) -> dict[str, Any] | None:

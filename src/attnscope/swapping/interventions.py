@@ -11,13 +11,15 @@ import torch
 
 from attnscope.capture.huggingface import observed
 from attnscope.errors import InputError
+from attnscope.measure._workers import share_out
 from attnscope.normalizers import softmax
+from attnscope.swapping._kernels import mark_top
 from attnscope.swapping.layout import sites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor, nn
 
     from attnscope.capture.attention import AttentionCall
@@ -50,14 +52,27 @@ def top_share(share: float) -> Callable[[Tensor, Tensor], Tensor]:
         raise InputError(f"top_share takes a share above 0 and at most 1; received {share!r}")
 
     def rule(logits: Tensor, visible: Tensor) -> Tensor:
-        length = visible.sum(-1, keepdim=True)
-        kept = (length * share).ceil().long().clamp(min=1)
-        order = logits.masked_fill(~visible, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-        ranks = torch.arange(order.shape[-1], device=order.device).expand_as(order)
-        rank = torch.empty_like(order).scatter_(-1, order, ranks)
-        return softmax(logits, visible & (rank < kept))
+        kept = (visible.sum(-1, keepdim=True) * share).ceil().long().clamp(min=1)
+        return softmax(logits, largest(logits, visible, kept))
 
     return rule
+
+
+def largest(
+    logits: Float[Tensor, "*batch keys"], visible: Bool[Tensor, "*batch keys"], count: Int[Tensor, "*batch 1"]
+) -> Bool[Tensor, "*batch keys"]:
+    """The visible keys with the `count` largest logits of each row, ties broken by position.
+
+    Without sorting, which would take most of a model's run. A row that holds NaN keeps all its keys.
+    """
+    shown = logits.detach().masked_fill(~visible, -torch.inf)
+    rows = shown.reshape(-1, shown.shape[-1]).to("cpu", torch.promote_types(shown.dtype, torch.float32))
+    marks = torch.empty(rows.shape, dtype=torch.bool)
+    counts = count.expand(*shown.shape[:-1], 1).reshape(-1).cpu()
+    arrays = (rows.numpy(), counts.numpy(), marks.numpy())
+    step = -(-len(rows) // torch.get_num_threads())
+    share_out(lambda start: mark_top(*arrays, start, min(start + step, len(rows))), range(0, len(rows), step))
+    return marks.view(shown.shape).to(visible.device)
 
 
 def mean_outputs(

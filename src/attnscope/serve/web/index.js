@@ -67,7 +67,7 @@ function runLine(run, state) {
   return element(
     "tr", {},
     element("td", {}, done ? box : ""), element("th", { scope: "row" }, name), element("td", {}, visible(run.model)), element("td", {}, visible(run.text.split(/[\\/]/).at(-1))),
-    element("td", { class: run.state }, told), element("td", {}, run.finished.slice(0, 16).replace("T", " ")),
+    element("td", { class: run.state }, told, run.verdict ? element("div", { class: "soft" }, visible(run.verdict)) : null), element("td", {}, run.finished.slice(0, 16).replace("T", " ")),
     element("td", { class: "actions" }, run.state === "stopped" && state.resumable.includes(run.name) && !state.read_only ? resume : "", downloads),
   );
 }
@@ -110,5 +110,9 @@ byId("form").addEventListener("submit", attempt(async (event) => {
   const job = await ask("/api/scans", Object.fromEntries(new FormData(event.target)));
   follow(job.name);
 }));
+
+// The labels that are tried come from a diagnosis.
+byId("verify").addEventListener("change", (event) => { if (event.target.checked) byId("diagnose").checked = true; });
+byId("diagnose").addEventListener("change", (event) => { if (!event.target.checked) byId("verify").checked = false; });
 
 attempt(refresh)();

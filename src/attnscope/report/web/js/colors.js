@@ -3,14 +3,6 @@
 const CIVIDIS = ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"];
 const DIFFERENCE = ["#b35806", "#e08214", "#fdb863", "#e9e4dc", "#8fbfe0", "#4393c3", "#2166ac"];
 
-const STATE_LOOKS = {
-  "sink-bound": { color: "#9aa0a6", mark: "0" },
-  constant: { color: "#cc79a7", mark: "=" },
-  local: { color: "#56b4e9", mark: "<" },
-  broad: { color: "#d55e00", mark: "~" },
-  selective: { color: "#009e73", mark: "*" },
-};
-
 const THEMES = {
   light: {
     page: "#ffffff", ink: "#1b1f24", soft: "#59636e", line: "#dfe3e8", empty: "#eceff2",

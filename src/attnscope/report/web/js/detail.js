@@ -61,39 +61,57 @@ function inWords({ run, i, group }) {
     + `${value("separability") === null ? "" : `Of its top ${run.data.usual_n} tokens, ${share(value("separability"))} stay apart from the rest.`}`;
 }
 
-const EVIDENCE = {
-  error_first_key: "first token only",
-  error_mean_output: "its mean output",
-  error_local: "first token and last 8",
-  error_top_5_percent: "top 5% of the tokens",
-};
+/** The rules in the order in which they are tried: the number that decides, its limit, and what the rule keeps. */
+function rules(thresholds) {
+  const [near, top] = [thresholds.near_keys ?? 8, thresholds.top_share ?? 0.05];
+  return [
+    ["error_first_key", "sink_bound", "first token only"],
+    ["error_mean_output", "constant", "its mean output"],
+    ["error_local", "local", `first token and nearest ${near}`],
+    ["error_top_5_percent", "broad", `top ${number(100 * top)}% of the tokens`],
+  ];
+}
 
-/** Why a head has its state: the error of each simpler rule. */
+/** Why a head has its state: the error of each simpler rule beside its limit. */
 function judgmentWords(run, judgment) {
   const evidence = judgment.evidence ?? {};
-  const parts = Object.entries(EVIDENCE).filter(([key]) => evidence[key] !== undefined && evidence[key] !== null);
-  const errors = parts.map(([key, words]) => {
+  const thresholds = run.data.findings.thresholds ?? {};
+  const known = (value) => value !== undefined && value !== null;
+  const errors = rules(thresholds).filter(([key]) => known(evidence[key])).map(([key, limit, words]) => {
     const bar = element("span", { class: "bar" });
-    const fill = element("span", {});
+    const fill = element("span", { class: "fill" });
     fill.style.width = `${Math.min(100, 100 * evidence[key])}%`;
     bar.append(fill);
-    return element("tr", {}, element("th", { scope: "row" }, words), element("td", {}, bar), element("td", {}, share(evidence[key])));
+    if (known(thresholds[limit])) {
+      const line = element("span", { class: "limit" });
+      line.style.left = `${Math.min(100, 100 * thresholds[limit])}%`;
+      bar.append(line);
+    }
+    const enough = known(thresholds[limit]) && evidence[key] < thresholds[limit];
+    return element("tr", {}, element("th", { scope: "row" }, words), element("td", {}, bar), element("td", {}, share(evidence[key])), element("td", { class: "soft" }, known(thresholds[limit]) ? `${enough ? "enough" : "not enough"} (limit ${share(thresholds[limit])})` : ""));
   });
-  const sure = judgment.state_share === undefined ? "" : ` It gets this label in ${share(judgment.state_share)} of the windows.`;
+  const sure = [
+    stateLook(judgment.state).sentence,
+    judgment.edge ? `But it lies near the edge of ${judgment.edge}: other rows would give this label only ${share(judgment.sureness)} of the time.` : "",
+    known(judgment.state_share) ? `Taken one by one, ${share(judgment.state_share)} of its rows show this state.` : "",
+    judgment.over_sharp_share - judgment.off_share > 0.5 ? `In ${share(judgment.over_sharp_share)} of the rows one token takes nearly all the weight.` : "",
+    known(evidence.tokens_in_use) ? `It needs ${number(evidence.tokens_in_use)} tokens for an error of ${share(thresholds.enough ?? 0.1)}${known(evidence.growth_exponent) ? `, growing like length^${number(evidence.growth_exponent)} (${number(evidence.growth_low)} to ${number(evidence.growth_high)})` : ""}.` : "",
+  ];
   return element(
     "div", { class: "judgment" },
-    element("p", {}, `${run.data.states[judgment.state] ?? ""}${sure}`),
+    element("p", {}, sure.filter(Boolean).join(" ")),
     errors.length
       ? element("table", { class: "errors" },
-        element("caption", {}, term("Error if a simpler rule replaced its weights", "How far the head's output moves, relative to its length, when its weights are replaced by the rule. The smaller, the better the rule describes the head.")),
+        element("caption", {}, term("Error if a simpler rule replaced its weights", "How far the head's output moves, relative to its size, when its weights are replaced by the rule. The first rule from the top that is enough gives the head its state; if none is, it is broad.")),
         element("tbody", {}, errors))
       : null,
   );
 }
 
-/** The findings that name this head. */
+/** The findings that name this head and not most others too. */
 function mentions(run, i) {
-  const about = run.findings.filter((finding) => (finding.heads ?? []).some(([layer, head]) => layer === run.layer(i) && head === run.head(i)));
+  const telling = (finding) => finding.severity === "act" || finding.severity === "watch" || (finding.heads ?? []).length < run.count / 2;
+  const about = run.findings.filter((finding) => telling(finding) && (finding.heads ?? []).some(([layer, head]) => layer === run.layer(i) && head === run.head(i)));
   if (!about.length) return null;
   return element("ul", { class: "mentions" }, about.map((finding) => element("li", {}, element("strong", {}, visible(finding.title)), ` ${visible(finding.advice ?? finding.sentence)}`)));
 }
@@ -232,10 +250,10 @@ function numbersTable({ run, i, group }) {
   const lines = Object.entries(run.data.measures).map(([name, measure]) => {
     const spread = group === 0 ? run.data.heads[`${name}_spread`]?.[i] : undefined;
     const rank = run.rank(name, i, group);
-    return element("tr", {}, element("th", { scope: "row" }, measureTerm(name)), element("td", {}, written(measure, run.value(name, i, group)), spread === undefined || spread === null ? "" : element("span", { class: "soft" }, ` ± ${written(measure, spread)}`)), element("td", { class: "soft" }, `above ${share(rank)} of heads`));
+    return element("tr", {}, element("th", { scope: "row" }, measureTerm(name)), element("td", {}, written(measure, run.value(name, i, group)), spread === undefined || spread === null ? "" : element("span", { class: "soft" }, ` ± ${written(measure, spread)}`)), element("td", { class: "soft" }, run.value(name, i, group) === null ? "" : `above ${share(rank)} of heads`));
   });
   const caption = `All its numbers at length ${run.groups[group]}${run.data.run.settings.windows > 1 ? ", ± spread over windows" : ""}`;
-  return element("details", {}, element("summary", {}, caption), element("table", {}, element("tbody", {}, lines)));
+  return element("details", {}, element("summary", {}, caption), element("div", { class: "scroll" }, element("table", {}, element("tbody", {}, lines))));
 }
 
 function rowsTable(run, i) {

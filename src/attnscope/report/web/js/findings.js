@@ -1,6 +1,7 @@
-// What to look at first: the findings, or without them the most telling numbers in plain words.
+// What to look at first: the verdict and the findings, or without them the most telling numbers in plain words.
 
 const SEVERITIES = { act: "Act", watch: "Watch", note: "Note" };
+const NOTES = 3; // findings that only note something, shown before the others are asked for
 
 function drawFindings() {
   const run = runs[0];
@@ -12,32 +13,51 @@ function drawFindings() {
     return;
   }
   section.append(element("p", { class: "lead" }, lead(run)));
-  if (judged) section.append(stateBar(run, judged));
-  section.append(element("ol", { class: "findings" }, run.findings.map((finding) => findingCard(finding))));
-  if (judged?.verification) section.append(verified(judged.verification));
+  if (judged) section.append(verdict(run, judged));
+  section.append(...cards(run));
+  if (judged?.verification?.predictions?.length) section.append(verified(run, judged.verification));
 }
 
 function lead(run) {
-  const base = `An attention head mixes the tokens it has seen into one vector. This page shows, for each of the ${run.count.toLocaleString("en-US")} heads, how many tokens it mixes, whether they can still be told apart, and where it looks.`;
-  return run.data.findings ? base : `${base} These are the most telling numbers; click one to see its heads on the map.`;
+  const base = "An attention head mixes the tokens it has seen into one vector.";
+  return run.data.findings
+    ? `${base} A diagnosis asks of each of the ${run.count.toLocaleString("en-US")} heads which simpler rule would give nearly the same vector.`
+    : `${base} This page shows, for each of the ${run.count.toLocaleString("en-US")} heads, how many tokens it mixes, whether they can still be told apart, and where it looks. These are the most telling numbers; attnscope scan with --diagnose also says which heads to worry about.`;
+}
+
+/** The diagnosis in a few lines: the headline, how many heads are in each state, and how far to trust that. */
+function verdict(run, judged) {
+  const told = judged.verdict ?? { headline: "", groups: [], trust: "" };
+  const groups = told.groups.map((group) => element(
+    "li", { class: group.name },
+    element("span", { class: "verdict-states" }, group.states.filter((state) => run.statesCounted.get(state)).map((state) => stateBadge(state))),
+    element("span", {}, visible(group.sentence)),
+  ));
+  const agreement = judged.agreement;
+  const kappa = agreement ? term(` (kappa ${number(agreement.kappa)})`, "Cohen's kappa: agreement of labels from different windows, beyond chance. 0 is chance, 1 is perfect; above 0.8 counts as very good.") : null;
+  return element(
+    "div", { class: "verdict" },
+    told.headline ? element("p", { class: "headline" }, visible(told.headline)) : null,
+    stateBar(run),
+    element("ul", { class: "groups" }, groups),
+    told.trust || agreement ? element("p", { class: "soft small" }, visible(told.trust), kappa) : null,
+  );
 }
 
 /** How many heads are in each state, as one bar; a click shows them. */
-function stateBar(run, judged) {
-  const counts = Object.keys(STATE_LOOKS).map((state) => [state, judged.heads.filter((head) => head.state === state).length]);
+function stateBar(run) {
   const bar = element("div", { class: "state-bar", role: "group", "aria-label": "Heads by state" });
-  for (const [state, count] of counts.filter(([, number_]) => number_)) {
-    const part = element("button", { type: "button", "aria-description": run.data.states[state], onclick: () => showState(state) }, element("b", {}, String(count)), ` ${state}`);
+  for (const state of Object.keys(run.data.states)) {
+    const count = run.statesCounted.get(state);
+    if (!count) continue;
+    const look = stateLook(state);
+    const part = element("button", { type: "button", "aria-label": `${count} ${state} heads: show them on the map`, onclick: () => showState(state) }, element("b", {}, String(count)), ` ${state}`);
     part.style.flexGrow = count;
-    part.style.background = STATE_LOOKS[state].color;
-    part.style.color = inkOn(STATE_LOOKS[state].color);
-    bar.append(hinted(part, `${count} of ${run.count} heads. ${run.data.states[state]}`));
+    part.style.background = look.color;
+    part.style.color = inkOn(look.color);
+    bar.append(hinted(part, `${count} of ${run.count} heads. ${look.sentence} Click to see them on the map.`));
   }
-  const agreement = judged.agreement;
-  const sure = agreement
-    ? element("p", { class: "soft small" }, `States agree in ${share(agreement.share)} of the heads when other windows of the text are taken `, term(`(kappa ${number(agreement.kappa)})`, "Cohen's kappa: agreement beyond chance. 0 is chance, 1 is perfect; above 0.8 counts as very good."), ".")
-    : null;
-  return element("div", {}, bar, sure);
+  return bar;
 }
 
 function showState(state) {
@@ -45,6 +65,19 @@ function showState(state) {
   view.filter.state = state;
   drawHeads();
   byId("heads").scrollIntoView({ behavior: "smooth" });
+}
+
+/** The findings as cards: what presses, a few notes, and the rest when asked for. */
+function cards(run) {
+  const pressing = run.findings.filter((finding) => finding.severity === "act" || finding.severity === "watch");
+  const notes = run.findings.filter((finding) => !pressing.includes(finding));
+  const room = run.data.findings ? Math.max(1, NOTES + 1 - pressing.length) : notes.length;
+  const list = (findings) => element("ol", { class: "findings" }, findings.map((finding) => findingCard(finding)));
+  const rest = notes.slice(room);
+  return [
+    list([...pressing, ...notes.slice(0, room)]),
+    rest.length ? element("details", { class: "more" }, element("summary", {}, `${plural(rest.length, "more note")}: ${rest.map((finding) => visible(finding.title)).join("; ")}`), list(rest)) : "",
+  ].filter(Boolean);
 }
 
 function findingCard(finding) {
@@ -73,10 +106,21 @@ function mark(finding) {
 }
 
 /** Whether the states' predictions held when heads were replaced inside the model. */
-function verified(verification) {
-  const lines = (verification.predictions ?? []).map((one) => element(
-    "li", {}, element("b", { class: one.held ? "held" : "failed" }, one.held ? "Held" : "Failed"), " ", visible(one.sentence ?? one.state),
-    one.ratio === undefined || one.ratio === null ? "" : element("span", { class: "soft" }, ` (${number(one.ratio)} times less change than random heads)`),
+function verified(run, verification) {
+  const header = ["label", "held?", "change in its heads", "in random heads", "times apart", "in words"];
+  const lines = verification.predictions.map((one) => element(
+    "tr", {},
+    element("th", { scope: "row" }, stateBadge(one.state)),
+    element("td", {}, element("b", { class: one.held ? "held" : "failed" }, one.held ? "✓ held" : "✗ failed")),
+    element("td", {}, number(one.kl_state)), element("td", {}, number(one.kl_random)), element("td", {}, number(one.ratio)),
+    element("td", { class: "words" }, visible(one.sentence ?? "")),
   ));
-  return element("details", { open: true, class: "verified" }, element("summary", {}, "Tested inside the model"), element("p", { class: "soft" }, "Each state predicts what happens when a head's weights are replaced by a simpler rule. This was tried in the running model."), element("ul", {}, lines));
+  const untested = (verification.untested ?? []).length ? element("p", { class: "soft small" }, `Not tried, because no head carries the label or every head does: ${verification.untested.map(visible).join(", ")}.`) : null;
+  return element(
+    "details", { open: true, class: "verified" },
+    element("summary", {}, "Tested inside the model"),
+    element("p", { class: "soft" }, "Each label names a simpler rule. Here the rule replaced the weights of the heads that carry the label, and of as many random heads, in the running model on text not seen before. The change is the ", term("KL divergence", "How far the model's next-token probabilities move, in nats: 0 is no change; 0.1 is clearly noticeable."), " of the next-token distribution: small for labeled heads if the rule is enough for them; for broad heads, which no small set of tokens is enough for, large."),
+    element("div", { class: "scroll" }, element("table", { class: "predictions" }, element("thead", {}, element("tr", {}, header.map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, lines))),
+    untested,
+  );
 }

@@ -34,17 +34,23 @@ function term(text, explanation) {
 }
 
 function measureTerm(name) {
-  const measure = runs[0].data.measures[name];
+  // Of two runs, one may be diagnosed and know more measures than the other.
+  const measure = runs.map((run) => run.data.measures[name]).find(Boolean);
   return term(measure.label, measure.sentence);
 }
 
-function stateBadge(state) {
-  const look = STATE_LOOKS[state];
-  const badge = element("span", { class: "badge", tabindex: "0", "aria-description": runs[0].data.states[state] });
+/** The looks and meaning of a state; a state that this page does not know is grey. */
+function stateLook(state) {
+  return runs[0].data.states[state] ?? { color: "#9aa0a6", mark: "?", sentence: "" };
+}
+
+function stateBadge(state, count) {
+  const look = stateLook(state);
+  const badge = element("span", { class: "badge", tabindex: "0", "aria-description": look.sentence });
   badge.style.background = look.color;
   badge.style.color = inkOn(look.color);
-  badge.append(`${look.mark} ${state}`);
-  return hinted(badge, runs[0].data.states[state]);
+  badge.append(`${look.mark} ${visible(state)}${count === undefined ? "" : ` ${count}`}`);
+  return hinted(badge, look.sentence);
 }
 
 addEventListener("keydown", (event) => {

@@ -16,7 +16,8 @@ function drawTop() {
   const { run } = runs[0].data;
   const links = page.links;
   const windows = plural(run.settings.windows, "window");
-  const facts = `${runs[0].layers.length} layers, ${plural(runs[0].count, "head")}. Measured on ${visible(run.text.source.split(/[\\/]/).at(-1))}, ${windows} of ${run.settings.length.toLocaleString("en-US")} tokens, ${run.finished.slice(0, 10)}.`;
+  const judged = runs[0].data.findings;
+  const facts = `${runs[0].layers.length} layers, ${plural(runs[0].count, "head")}. Measured on ${visible(run.text.source.split(/[\\/]/).at(-1))}, ${windows} of ${run.settings.length.toLocaleString("en-US")} tokens, ${run.finished.slice(0, 10)}.${judged?.windows ? ` Diagnosed on ${plural(judged.windows, "window")} of ${judged.length.toLocaleString("en-US")} spread over the text.` : ""}`;
   const brand = links.home ? element("a", { class: "brand", href: links.home }, "attnscope: all runs") : element("span", { class: "brand" }, "attnscope");
   const themes = select("theme", "Colors", [["", "as the system"], ["light", "light"], ["dark", "dark"]], document.documentElement.dataset.theme ?? "", setTheme);
   byId("top").replaceChildren(
@@ -76,7 +77,7 @@ function filterControls() {
     select("filter-measure", "Only heads with", measures, filter.measure, update((value) => { filter.measure = value; filter.limit = null; })),
     select("filter-side", "", [["least", "at least"], ["most", "at most"]], filter.side, update((value) => { filter.side = value; })),
     limit,
-    run.judged.size ? select("filter-state", "and state", [["", "any"], ...Object.keys(STATE_LOOKS).map((state) => [state, state])], filter.state, update((value) => { filter.state = value; })) : null,
+    run.judged.size ? select("filter-state", "and state", [["", "any"], ...Object.keys(run.data.states).map((state) => [state, state])], filter.state, update((value) => { filter.state = value; })) : null,
     active ? element("span", { class: "shown" }, `${view.marked ? `${visible(view.markedTitle)}: ` : ""}${plural(shown, "head")} shown `, element("button", { type: "button", id: "clear", onclick: clear }, "Show all")) : null,
   );
 }

@@ -25,7 +25,7 @@ function mapScale() {
 function cellText(run, i) {
   const group = Math.min(view.group, run.groups.length - 1);
   const state = run.state(i) ? `, ${run.state(i)}` : "";
-  if (view.measure === "state") return `${run.title(i)}: ${run.state(i) ?? "no state"}`;
+  if (view.measure === "state") return `${run.title(i)}: ${run.state(i) ?? "no state"}${run.judgment(i)?.edge ? `, near the edge of ${run.judgment(i).edge}` : ""}`;
   const measure = run.data.measures[view.measure];
   return `${run.title(i)}: ${measure.label.toLowerCase()} ${written(measure, run.value(view.measure, i, group))}${state}`;
 }
@@ -49,12 +49,12 @@ function mapPicture(run, colors, described) {
     layerOrder(run, layer).forEach((head, place) => {
       const i = run.index(layer, head);
       const state = run.state(i);
-      const fill = scale ? scale.color(run.value(view.measure, i, group)) : STATE_LOOKS[state]?.color;
+      const fill = scale ? scale.color(run.value(view.measure, i, group)) : (state ? stateLook(state).color : null);
       const cell = shape("g", { role: "gridcell", id: `cell-${runs.indexOf(run)}-${layer}-${head}`, "aria-label": cellText(run, i), "data-i": i, class: "cell" });
       if (!passes(run, i)) cell.setAttribute("opacity", 0.15);
       cell.append(shape("rect", { x: left + wide * place + 0.5, y: top + high * line + 0.5, width: wide - 1, height: high - 1, rx: 1.5, fill: fill ?? colors.empty }));
       if (!scale && state && wide >= 14) {
-        cell.append(label(left + wide * (place + 0.5), top + high * (line + 0.5) + 4, STATE_LOOKS[state].mark, colors, { "text-anchor": "middle", fill: inkOn(fill), "aria-hidden": "true" }));
+        cell.append(label(left + wide * (place + 0.5), top + high * (line + 0.5) + 4, `${stateLook(state).mark}${run.judgment(i).edge && wide >= 20 ? "?" : ""}`, colors, { "text-anchor": "middle", fill: inkOn(fill), "aria-hidden": "true" }));
       }
       row.append(cell);
     });
@@ -113,7 +113,10 @@ function mapFigure(run) {
 /** What the colors mean. */
 function legendFigure() {
   if (view.measure === "state") {
-    return element("p", { class: "legend" }, Object.keys(STATE_LOOKS).map((state) => stateBadge(state)));
+    const run = runs[0];
+    const states = Object.keys(run.data.states).map((state) => [state, run.statesCounted.get(state) ?? 0]);
+    const edge = [...run.judged.values()].some((entry) => entry.edge);
+    return element("p", { class: "legend" }, states.map(([state, count]) => stateBadge(state, count)), edge ? term("? near the edge", "The head lies so near a limit that other rows of the same text could give it another label.") : null);
   }
   const scale = mapScale();
   const measure = runs[0].data.measures[view.measure];

@@ -18,6 +18,18 @@ class Run {
     this.groups = data.groups ?? [];
     this.findings = data.findings?.findings ?? data.notes ?? [];
     this.judged = new Map((data.findings?.heads ?? []).map((entry) => [`${entry.layer}.${entry.head}`, entry]));
+    this.statesCounted = new Map();
+    for (const { state } of this.judged.values()) this.statesCounted.set(state, (this.statesCounted.get(state) ?? 0) + 1);
+    this.addEvidence();
+  }
+
+  /** The numbers of the diagnosis beside those of the scan; they are the same for every length. */
+  addEvidence() {
+    const known = Object.entries(this.data.evidence ?? {}).filter(([name]) => [...this.judged.values()].some((entry) => (entry.evidence?.[name] ?? entry[name] ?? null) !== null));
+    for (const [name, measure] of known) {
+      this.data.measures[name] = { ...measure, whole: true };
+      this.data.by_group[name] = Array.from({ length: this.count }, (_, i) => this.judgment(i)).flatMap((entry) => Array(this.groups.length).fill(entry?.evidence?.[name] ?? entry?.[name] ?? null));
+    }
   }
 
   index(layer, head) {
@@ -37,7 +49,7 @@ class Run {
   }
 
   value(measure, i, group = 0) {
-    return this.data.by_group[measure][i * this.groups.length + group];
+    return this.data.by_group[measure]?.[i * this.groups.length + group] ?? null;
   }
 
   values(measure, group = 0) {
