@@ -24,6 +24,8 @@ from attnscope.measure._kernels_sets import (
     printed,
     repair,
     roots,
+    short_rests,
+    short_sums,
     squares,
 )
 from attnscope.measure._kernels_top import add_up, choose, lift_of
@@ -34,6 +36,7 @@ LINES = 14
 _ZERO = np.float32(0)
 _ALL = np.float32(-1)  # no set: every key is outside
 _FLOAT32 = 2.0**-24
+_SHORT = 128  # rows up to this length are summed in float64
 
 
 @compiled
@@ -79,6 +82,7 @@ def measure(
     contexts, unit_contexts = np.empty((sets, dims)), np.empty((sets, dims))
     far = np.empty(sets)
     own, sums = np.empty((2, few.shape[0])), np.empty((2, few.shape[0]))
+    exact = np.empty((5, _SHORT))
     unit_error = np.float32((dims + 8) * _FLOAT32)
     leads = prefixes.shape[0] > 0 and wanted[0] == 1
     # What is multiplied with all unit vectors: contexts, xbar, unit contexts, and the member of a set of one.
@@ -217,19 +221,24 @@ def measure(
         for s in range(sets - 1, -1, -1):
             for c in range(counts[s]):
                 level[members[c] - first if solid else np.searchsorted(keys, members[c])] = s
-        # |y - xbar/L|^2: variances do not change with the origin, and nothing cancels when all y are alike.
-        if squares(w, n2, ys, np.float32(mean2 * share * share * lift * lift), level, _ALL, scatter):
-            repair(weight_of, keys, vectors, norms2, 0.0, 1.0, xbar, share, lift, scatter)
-        all_but_one(scatter, work)
-        fraction = np.float32(1 / (length - 1))
-        for j in range(length):
-            value = work[j] - scatter[j] * fraction
-            scatter[j] = value if value > _ZERO else _ZERO
-        for j in range(length):
-            work[j] = size[j] * size[j]
-        all_but_one(work, square_rest)
-        all_but_one(size, size_rest)
-        back = scale / lift
+        short = length <= _SHORT
+        e_work, e_size, e_scatter = exact[0, :length], exact[1, :length], exact[2, :length]
+        e_size_rest, e_square_rest = exact[3, :length], exact[4, :length]
+        if short:
+            short_rests(weight_of, keys, vectors, norms2, xbar, e_work, e_size, e_scatter, e_size_rest, e_square_rest)
+        else:
+            # |y - xbar/L|^2: variances do not change with the origin, and nothing cancels when all y are alike.
+            if squares(w, n2, ys, np.float32(mean2 * share * share * lift * lift), level, _ALL, scatter):
+                repair(weight_of, keys, vectors, norms2, 0.0, 1.0, xbar, share, lift, scatter)
+            all_but_one(scatter, work)
+            fraction = np.float32(1 / (length - 1))
+            for j in range(length):
+                value = work[j] - scatter[j] * fraction
+                scatter[j] = value if value > _ZERO else _ZERO
+            for j in range(length):
+                work[j] = size[j] * size[j]
+            all_but_one(work, square_rest)
+            all_but_one(size, size_rest)
         unlifted = np.float32(1 / lift)
         mass = largest2 = 0.0
         done = 0
@@ -279,43 +288,50 @@ def measure(
             result[10], result[11] = radius, deltas[r]
             bounds(own[0], own[1], count, radius, deltas[r], sums, result[12:])
 
-            # Distance and its bounds.
-            if solid:
-                of_context = products[s, here : here + length]
-                for j in range(length):
-                    ys[j] = size[j] * of_context[j]
+            n = length - 1
+            p = count / n
+            factor = count * (n - count) / (n * (n - 1)) if n > 1 else 0.0
+            by = p / (1 + p)
+            if short:
+                total, total2, lower, upper, epsilon, main = short_sums(
+                    weight_of, keys, vectors, context, xbar, p, factor, level, s32, e_size, e_scatter, e_size_rest,
+                    e_square_rest,
+                )  # fmt: skip
             else:
+                if solid:
+                    of_context = products[s, here : here + length]
+                    for j in range(length):
+                        ys[j] = size[j] * of_context[j]
+                else:
+                    for j in range(length):
+                        ys[j] = size[j] * products[s, keys[j] - base]
+                if squares(w, n2, ys, np.float32(norm2(context) * lift * lift), level, s32, work):
+                    repair(weight_of, keys, vectors, norms2, 0.0, 1.0, context, 1.0, lift, work)
+                total, total2 = distances(work, level, s32)
+                # |(1 + p) y - p xbar|^2, over (1 + p)^2
+                by32 = np.float32(by)
                 for j in range(length):
-                    ys[j] = size[j] * products[s, keys[j] - base]
-            if squares(w, n2, ys, np.float32(norm2(context) * lift * lift), level, s32, work):
-                repair(weight_of, keys, vectors, norms2, 0.0, 1.0, context, 1.0, lift, work)
-            total, total2 = distances(work, level, s32)
-            result[1] = total * back
+                    ys[j] = yb[j] * by32
+                if squares(w, n2, ys, np.float32(by * by * mean2 * lift * lift), level, _ALL, work):
+                    repair(weight_of, keys, vectors, norms2, 0.0, 1.0, xbar, by, lift, work)
+                lower, upper, epsilon = expectations(
+                    work, scatter, size, size_rest, square_rest, np.float32(1 / (1 + p)), by32,
+                    np.float32(factor / ((1 + p) * (1 + p))),
+                )  # fmt: skip
+                if printed(w, n2, b, unlifted, np.float32(p), np.float32(mean2), work):
+                    repair(weight_of, keys, vectors, norms2, p, 1.0, xbar, 1.0, 1.0, work)
+                main = roots(work)
+                total, total2 = total / lift, total2 / (lift * lift)
+                lower, upper, epsilon = (1 + p) * lower / lift, (1 + p) * upper / lift, epsilon / ((1 + p) * lift)
+            result[1] = scale * total
             result[2] = scale * ((1 - mass) * far[s] + np.sqrt(largest2) * (mass * left - (1 - mass)))
             lower2 = 0.0
             for k in range(dims):
                 value = (left + 1) * context[k] - xbar[k]
                 lower2 += value * value
             result[3] = scale * np.sqrt(lower2)
-            result[4] = back * np.sqrt(left * total2)
-
-            # The expectation over random sets: |(1 + p) y - p xbar|^2, over (1 + p)^2.
-            n = length - 1
-            p = count / n
-            by = p / (1 + p)
-            by32 = np.float32(by)
-            for j in range(length):
-                ys[j] = yb[j] * by32
-            if squares(w, n2, ys, np.float32(by * by * mean2 * lift * lift), level, _ALL, work):
-                repair(weight_of, keys, vectors, norms2, 0.0, 1.0, xbar, by, lift, work)
-            factor = count * (n - count) / (n * (n - 1)) if n > 1 else 0.0
-            lower, upper, epsilon = expectations(
-                work, scatter, size, size_rest, square_rest, np.float32(1 / (1 + p)), by32,
-                np.float32(factor / ((1 + p) * (1 + p))),
-            )  # fmt: skip
-            if printed(w, n2, b, unlifted, np.float32(p), np.float32(mean2), work):
-                repair(weight_of, keys, vectors, norms2, p, 1.0, xbar, 1.0, 1.0, work)
+            result[4] = scale * np.sqrt(left * total2)
             chance = left / length
-            result[5] = scale * chance * roots(work)
-            result[6], result[7] = back * chance * (1 + p) * lower, back * chance * (1 + p) * upper
-            result[8] = back * 0.5 * chance * p * epsilon / (1 + p)
+            result[5] = scale * chance * main
+            result[6], result[7] = scale * chance * lower, scale * chance * upper
+            result[8] = scale * 0.5 * chance * p * epsilon
