@@ -81,13 +81,10 @@ def measure(
     members, counts = np.empty(few.shape[0], np.int64), np.empty(sets, np.int64)
     contexts, unit_contexts = np.empty((sets, dims)), np.empty((sets, dims))
     far = np.empty(sets)
+    slots, ratios = np.empty(sets, np.int64), np.empty(sets)
     own, sums = np.empty((2, few.shape[0])), np.empty((2, few.shape[0]))
     exact = np.empty((5, _SHORT))
-    unit_error = np.float32((dims + 8) * _FLOAT32)
-    leads = prefixes.shape[0] > 0 and wanted[0] == 1
-    # What is multiplied with all unit vectors: contexts, xbar, unit contexts, and the member of a set of one.
-    used = 2 * sets + 2 if leads else 2 * sets + 1
-    used += used % PAIR
+    unit_error = np.float32((dims + 12) * _FLOAT32)
     largest2 = 0.0
     for j in range(norms2.size):
         largest2 = max(largest2, norms2[j])
@@ -146,17 +143,25 @@ def measure(
         add_up(weight_of, vectors, members, counts, contexts)
         add_up(weight_of, units, members, counts, unit_contexts)
         xbar = means[r]
-        few[:used] = 0
         for s in range(sets):
             for k in range(dims):
                 few[s, k] = contexts[s, k] * lift
         for k in range(dims):
             few[sets, k] = xbar[k] * lift
+        used = sets + 1
         for s in range(sets):
+            # A set of one has a single direction: one product serves its context and its unit context.
+            slots[s], ratios[s] = used, 1.0
+            if counts[s] == 1 and norms2[members[0]] > 0:
+                slots[s], ratios[s] = s, 1 / np.sqrt(norms2[members[0]])
+                continue
             for k in range(dims):
-                few[sets + 1 + s, k] = unit_contexts[s, k] * lift
-        if leads:
-            few[2 * sets + 1, :dims] = units[members[0]]
+                few[used, k] = unit_contexts[s, k] * lift
+            used += 1
+        if used % PAIR:
+            few[used] = 0
+            used += 1
+        few[:used, dims:] = 0
         multiply(few[:used], unit_panels, begin, end, products)
 
         # d1: from the list of far pairs, and where that was too short from all pairs.
@@ -171,9 +176,14 @@ def measure(
         missing = sets
         far[:] = np.nan
         if prefixes.shape[0]:
-            if leads:
-                of_lead = products[2 * sets + 1, here : here + last - first]
-                far[0] = farthest_from(members[0], of_lead, norms32, norms2, vectors, first, reach, lead_error)
+            if slots[0] == 0 and weight_of[members[0]] > 0:
+                of_lead, factor32 = lines[3, : last - first], np.float32(1 / (weight_of[members[0]] * lift))
+                part32 = products[0, here : here + last - first]
+                for j in range(last - first):
+                    of_lead[j] = part32[j] * factor32
+                far[0] = farthest_from(
+                    members[0], of_lead, norms32, vectors, first, reach, lead_error, lines[4, : last - first]
+                )
             which = 0
             while prefixes[which, 0] < last:
                 which += 1
@@ -261,19 +271,23 @@ def measure(
             result[0] = mass
 
             # The ball of eq. (10).
-            of_units = products[sets + 1 + s, here : here + length]
-            if not solid:
-                of_units = ys
+            slot, ratio = slots[s], ratios[s]
+            ratio32 = np.float32(ratio)
+            if solid:
+                of_context = products[slot, here : here + length]
                 for j in range(length):
-                    of_units[j] = products[sets + 1 + s, keys[j] - base]
+                    ys[j] = of_context[j] * ratio32
+            else:
+                for j in range(length):
+                    ys[j] = products[slot, keys[j] - base] * ratio32
             unit_norm = np.float32(np.sqrt(norm2(unit_contexts[s])) * lift)
-            close = near[: nearest(unit_size, of_units, level, s32, unit_norm, unit_error, work, near)]
+            close = near[: nearest(unit_size, ys, level, s32, unit_norm, unit_error, work, near)]
             for c in range(close.size):
                 close[c] = keys[close[c]]
             lowest, radius = edge(weight_of, units, norms2, unit_contexts[s], close, empty)
             inside = 0
             for c in range(count):
-                of_unit = np.float64(products[sets + 1 + s, members[c] - base]) / lift
+                of_unit = np.float64(products[slot, members[c] - base]) * ratio / lift
                 inside += is_inside(
                     own[1, c],
                     units[members[c]],
