@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-_BLOCK = 16
+_BLOCK = 32
 _SHORTEST_LIST = 64
 _LISTED = 2048
 _SAMPLE = 4096
@@ -141,7 +141,7 @@ def _block(panels: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np
     count, size = panels.shape
     return (
         scratch("block", (_BLOCK, size // PANEL), np.float32),
-        scratch("pairs", (_BLOCK, count * PANEL), np.float32),
+        scratch("pairs", (_BLOCK, count * PANEL + 16), np.float32),
     )
 
 
