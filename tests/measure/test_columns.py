@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnscope.measure import columns, topn
+from attnscope.measure import _workers, columns, release, topn
 from attnscope.measure.rows import Rows, row_columns, softmax_weights
 from attnscope.measure.topn import topn_columns
 
@@ -241,3 +241,15 @@ def test_long_rows_have_no_delta() -> None:
     missing = per_set["delta"][:, 4:, 0].isnan()
     assert missing[:, 16:].all()
     assert not missing[:, :16].any()
+
+
+def test_memory_that_threads_keep_can_be_given_back() -> None:
+    rows = causal_rows(40)
+    weights = softmax_weights(rows)
+    before = columns(rows, weights, [3])[1]
+    assert any(_workers._kept)
+    release()
+    assert not any(_workers._kept)
+    after = columns(rows, weights, [3])[1]
+    for name, values in before.items():
+        assert torch.equal(values[:, 4:], after[name][:, 4:]), name

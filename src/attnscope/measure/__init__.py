@@ -1,4 +1,4 @@
-"""Rows to numbers: the figures of the paper and their bounds, in float64, many rows at once.
+"""Rows to numbers: the figures of the paper and their bounds, many rows at once.
 
     shared = Layer(vectors)                                              # once for a layer
     rows = Rows(layer, positions, logits, visible, vectors, sinks, shared)    # a block of its rows
@@ -7,8 +7,9 @@
 On the CPU compiled loops do the work; elsewhere, and as their specification, the same in torch.
 """
 
+from attnscope.measure._workers import release
 from attnscope.measure.columns import columns
 from attnscope.measure.layer import Layer
 from attnscope.measure.rows import Rows, softmax_weights
 
-__all__ = ["Layer", "Rows", "columns", "softmax_weights"]
+__all__ = ["Layer", "Rows", "columns", "release", "softmax_weights"]

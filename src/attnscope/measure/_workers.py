@@ -61,7 +61,7 @@ def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) ->
 
 
 def release() -> None:
-    """Give back what all threads keep. Not while any of them is at work."""
+    """Give back what all threads keep; one that is at work keeps its arrays until it is done with them."""
     with _lock:
         for kept in _kept:
             kept.clear()

@@ -23,6 +23,7 @@ from attnscope.capture.forward import Inputs, run
 from attnscope.capture.models import PlainModel
 from attnscope.capture.text import token_texts
 from attnscope.capture.vectors import VectorSource
+from attnscope.measure import release
 from attnscope.planning import Settings
 from attnscope.scanning.record import record
 from attnscope.scanning.result import Progress, ScanResult, Step
@@ -70,6 +71,7 @@ class InputsScan:
         try:
             run(module, self.inputs, collect)
         finally:
+            release()
             source.close()
             for part, training in modes.items():
                 part.training = training

@@ -18,6 +18,7 @@ from attnscope.capture.inputs import inputs_by_length, window_tokens
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text, token_texts, tokenize
 from attnscope.capture.vectors import VectorSource
+from attnscope.measure import release
 from attnscope.planning import Settings
 from attnscope.scanning.record import record
 from attnscope.scanning.result import Progress, ScanResult, Step
@@ -43,7 +44,10 @@ class Scan:
         started = time.perf_counter()
         tokens = self.tokens
         plans = [self._forwards(window) for window in self._windows(tokens)]
-        done = [self._window(number, forwards, parts) for number, forwards in enumerate(plans)]
+        try:
+            done = [self._window(number, forwards, parts) for number, forwards in enumerate(plans)]
+        finally:
+            release()
         timings = {
             "load_seconds": round(self.loading, 3),
             "scan_seconds": round(time.perf_counter() - started, 3),
