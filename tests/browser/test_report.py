@@ -53,7 +53,7 @@ def test_the_claims_are_a_table(opened: Open, reports: Path) -> None:
     lines = page.locator("#claims tbody tr").all_inner_texts()
     assert len(lines) == 2
     assert "Weights lie between <b>bounds</b>." in lines[0]
-    assert "violated in 25%\theld" in lines[0]
+    assert "✗ violated in 25%\t✓ held" in lines[0]
     assert "\\u202e" in lines[1]
     with page.expect_download() as download:
         page.locator("#claims").get_by_role("button", name="CSV").click()

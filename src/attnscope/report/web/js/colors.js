@@ -20,8 +20,10 @@ function themeName() {
   return document.documentElement.dataset.theme ?? (darkSystem.matches ? "dark" : "light");
 }
 
+let printing = false; // on paper everything is light
+
 function theme() {
-  return THEMES[themeName()];
+  return THEMES[printing ? "light" : themeName()];
 }
 
 function channels(color) {

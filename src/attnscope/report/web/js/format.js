@@ -36,6 +36,11 @@ function visible(text) {
     .replace(HIDDEN, (found) => `\\u${found.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
 
+/** The last part of a path. */
+function shortName(path) {
+  return visible(path.split(/[\\/]/).filter(Boolean).at(-1) ?? path);
+}
+
 /** An element with attributes and children; strings become text nodes. */
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
