@@ -24,7 +24,7 @@ def test_a_scan_is_started_watched_cancelled_and_taken_up(
 
         page.locator("#model").fill(str(model_folder))
         page.locator("#pasted").fill(text * 4)
-        page.locator("#length").fill("64")
+        page.locator("#length").fill("32")
         page.locator("#windows").fill("24")
         page.locator("#rows").fill("all")
         page.locator("#start").click()
@@ -46,3 +46,30 @@ def test_a_scan_is_started_watched_cancelled_and_taken_up(
         assert page.locator(".map").count() == 2
         page.get_by_role("link", name="all runs").click()
         page.wait_for_selector(".runs")
+
+
+def test_a_diagnosis_is_ticked_tried_and_read(
+    opened: Callable[..., Any], model_folder: Path, text: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with serving(tmp_path) as served:
+        page = opened(f"{served.address}/")
+        page.locator("#new").wait_for()
+        page.locator("#verify").check()
+        assert page.locator("#diagnose").is_checked()  # labels that are tried come from a diagnosis
+        page.locator("#diagnose").uncheck()
+        assert not page.locator("#verify").is_checked()
+        page.locator("#verify").check()
+        page.locator("#model").fill(str(model_folder))
+        page.locator("#pasted").fill(text * 8)
+        page.locator("#length").fill("32")
+        page.locator("#windows").fill("2")
+        page.locator("#start").click()
+        page.locator("#status", has_text="is finished").wait_for()
+        run = page.locator(".runs tbody tr")
+        assert "of 15 heads" in run.inner_text()
+        run.get_by_role("link").first.click()
+        page.wait_for_selector("html[data-ready]", state="attached")
+        assert "of 15 heads" in page.locator(".headline").inner_text()
+        assert page.locator("#map .cell").count() == 15
+        assert "Tried inside the model" in page.locator("#findings").inner_text()
