@@ -1,8 +1,9 @@
 """The tables of a run: their schemas, writing and reading.
 
 Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `weights.parquet`, `tokens.json`,
-`run.json` and `report.html`. All are written beside their places before the first is moved to its own, `run.json`
-last: a reader never sees half a file, and a run that cannot be written leaves an older one as it was. While a run
+`run.json`, of a diagnosed run `findings.json`, and `report.html`. All but the report are written beside their places
+before the first is moved to its own, `run.json` last: a reader never sees half a file, and a run that cannot be written
+leaves an older one as it was. The report is made of them and comes after, so that nothing is lost if it fails. While a run
 goes on, the windows it has finished are kept in `.parts` inside the folder, and the same command takes them up again.
 """
 
@@ -252,9 +253,14 @@ class Parts:
 
 
 def save_run(
-    folder: Path, rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], report: str, shown: Shown | None = None
+    folder: Path,
+    rows: pl.DataFrame,
+    topn: pl.DataFrame,
+    run: dict[str, Any],
+    shown: Shown | None = None,
+    findings: dict[str, Any] | None = None,
 ) -> None:
-    """Write a finished run; an older one in the same folder is replaced."""
+    """Write a finished run without its report; an older one in the same folder is replaced."""
     record = json.dumps(run, indent=1, allow_nan=False) + "\n"
     files: dict[str, Callable[[Path], object]] = {
         "rows.parquet": rows.write_parquet,
@@ -264,18 +270,18 @@ def save_run(
         tokens = json.dumps({"tokens": shown.tokens, "texts": shown.texts}) + "\n"
         files["weights.parquet"] = shown.weights.write_parquet
         files["tokens.json"] = lambda path: path.write_text(tokens, encoding="utf-8")
-    files["report.html"] = lambda path: path.write_text(report, encoding="utf-8")
+    if findings is not None:
+        found = json.dumps(findings, indent=1, allow_nan=False) + "\n"
+        files["findings.json"] = lambda path: path.write_text(found, encoding="utf-8")
     files["run.json"] = lambda path: path.write_text(record, encoding="utf-8")
     write_all(folder, files)
-
-
-def save_findings(folder: Path, findings: dict[str, Any] | None) -> None:
-    """Write `findings.json`, or take away that of an older run: findings belong to the tables beside them."""
-    if findings is None:
+    if findings is None:  # those of an older run do not belong to these tables
         (folder / "findings.json").unlink(missing_ok=True)
-        return
-    record = json.dumps(findings, indent=1, allow_nan=False) + "\n"
-    write_all(folder, {"findings.json": lambda path: path.write_text(record, encoding="utf-8")})
+
+
+def save_report(folder: Path, report: str) -> None:
+    """Write the report of a run."""
+    write_all(folder, {"report.html": lambda path: path.write_text(report, encoding="utf-8")})
 
 
 def load_findings(folder: Path) -> dict[str, Any] | None:
