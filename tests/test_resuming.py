@@ -173,7 +173,9 @@ def test_a_report_that_cannot_be_made_loses_nothing(
     (tmp_path / "report.html").write_text("of an older run")
     with monkeypatch.context() as patch:
         patch.setattr(page, "render", fail)
-        with pytest.raises(OutputError, match=r"tables and findings.json are saved in .*RuntimeError: no drawing today"):
+        with pytest.raises(
+            OutputError, match=r"tables and findings.json are saved in .*RuntimeError: no drawing today"
+        ):
             scan(build("gpt2"), text * 8, tokenizer=tokenizer, length=32, diagnose=True, out=tmp_path)
     assert not (tmp_path / "report.html").exists()  # the older one would not match the tables
     assert not (tmp_path / ".parts").exists()
