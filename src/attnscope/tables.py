@@ -3,7 +3,7 @@
 Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `weights.parquet`, `tokens.json`,
 `run.json`, of a diagnosed run `findings.json`, and `report.html`. All but the report are written beside their places
 before the first is moved to its own, `run.json` last: a reader never sees half a file, and a run that cannot be written
-leaves an older one as it was. The report is made of them and comes after, so that nothing is lost if it fails. While a run
+leaves an older one as it was. The report is made of them and comes after: nothing is lost if it fails. While a run
 goes on, the windows it has finished are kept in `.parts` inside the folder, and the same command takes them up again.
 """
 
@@ -288,7 +288,7 @@ def load_findings(folder: Path) -> dict[str, Any] | None:
     """What a diagnosis found, if the run had one that can be read."""
     try:
         found = json.loads((folder / "findings.json").read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -313,11 +313,11 @@ def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
             )
         rows = _read(folder / "rows.parquet", ROWS, version)
         topn = _read(folder / "topn.parquet", TOPN, version)
-    except FileNotFoundError as error:
-        raise OutputError(
-            f"{str(folder)!r} holds no finished run: {Path(error.filename or '').name} is missing"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+    except FileNotFoundError:
+        names = ("run.json", "rows.parquet", "topn.parquet")
+        missing = " and ".join(name for name in names if not (folder / name).is_file())
+        raise OutputError(f"{str(folder)!r} holds no finished run: {missing or 'a file'} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
         if isinstance(error, OutputError):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -331,5 +331,5 @@ def load_shown(folder: Path) -> Shown | None:
         tokens = json.loads((folder / "tokens.json").read_text("utf-8"))
         weights = pl.read_parquet(folder / "weights.parquet", schema=WEIGHTS)
         return Shown(weights, [str(token) for token in tokens["tokens"]], [str(text) for text in tokens["texts"]])
-    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError):
         return None

@@ -26,7 +26,7 @@ from attnscope.report.page import document, policy
 from attnscope.serve import reproductions
 from attnscope.serve.guard import Guard, limited_body, own_page
 from attnscope.serve.jobs import Jobs, wanted
-from attnscope.serve.library import Library
+from attnscope.serve.library import DAMAGED, Library
 
 
 def create_app(root: Path, host: str = "127.0.0.1", *, read_only: bool = False) -> Starlette:
@@ -96,7 +96,11 @@ class _Server:
         except OutputError as error:
             return PlainTextResponse(f"{error}\n", 404)
         other = data[1] if len(data) > 1 else None
-        return HTMLResponse(await run_in_threadpool(document, data[0], other, {"home": "/"}))
+        try:
+            return HTMLResponse(await run_in_threadpool(document, data[0], other, {"home": "/"}))
+        except DAMAGED as error:
+            words = " or ".join(repr(name) for name in names)
+            return PlainTextResponse(f"run {words} is damaged ({type(error).__name__}: {error}); scan again\n", 404)
 
     async def file(self, request: Request) -> Response:
         name, file = request.path_params["name"], request.path_params["file"]

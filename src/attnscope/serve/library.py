@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import polars as pl
+
 from attnscope import tables
 from attnscope.errors import InputError, OutputError
 from attnscope.report.data import page_data
@@ -18,6 +20,9 @@ from attnscope.serve import reproductions
 _READ = ("run.json", "rows.parquet", "topn.parquet", "weights.parquet", "tokens.json", "findings.json", "claims.json")
 DOWNLOADS = (*_READ, "report.html", "claims.md")
 REQUEST = ".request.json"
+
+# What reading a record meets that holds something else than it should.
+DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, pl.exceptions.PolarsError)
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,10 @@ class Library:
             raise OutputError(f"{name!r} is a reproduction: it has claims and figures, no heads to compare")
         rows, topn, run = tables.load_run(folder)
         findings, claims = _optional(folder / "findings.json"), _optional(folder / "claims.json")
-        return page_data(rows, topn, run, findings, tables.load_shown(folder), claims)
+        try:
+            return page_data(rows, topn, run, findings, tables.load_shown(folder), claims)
+        except DAMAGED as error:
+            raise OutputError(f"run {name!r} is damaged ({type(error).__name__}: {error}); scan again") from error
 
     def request(self, name: str) -> dict[str, Any] | None:
         """How a run was started here, if it was and did not finish."""
@@ -106,7 +114,7 @@ class Library:
                 if reproductions.is_reproduction(record):
                     return _reproduced(name, record, self._json(folder / "claims.json"))
                 return _finished(name, record, self._verdict(folder))
-            except (KeyError, TypeError, AttributeError):
+            except DAMAGED:
                 return Entry(name, "unreadable")
         parts = folder / ".parts"
         if not parts.is_dir() or not self._inside(parts):
@@ -136,19 +144,26 @@ def _finished(name: str, record: dict[str, Any], verdict: str) -> Entry:
     settings = record["settings"]
     rows = "last rows" if settings.get("rows", "last") == "last" else f"{settings['rows']} rows"
     words = f"{settings['windows']} x {settings['length']:,} tokens, {rows}"
-    model, source = record["model"]["name"], record["text"]["source"]
-    return Entry(name, "finished", model, source, words, record["finished"], verdict=verdict)
+    model, source, finished = record["model"]["name"], record["text"]["source"], record["finished"]
+    return Entry(name, "finished", _text(model), _text(source), words, _text(finished), verdict=verdict)
 
 
 def _reproduced(name: str, record: dict[str, Any], claims: dict[str, Any] | None) -> Entry:
     settings, verdict = reproductions.told(record, claims)
     model, source, finished = record["model"]["name"], record["text"]["source"], record["finished"]
-    return Entry(name, "finished", model, source, settings, finished, verdict=verdict, kind="reproduction")
+    names = _text(model), _text(source), settings, _text(finished)
+    return Entry(name, "finished", *names, verdict=verdict, kind="reproduction")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _optional(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

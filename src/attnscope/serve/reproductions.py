@@ -56,7 +56,7 @@ def page(name: str, folder: Path) -> str:
         claims = json.loads((folder / "claims.json").read_text("utf-8"))
         told(run, claims)
         shown = {"run": {key: run[key] for key in ("model", "text", "settings", "finished", "attnscope")}}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise OutputError(f"the reproduction {name!r} cannot be read ({type(error).__name__}); run it again") from None
     style, script, template = _assets()
     return template.substitute(

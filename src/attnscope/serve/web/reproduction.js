@@ -7,7 +7,7 @@ function drawReproduction({ name, run, figures }) {
   byId("top").replaceChildren(
     element("a", { class: "brand", href: "/" }, "attnscope: all runs"),
     element("h1", {}, `The paper, reproduced on ${shortName(model.name)}`),
-    element("p", { class: "lead" }, `${model.layers} layers, ${plural(model.heads, "head")}. Measured on ${shortName(text.source)}, ${plural(settings.windows, "window")} of ${settings.lengths.at(-1).toLocaleString("en-US")} tokens, ${visible(run.finished).slice(0, 10)}.`),
+    element("p", { class: "lead" }, `${plural(model.layers, "layer")}, ${plural(model.heads, "head")}. Measured on ${shortName(text.source)}, ${plural(settings.windows, "window")} of ${settings.lengths.at(-1).toLocaleString("en-US")} tokens, ${visible(run.finished).slice(0, 10)}.`),
     element("p", {}, files),
   );
   const readings = [...new Set(figures.map((file) => file.split("/")[1]))];

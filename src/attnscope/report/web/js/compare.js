@@ -78,7 +78,7 @@ function differenceFigure() {
     }
     return drawn;
   };
-  const note = `Blue: larger in B. Orange: larger in A. From ${number(scale.low)} to ${number(scale.high)}.`;
+  const note = `Blue: larger in B. Orange: larger in A. From ${number(scale.ends[0])} to ${number(scale.ends.at(-1))}.`;
   const lines = () => csv(["layer", "head", "difference"], values.map((by, i) => [one.layer(i), one.head(i), by]));
   return figure({ title, note, name: "difference", draw, numbers: lines });
 }

@@ -57,11 +57,11 @@ function inWords({ run, i, group }) {
   const length = run.groups[group];
   const rank = run.rank("participation", i, group);
   const others = (part) => (part > 0.995 ? "all other heads" : `${share(part)} of the heads`);
-  const than = rank >= 0.5 ? `more than ${others(rank)}` : `fewer than ${others(1 - rank)}`;
+  const than = run.count < 2 ? "" : `, ${rank >= 0.5 ? `more than ${others(rank)}` : `fewer than ${others(1 - rank)}`}`;
   const first = value("sink_weight");
   const { rows, windows } = run.data.run.settings;
   const measured = rows === "last" ? ` (${plural(windows, "row")})` : "";
-  return `Averages about ${number(value("participation"))} tokens at length ${length}${measured}, ${than}. Its largest weight is `
+  return `Averages about ${number(value("participation"))} tokens at length ${length}${measured}${than}. Its largest weight is `
     + `${share(value("max_weight"))}; the first token gets ${share(first)}. `
     + `${value("separability") === null ? "" : `Of its top ${run.data.usual_n} tokens, ${share(value("separability"))} stay apart from the rest.`}`;
 }

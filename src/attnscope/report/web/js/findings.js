@@ -19,10 +19,11 @@ function drawFindings() {
 }
 
 function lead(run) {
+  const every = run.count === 1 ? "its one head" : `each of the ${plural(run.count, "head")}`;
   const base = "An attention head mixes the tokens it has seen into one vector.";
   return run.data.findings
-    ? `${base} A diagnosis asks of each of the ${run.count.toLocaleString("en-US")} heads which simpler rule would give nearly the same vector.`
-    : `${base} This page shows, for each of the ${run.count.toLocaleString("en-US")} heads, how many tokens it mixes, whether they can still be told apart, and where it looks. These are the most telling numbers; attnscope scan with --diagnose also says which heads to worry about.`;
+    ? `${base} A diagnosis asks of ${every} which simpler rule would give nearly the same vector.`
+    : `${base} This page shows, for ${every}, how many tokens it mixes, whether they can still be told apart, and where it looks. These are the most telling numbers; attnscope scan with --diagnose also says which heads to worry about.`;
 }
 
 /** The diagnosis in a few lines: the headline, how many heads are in each state, and how far to trust that. */

@@ -17,7 +17,7 @@ function drawTop() {
   const links = page.links;
   const windows = plural(run.settings.windows, "window");
   const judged = runs[0].data.findings;
-  const facts = `${runs[0].layers.length} layers, ${plural(runs[0].count, "head")}. Measured on ${shortName(run.text.source)}, ${windows} of ${run.settings.length.toLocaleString("en-US")} tokens, ${run.finished.slice(0, 10)}.${judged?.windows ? ` Diagnosed on ${plural(judged.windows, "window")} of ${judged.length.toLocaleString("en-US")} spread over the text.` : ""}`;
+  const facts = `${plural(runs[0].layers.length, "layer")}, ${plural(runs[0].count, "head")}. Measured on ${shortName(run.text.source)}, ${windows} of ${run.settings.length.toLocaleString("en-US")} tokens, ${run.finished.slice(0, 10)}.${judged?.windows ? ` Diagnosed on ${plural(judged.windows, "window")} of ${judged.length.toLocaleString("en-US")} spread over the text.` : ""}`;
   const brand = links.home ? element("a", { class: "brand", href: links.home }, "attnscope: all runs") : element("span", { class: "brand" }, "attnscope");
   const themes = select("theme", "Colors", [["", "as the system"], ["light", "light"], ["dark", "dark"]], document.documentElement.dataset.theme ?? "", setTheme);
   byId("top").replaceChildren(
@@ -149,7 +149,7 @@ function firstHead() {
   const named = run.findings.find((finding) => finding.severity !== "note" && finding.heads?.length)?.heads[0];
   if (named && run.index(...named) !== undefined) return { layer: named[0], head: named[1] };
   const values = run.values("participation");
-  const i = values.indexOf(Math.max(...values));
+  const i = Math.max(0, values.indexOf(Math.max(...values.map((value) => value ?? -Infinity))));
   return { layer: run.layer(i), head: run.head(i) };
 }
 

@@ -70,7 +70,7 @@ function mapPicture(run, colors, described) {
 
 function mapTitle(run) {
   const what = view.measure === "state" ? "State" : runs[0].data.measures[view.measure].label;
-  const where = run.groups.length > 1 && view.measure !== "state" ? `, length ${run.groups[Math.min(view.group, run.groups.length - 1)]}` : "";
+  const where = run.groups.length > 1 && view.measure !== "state" && !runs[0].data.measures[view.measure].whole ? `, length ${run.groups[Math.min(view.group, run.groups.length - 1)]}` : "";
   return `${view.compare === "runs" ? `${"AB"[runs.indexOf(run)]}: ` : ""}${what} of every head${where}`;
 }
 
@@ -123,7 +123,7 @@ function legendFigure(run) {
   const measure = runs[0].data.measures[view.measure];
   const strip = shape("svg", { class: "strip", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" });
   for (let k = 0; k < 50; k += 1) strip.append(shape("rect", { x: 2 * k, y: 0, width: 2.2, height: 8, fill: between(scale.stops, k / 49) }));
-  const ends = [scale.low, scale.middle, scale.high].map((value) => element("span", {}, written(measure, value)));
+  const ends = scale.ends.map((value) => element("span", {}, written(measure, value)));
   return element("div", { class: "legend-scale" }, strip, element("div", { class: "ends" }, ends));
 }
 
