@@ -74,9 +74,10 @@ def _tokens_in_use(use: pl.Series, length: int) -> dict[str, Any]:
 
 
 def _separability(found: pl.Series, n: int) -> dict[str, Any]:
+    middle: Any = found.median()
     return _note(
         "separability",
-        f"The median head tells {found.median():.0%} of its top {n} tokens apart from the rest",
+        f"The median head tells {middle:.0%} of its top {n} tokens apart from the rest",
         f"The others lie farther from what the head hands on than some token outside its top {n}. "
         f"The lowest tenth of the heads is below {found.quantile(0.1, 'linear'):.0%}.",
     )
