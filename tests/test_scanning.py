@@ -198,6 +198,7 @@ def test_run_json_says_what_was_run(scanned: Any) -> None:
         "length": 61,
         "lengths": [2, 23, 61],
         "top_n": [1, 5, 19],
+        "delta_keys": 8192,
         "windows": 1,
         "vectors": "value",
         "bos": False,

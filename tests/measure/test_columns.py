@@ -18,8 +18,8 @@ from attnscope.measure.topn import topn_columns
 
 # Relative to the column; a value that should be zero is compared with the size of what cancelled in it.
 RELATIVE = 1e-9
-# Sums over keys are of float32 terms in the compiled way; what it compares stays exact.
-FLOAT32 = 1e-6
+# In rows of more than 128 keys the compiled way sums terms in float32; what it compares stays exact.
+FLOAT32 = 5e-7
 SUMS = {
     "distance",
     "distance_upper",
@@ -61,7 +61,6 @@ def assert_set(
     weights: np.ndarray,
     vectors: np.ndarray,
     n: int,
-    of_sums: float = RELATIVE,
 ) -> None:
     expected = oracle.topn_columns(weights, vectors, n)
     doubtful = oracle.undecided(weights, vectors, n)
@@ -73,7 +72,7 @@ def assert_set(
         if name == "epsilon_printed" and not (math.isfinite(right) and math.isfinite(value)):
             assert min(right, value) > 1e9 * scale, name  # a zero denominator, or one of rounding
             continue
-        relative = NEAR_DUPLICATES if name in ON_SPHERE else of_sums if name in SUMS else RELATIVE
+        relative = NEAR_DUPLICATES if name in ON_SPHERE else RELATIVE
         absolute = 1e-14 * (1 if name in ON_SPHERE else scale)
         assert value == pytest.approx(right, rel=relative, abs=absolute), name
 
@@ -196,6 +195,23 @@ def causal_rows(keys: int, offset: float = 0.0) -> Rows:
     return Rows(0, tuple(range(keys)), logits, visible, vectors)
 
 
+def test_compiled_way_on_long_sharp_rows() -> None:
+    """A heavy first token of small length, weights from 1 to 1e-20: sums that float32 could spoil."""
+    generator = torch.Generator().manual_seed(11)
+    keys, positions = 1500, (700, 1100, 1499)
+    vectors = torch.randn(2, keys, 24, generator=generator)
+    vectors[:, 0] *= 0.05
+    logits = 8 * torch.randn(4, 3, keys, generator=generator, dtype=torch.float64)
+    logits[:, :, 0] += 20
+    visible = (torch.arange(keys) <= torch.tensor(positions)[:, None]).expand(4, -1, -1)
+    rows, n = Rows(0, positions, logits, visible, vectors), [1, 2, 30, 200]
+    weights = softmax_weights(rows)
+    _, per_set = columns(rows, weights, n)
+    for name, expected in topn_columns(rows, weights, n).items():
+        relative = FLOAT32 if name in SUMS else RELATIVE
+        torch.testing.assert_close(per_set[name], expected, rtol=relative, atol=1e-12, msg=name)
+
+
 @pytest.mark.parametrize("offset", [0.0, 100.0])
 def test_compiled_way_equals_its_specification_on_all_rows(offset: float) -> None:
     rows, n = causal_rows(151, offset), [1, 5, 20, 100]
@@ -216,7 +232,7 @@ def test_adversarial_row_by_the_entry_point(name: str, logits: np.ndarray, vecto
     per_row, per_set = columns(rows, weights, n)
     assert_row(per_row, (0, 0), logits)
     for index, size in enumerate(n):
-        assert_set(per_set, (0, 0, index), weights[0, 0].numpy(), vectors, size, FLOAT32)
+        assert_set(per_set, (0, 0, index), weights[0, 0].numpy(), vectors, size)
 
 
 def test_long_rows_have_no_delta() -> None:

@@ -243,11 +243,11 @@ ORACLES: dict[tuple[str, str], Callable[[Table], list[Any]]] = {
     ("expectation-formula", "printed"): lambda t: [share_within(t, True)],
     ("expectation-formula", "corrected"): lambda t: [share_within(t, False)],
     ("bound-safe", "printed"): lambda t: [
-        held(t, lambda lines: lines["distance"] <= lines["distance_bound_printed"] * (1 + 1e-9))
+        held(t, lambda lines: lines["distance"] <= lines["distance_bound_printed"] * (1 + 1e-6))
     ],
     ("bound-safe", "corrected"): lambda t: [
-        held(t, lambda lines: lines["distance"] <= lines["distance_upper"] * (1 + 1e-9)),
-        held(t, lambda lines: lines["distance"] >= lines["distance_lower"] * (1 - 1e-9)),
+        held(t, lambda lines: lines["distance"] <= lines["distance_upper"] * (1 + 1e-6)),
+        held(t, lambda lines: lines["distance"] >= lines["distance_lower"] * (1 - 1e-6)),
     ],
     ("plateau-beyond-20", "printed"): lambda t: [change(t, median_of("distance"), 100, 20, True)],
     ("bound-tightens", "printed"): lambda t: [

@@ -264,6 +264,9 @@ def defined_heads(family: str, config: Any) -> tuple[set[int], set[int | None]]:
         }
         used = [pairs["sliding" if "sliding" in kind else "full"] for kind in config.layer_types]
         return {heads for heads, _ in used}, {groups for _, groups in used}
+    if family == "mimo_v2_flash":  # layers with a window have twice as many heads of keys
+        double = {"sliding_attention": 2}
+        return {HEADS}, {double.get(kind, 1) * config.num_key_value_heads for kind in config.layer_types}
     return {HEADS}, {getattr(text, "num_key_value_heads", None)}
 
 

@@ -33,7 +33,7 @@ def row_columns(rows: Rows, weights: Tensor) -> dict[str, Tensor]:
     masks, mask_of = _masks(rows.visible)
     flat, logits = _flat(weights), _flat(rows.logits)
     out = np.empty((len(flat), len(_kernels_rows.COLUMNS)))
-    step = max(1, -(-len(flat) // 16))
+    step = max(1, -(-len(flat) // (2 * torch.get_num_threads())))
 
     def measure(first: int) -> None:
         _kernels_rows.spread(flat, logits, masks, mask_of, out, first, min(len(flat), first + step))

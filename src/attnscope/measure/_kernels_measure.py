@@ -24,6 +24,8 @@ from attnscope.measure._kernels_sets import (
     printed,
     repair,
     roots,
+    short_rests,
+    short_sums,
     squares,
 )
 from attnscope.measure._kernels_top import add_up, choose, lift_of
@@ -34,6 +36,7 @@ LINES = 14
 _ZERO = np.float32(0)
 _ALL = np.float32(-1)  # no set: every key is outside
 _FLOAT32 = 2.0**-24
+_SHORT = 128  # rows up to this length are summed in float64
 
 
 @compiled
@@ -78,12 +81,10 @@ def measure(
     members, counts = np.empty(few.shape[0], np.int64), np.empty(sets, np.int64)
     contexts, unit_contexts = np.empty((sets, dims)), np.empty((sets, dims))
     far = np.empty(sets)
+    slots, ratios = np.empty(sets, np.int64), np.empty(sets)
     own, sums = np.empty((2, few.shape[0])), np.empty((2, few.shape[0]))
-    unit_error = np.float32((dims + 8) * _FLOAT32)
-    leads = prefixes.shape[0] > 0 and wanted[0] == 1
-    # What is multiplied with all unit vectors: contexts, xbar, unit contexts, and the member of a set of one.
-    used = 2 * sets + 2 if leads else 2 * sets + 1
-    used += used % PAIR
+    exact = np.empty((5, _SHORT))
+    unit_error = np.float32((dims + 12) * _FLOAT32)
     largest2 = 0.0
     for j in range(norms2.size):
         largest2 = max(largest2, norms2[j])
@@ -142,17 +143,25 @@ def measure(
         add_up(weight_of, vectors, members, counts, contexts)
         add_up(weight_of, units, members, counts, unit_contexts)
         xbar = means[r]
-        few[:used] = 0
         for s in range(sets):
             for k in range(dims):
                 few[s, k] = contexts[s, k] * lift
         for k in range(dims):
             few[sets, k] = xbar[k] * lift
+        used = sets + 1
         for s in range(sets):
+            # A set of one has a single direction: one product serves its context and its unit context.
+            slots[s], ratios[s] = used, 1.0
+            if counts[s] == 1 and norms2[members[0]] > 0:
+                slots[s], ratios[s] = s, 1 / np.sqrt(norms2[members[0]])
+                continue
             for k in range(dims):
-                few[sets + 1 + s, k] = unit_contexts[s, k] * lift
-        if leads:
-            few[2 * sets + 1, :dims] = units[members[0]]
+                few[used, k] = unit_contexts[s, k] * lift
+            used += 1
+        if used % PAIR:
+            few[used] = 0
+            used += 1
+        few[:used, dims:] = 0
         multiply(few[:used], unit_panels, begin, end, products)
 
         # d1: from the list of far pairs, and where that was too short from all pairs.
@@ -167,9 +176,14 @@ def measure(
         missing = sets
         far[:] = np.nan
         if prefixes.shape[0]:
-            if leads:
-                of_lead = products[2 * sets + 1, here : here + last - first]
-                far[0] = farthest_from(members[0], of_lead, norms32, norms2, vectors, first, reach, lead_error)
+            if slots[0] == 0 and weight_of[members[0]] > 0:
+                of_lead, factor32 = lines[3, : last - first], np.float32(1 / (weight_of[members[0]] * lift))
+                part32 = products[0, here : here + last - first]
+                for j in range(last - first):
+                    of_lead[j] = part32[j] * factor32
+                far[0] = farthest_from(
+                    members[0], of_lead, norms32, vectors, first, reach, lead_error, lines[4, : last - first]
+                )
             which = 0
             while prefixes[which, 0] < last:
                 which += 1
@@ -217,19 +231,24 @@ def measure(
         for s in range(sets - 1, -1, -1):
             for c in range(counts[s]):
                 level[members[c] - first if solid else np.searchsorted(keys, members[c])] = s
-        # |y - xbar/L|^2: variances do not change with the origin, and nothing cancels when all y are alike.
-        if squares(w, n2, ys, np.float32(mean2 * share * share * lift * lift), level, _ALL, scatter):
-            repair(weight_of, keys, vectors, norms2, 0.0, 1.0, xbar, share, lift, scatter)
-        all_but_one(scatter, work)
-        fraction = np.float32(1 / (length - 1))
-        for j in range(length):
-            value = work[j] - scatter[j] * fraction
-            scatter[j] = value if value > _ZERO else _ZERO
-        for j in range(length):
-            work[j] = size[j] * size[j]
-        all_but_one(work, square_rest)
-        all_but_one(size, size_rest)
-        back = scale / lift
+        short = length <= _SHORT
+        e_work, e_size, e_scatter = exact[0, :length], exact[1, :length], exact[2, :length]
+        e_size_rest, e_square_rest = exact[3, :length], exact[4, :length]
+        if short:
+            short_rests(weight_of, keys, vectors, norms2, xbar, e_work, e_size, e_scatter, e_size_rest, e_square_rest)
+        else:
+            # |y - xbar/L|^2: variances do not change with the origin, and nothing cancels when all y are alike.
+            if squares(w, n2, ys, np.float32(mean2 * share * share * lift * lift), level, _ALL, scatter):
+                repair(weight_of, keys, vectors, norms2, 0.0, 1.0, xbar, share, lift, scatter)
+            all_but_one(scatter, work)
+            fraction = np.float32(1 / (length - 1))
+            for j in range(length):
+                value = work[j] - scatter[j] * fraction
+                scatter[j] = value if value > _ZERO else _ZERO
+            for j in range(length):
+                work[j] = size[j] * size[j]
+            all_but_one(work, square_rest)
+            all_but_one(size, size_rest)
         unlifted = np.float32(1 / lift)
         mass = largest2 = 0.0
         done = 0
@@ -252,19 +271,23 @@ def measure(
             result[0] = mass
 
             # The ball of eq. (10).
-            of_units = products[sets + 1 + s, here : here + length]
-            if not solid:
-                of_units = ys
+            slot, ratio = slots[s], ratios[s]
+            ratio32 = np.float32(ratio)
+            if solid:
+                of_context = products[slot, here : here + length]
                 for j in range(length):
-                    of_units[j] = products[sets + 1 + s, keys[j] - base]
+                    ys[j] = of_context[j] * ratio32
+            else:
+                for j in range(length):
+                    ys[j] = products[slot, keys[j] - base] * ratio32
             unit_norm = np.float32(np.sqrt(norm2(unit_contexts[s])) * lift)
-            close = near[: nearest(unit_size, of_units, level, s32, unit_norm, unit_error, work, near)]
+            close = near[: nearest(unit_size, ys, level, s32, unit_norm, unit_error, work, near)]
             for c in range(close.size):
                 close[c] = keys[close[c]]
             lowest, radius = edge(weight_of, units, norms2, unit_contexts[s], close, empty)
             inside = 0
             for c in range(count):
-                of_unit = np.float64(products[sets + 1 + s, members[c] - base]) / lift
+                of_unit = np.float64(products[slot, members[c] - base]) * ratio / lift
                 inside += is_inside(
                     own[1, c],
                     units[members[c]],
@@ -279,43 +302,50 @@ def measure(
             result[10], result[11] = radius, deltas[r]
             bounds(own[0], own[1], count, radius, deltas[r], sums, result[12:])
 
-            # Distance and its bounds.
-            if solid:
-                of_context = products[s, here : here + length]
-                for j in range(length):
-                    ys[j] = size[j] * of_context[j]
+            n = length - 1
+            p = count / n
+            factor = count * (n - count) / (n * (n - 1)) if n > 1 else 0.0
+            by = p / (1 + p)
+            if short:
+                total, total2, lower, upper, epsilon, main = short_sums(
+                    weight_of, keys, vectors, context, xbar, p, factor, level, s32, e_size, e_scatter, e_size_rest,
+                    e_square_rest,
+                )  # fmt: skip
             else:
+                if solid:
+                    of_context = products[s, here : here + length]
+                    for j in range(length):
+                        ys[j] = size[j] * of_context[j]
+                else:
+                    for j in range(length):
+                        ys[j] = size[j] * products[s, keys[j] - base]
+                if squares(w, n2, ys, np.float32(norm2(context) * lift * lift), level, s32, work):
+                    repair(weight_of, keys, vectors, norms2, 0.0, 1.0, context, 1.0, lift, work)
+                total, total2 = distances(work, level, s32)
+                # |(1 + p) y - p xbar|^2, over (1 + p)^2
+                by32 = np.float32(by)
                 for j in range(length):
-                    ys[j] = size[j] * products[s, keys[j] - base]
-            if squares(w, n2, ys, np.float32(norm2(context) * lift * lift), level, s32, work):
-                repair(weight_of, keys, vectors, norms2, 0.0, 1.0, context, 1.0, lift, work)
-            total, total2 = distances(work, level, s32)
-            result[1] = total * back
+                    ys[j] = yb[j] * by32
+                if squares(w, n2, ys, np.float32(by * by * mean2 * lift * lift), level, _ALL, work):
+                    repair(weight_of, keys, vectors, norms2, 0.0, 1.0, xbar, by, lift, work)
+                lower, upper, epsilon = expectations(
+                    work, scatter, size, size_rest, square_rest, np.float32(1 / (1 + p)), by32,
+                    np.float32(factor / ((1 + p) * (1 + p))),
+                )  # fmt: skip
+                if printed(w, n2, b, unlifted, np.float32(p), np.float32(mean2), work):
+                    repair(weight_of, keys, vectors, norms2, p, 1.0, xbar, 1.0, 1.0, work)
+                main = roots(work)
+                total, total2 = total / lift, total2 / (lift * lift)
+                lower, upper, epsilon = (1 + p) * lower / lift, (1 + p) * upper / lift, epsilon / ((1 + p) * lift)
+            result[1] = scale * total
             result[2] = scale * ((1 - mass) * far[s] + np.sqrt(largest2) * (mass * left - (1 - mass)))
             lower2 = 0.0
             for k in range(dims):
                 value = (left + 1) * context[k] - xbar[k]
                 lower2 += value * value
             result[3] = scale * np.sqrt(lower2)
-            result[4] = back * np.sqrt(left * total2)
-
-            # The expectation over random sets: |(1 + p) y - p xbar|^2, over (1 + p)^2.
-            n = length - 1
-            p = count / n
-            by = p / (1 + p)
-            by32 = np.float32(by)
-            for j in range(length):
-                ys[j] = yb[j] * by32
-            if squares(w, n2, ys, np.float32(by * by * mean2 * lift * lift), level, _ALL, work):
-                repair(weight_of, keys, vectors, norms2, 0.0, 1.0, xbar, by, lift, work)
-            factor = count * (n - count) / (n * (n - 1)) if n > 1 else 0.0
-            lower, upper, epsilon = expectations(
-                work, scatter, size, size_rest, square_rest, np.float32(1 / (1 + p)), by32,
-                np.float32(factor / ((1 + p) * (1 + p))),
-            )  # fmt: skip
-            if printed(w, n2, b, unlifted, np.float32(p), np.float32(mean2), work):
-                repair(weight_of, keys, vectors, norms2, p, 1.0, xbar, 1.0, 1.0, work)
+            result[4] = scale * np.sqrt(left * total2)
             chance = left / length
-            result[5] = scale * chance * roots(work)
-            result[6], result[7] = back * chance * (1 + p) * lower, back * chance * (1 + p) * upper
-            result[8] = back * 0.5 * chance * p * epsilon / (1 + p)
+            result[5] = scale * chance * main
+            result[6], result[7] = scale * chance * lower, scale * chance * upper
+            result[8] = scale * 0.5 * chance * p * epsilon

@@ -171,21 +171,20 @@ def pair_gaps(vectors: Any, low: Any, high: Any, out: Any) -> None:
 
 @helper
 def farthest_from(
-    key: int, products: Any, norms: Any, norms2: Any, vectors: Any, first: int, level: Any, error: Any
+    key: int, products: Any, norms: Any, vectors: Any, first: int, level: Any, error: Any, far: Any
 ) -> float:
-    """The largest distance of a visible key to one key, given unit products with keys from `first` on, which are lost.
+    """The largest distance of a visible key to one key, given u.x of its vector x with unit vectors from `first` on.
 
-    norms: |x|^2 in float32, of all keys like the rest; level is negative for unseen ones.
+    norms: |x|^2 in float32, of all keys like level, which is negative for unseen ones; far: scratch.
     """
-    never = np.float32(-np.inf)
+    two, never = np.float32(2), np.float32(-np.inf)
     part, shown = norms[first : first + products.size], level[first : first + products.size]
-    twice = np.float32(2 * np.sqrt(norms2[key]))
     for j in range(products.size):
-        products[j] = part[j] - twice * np.sqrt(part[j]) * products[j] if shown[j] >= 0 else never
+        far[j] = part[j] - two * np.sqrt(part[j]) * products[j] if shown[j] >= 0 else never
     longest = 0.0
-    limit = largest(products) - error
+    limit = largest(far) - error
     for j in range(products.size):
-        if products[j] >= limit:
+        if far[j] >= limit:
             longest = max(longest, _gap2(vectors[key], vectors[first + j]))
     return np.sqrt(longest)
 

@@ -4,7 +4,8 @@
 
 Decisions:
 
-- sums over keys are of float32 terms, eight at a time, added up in float64 every `_CHUNK` keys: they are good to 1e-7.
+- sums over keys are of float32 terms, eight at a time, added up in float64: they are good to about 1e-7. Short rows,
+  where the errors of the terms would not cancel out, are summed in float64 throughout.
   Weights are lifted by a power of two that brings the row's largest near 1, so that nothing overflows or vanishes;
 - squared distances |f x - v|^2 are expanded; where the terms cancel to less than a quarter, the difference is formed
   directly, in float64. All squares of a pass are written first and repaired before any root is taken;
@@ -47,7 +48,6 @@ _ROUNDING = 1e-12
 _FLOAT32 = 2.0**-24
 _FLOOR: Any = np.float32(1e-36)  # float32 cannot tell sizes below this apart
 _CHECKED = 64
-_CHUNK = 1024
 _TWO: Any = np.float32(2)
 _ZERO: Any = np.float32(0)
 _NEVER: Any = np.float32(np.inf)
@@ -97,17 +97,12 @@ def repair(
 @helper
 def distances(squares: Any, level: Any, s: Any) -> tuple[float, float]:
     """Sums over the keys outside the set of |y - s| and its square."""
-    sums = sums2 = 0.0
-    for first in range(0, squares.size, _CHUNK):
-        part, part_level = squares[first : first + _CHUNK], level[first : first + _CHUNK]
-        total = total2 = _ZERO
-        for j in range(part.size):
-            value = part[j] if part_level[j] > s else _ZERO
-            total += np.sqrt(value)
-            total2 += value
-        sums += total
-        sums2 += total2
-    return sums, sums2
+    total = total2 = 0.0
+    for j in range(squares.size):
+        value = squares[j] if level[j] > s else _ZERO
+        total += np.float64(np.sqrt(value))
+        total2 += np.float64(value)
+    return total, total2
 
 
 @helper
@@ -116,23 +111,15 @@ def expectations(
 ) -> tuple[float, float, float]:
     """Sums over all keys: E1's two sides, and the printed bound on epsilon; alone = 1 / (1 + p), by = p / (1 + p)."""
     lower = upper = epsilon = 0.0
-    for first in range(0, mean2.size, _CHUNK):
-        last = first + _CHUNK
-        part, part_scatter, part_size = mean2[first:last], scatter[first:last], size[first:last]
-        part_rest, part_square = size_rest[first:last], square_rest[first:last]
-        total = total_upper = total_epsilon = _ZERO
-        for j in range(part.size):
-            moments = part[j] + factor * part_scatter[j]
-            triangle = alone * part_size[j] + by * part_rest[j]
-            triangle *= triangle
-            mean = np.sqrt(part[j])
-            total += mean
-            total_upper += np.sqrt(moments if moments < triangle else triangle)
-            term = part_square[j] / mean
-            total_epsilon += term if part_square[j] > _ZERO else _ZERO
-        lower += total
-        upper += total_upper
-        epsilon += total_epsilon
+    for j in range(mean2.size):
+        moments = mean2[j] + factor * scatter[j]
+        triangle = alone * size[j] + by * size_rest[j]
+        triangle *= triangle
+        mean = np.sqrt(mean2[j])
+        lower += np.float64(mean)
+        upper += np.float64(np.sqrt(moments if moments < triangle else triangle))
+        term = square_rest[j] / mean
+        epsilon += np.float64(term if square_rest[j] > _ZERO else _ZERO)
     return lower, upper, epsilon
 
 
@@ -151,14 +138,11 @@ def printed(w: Any, norms: Any, products: Any, unlifted: Any, p: Any, target2: A
 
 @helper
 def roots(squares: Any) -> float:
-    sums = 0.0
-    for first in range(0, squares.size, _CHUNK):
-        part = squares[first : first + _CHUNK]
-        total = _ZERO
-        for j in range(part.size):
-            total += np.sqrt(part[j])
-        sums += total
-    return sums
+    """Sum of the roots."""
+    total = 0.0
+    for j in range(squares.size):
+        total += np.float64(np.sqrt(squares[j]))
+    return total
 
 
 @helper
@@ -169,16 +153,69 @@ def all_but_one(values: Any, out: Any) -> None:
     while top < values.size - 1 and values[top] != highest:
         top += 1
     rest = 0.0
-    for first in range(0, values.size, _CHUNK):
-        part = values[first : first + _CHUNK]
-        total = _ZERO
-        for j in range(part.size):
-            total += part[j] if first + j != top else _ZERO
-        rest += total
-    both = np.float32(rest + values[top])
+    for j in range(values.size):
+        rest += np.float64(values[j])
+    both = rest
+    rest = 0.0
+    for j in range(top):
+        rest += np.float64(values[j])
+    behind = values[top + 1 :]
+    for j in range(behind.size):
+        rest += np.float64(behind[j])
     for j in range(values.size):
         out[j] = both - values[j]
     out[top] = rest
+
+
+@helper
+def short_rests(
+    weights: Any, keys: Any, vectors: Any, norms2: Any, xbar: Any, work: Any, size: Any, scatter: Any, size_rest: Any,
+    square_rest: Any,
+) -> None:  # fmt: skip
+    """What `short_sums` needs of a row, whatever the set: all in float64."""
+    share = 1 / keys.size
+    for j in range(keys.size):
+        weight, x = weights[keys[j]], vectors[keys[j]]
+        size[j] = weight * np.sqrt(norms2[keys[j]])
+        total = 0.0
+        for k in range(x.size):
+            difference = weight * x[k] - share * xbar[k]
+            total += difference * difference
+        scatter[j] = total
+    all_but_one(scatter, work)
+    for j in range(keys.size):
+        scatter[j] = max(work[j] - scatter[j] / (keys.size - 1), 0.0)
+        work[j] = size[j] * size[j]
+    all_but_one(work, square_rest)
+    all_but_one(size, size_rest)
+
+
+@helper
+def short_sums(
+    weights: Any, keys: Any, vectors: Any, context: Any, xbar: Any, p: float, factor: float, level: Any, s: Any,
+    size: Any, scatter: Any, size_rest: Any, square_rest: Any,
+) -> tuple[float, float, float, float, float, float]:  # fmt: skip
+    """The sums of `distances`, `expectations` and `roots`, every difference formed directly, in float64."""
+    total = total2 = lower = upper = epsilon = main = 0.0
+    for j in range(keys.size):
+        weight, x = weights[keys[j]], vectors[keys[j]]
+        gap2 = mean2 = main2 = 0.0
+        for k in range(x.size):
+            y = weight * x[k]
+            gap2 += (y - context[k]) * (y - context[k])
+            mean_k = (1 + p) * y - p * xbar[k]
+            mean2 += mean_k * mean_k
+            main_k = (weight + p) * x[k] - xbar[k]
+            main2 += main_k * main_k
+        if level[j] > s:
+            total += np.sqrt(gap2)
+            total2 += gap2
+        lower += np.sqrt(mean2)
+        upper += min(np.sqrt(mean2 + factor * scatter[j]), size[j] + p * size_rest[j])
+        if square_rest[j] > 0:
+            epsilon += square_rest[j] / np.sqrt(mean2)
+        main += np.sqrt(main2)
+    return total, total2, lower, upper, epsilon, main
 
 
 @helper

@@ -29,12 +29,11 @@ def _at_least(bits: Any, least: Any) -> Any:
 
 
 @helper
-def _keep_top(bits: Any, keys: Any, count: Any, high: Any, dropped: Any) -> None:
+def _keep_top(bits: Any, keys: Any, count: Any, low: Any, high: Any, dropped: Any) -> None:
     """Move the `count` largest to the front, in their order; the keys of the others go to `dropped`.
 
-    All are below `high`.
+    All are below `high`, and none is below `low` that is not zero.
     """
-    low: Any = np.int64(1)
     ties: Any = np.int64(0)  # how many of those equal to `low` are members
     above = _at_least(bits, low)
     if above < count:
@@ -87,11 +86,15 @@ def choose(bits: Any, keys: Any, wanted: Any, dropped: Any, members: Any, counts
     high = np.int64(0)
     for j in range(bits.size):
         high = bits[j] if bits[j] > high else high
+    low = high
+    for j in range(bits.size):
+        low = bits[j] if bits[j] < low else low
+    low = max(low, np.int64(1))
     left = bits.size
     for s in range(sets - 1, -1, -1):
         count = counts[s] = min(wanted[s], bits.size)
         if count < left:
-            _keep_top(bits[:left], keys[:left], count, high + 1, dropped)
+            _keep_top(bits[:left], keys[:left], count, low, high + 1, dropped)
             if s < sets - 1:
                 for c in range(left - count):
                     members[count + c] = dropped[c]

@@ -21,6 +21,8 @@ The sparse maps' loops are in `_kernels_sparse.py`, those of the backward pass i
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -39,9 +41,21 @@ BLOCK = 1024
 def compiled(loop: Loop) -> Loop:
     """Compile a loop on first use, keeping the result on disk where a folder can be written."""
     try:
-        return cast(Loop, njit(cache=True, fastmath=RELAXED, error_model="numpy", nogil=True)(loop))
+        kept = njit(cache=True, fastmath=RELAXED, error_model="numpy", nogil=True)(loop)
     except RuntimeError:  # numba finds no folder to cache in: compile anew in each process
         return cast(Loop, njit(fastmath=RELAXED, error_model="numpy", nogil=True)(loop))
+    # numba looks at the loop's own file, but what it calls and the constants it uses come from others too.
+    kept._cache._cache_file._source_stamp = sources()
+    return cast(Loop, kept)
+
+
+@cache
+def sources() -> tuple[tuple[str, int, int], ...]:
+    """The state of all files with loops; what was compiled from another state is not used."""
+    package = Path(__file__).parent.parent
+    files = [*package.rglob("_kernels*.py"), *package.rglob("_arithmetic.py")]
+    states = [(path.relative_to(package).as_posix(), path.stat()) for path in sorted(files)]
+    return tuple((name, state.st_mtime_ns, state.st_size) for name, state in states)
 
 
 def helper(function: Loop) -> Loop:

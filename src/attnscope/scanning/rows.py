@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from attnscope.capture.vectors import VectorSource
 
 # Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
-_COPIES = 12
+_COPIES = {"cpu": 4}
+_COPIES_ELSEWHERE = 12
 
 # Shorter blocks see fewer keys, longer ones have more to share out to threads.
-_MOST_ROWS = 128
+_MOST_ROWS = 256
 
 # Weights of a head's row that the report shows over the text.
 _SHOWN_WEIGHTS = 64
@@ -101,7 +102,8 @@ class Measuring:
         heads, keys = call.heads, call.keys
         window.heads[layer] = source.entry(call, layer)
         own = own_normalizer(call)
-        size = max(1, min(_MOST_ROWS, self.settings.memory_budget // (heads * keys * 8 * _COPIES)))
+        copies = _COPIES.get(vectors.device.type, _COPIES_ELSEWHERE)
+        size = max(1, min(_MOST_ROWS, self.settings.memory_budget // (heads * keys * 8 * copies)))
         start = 0
         while start < len(positions):
             block = positions[start : start + size]
@@ -168,8 +170,9 @@ class Measuring:
 
     def _check_causal(self, layer: int, positions: tuple[int, ...], visible: Tensor) -> None:
         places = torch.arange(visible.shape[-1], device=visible.device)
-        later = places > torch.tensor(positions, device=places.device)[:, None]
-        if (_distinct(visible) & later).any():
+        last = torch.tensor(positions, device=places.device)
+        seen = _distinct(visible)
+        if (seen.sum(-1) != (seen & (places <= last[:, None])).sum(-1)).any():
             raise ModelError(
                 f"layer {layer} of {self.model.name} ({self.model.family}) sees later tokens, so it is not "
                 "causal as its class says; attnscope cannot take every length from one forward"
@@ -217,7 +220,13 @@ def _largest(weights: Float[Tensor, "heads keys"], keys: dict[str, Tensor]) -> p
 
 def _frame(columns: dict[str, Tensor], kept: Tensor, label: str, schema: pl.Schema) -> pl.DataFrame:
     """A table of the entries that are kept; NaN becomes a missing value."""
-    numbers = [name for name in schema if name != "normalizer"]
-    data = {name: torch.broadcast_to(columns[name], kept.shape)[kept].cpu().numpy() for name in numbers}
-    table = pl.DataFrame(data, nan_to_null=True).with_columns(normalizer=pl.lit(label))
-    return table.select(schema.names()).cast(schema)
+    chosen = None if kept.all() else kept.reshape(-1).nonzero().squeeze(-1)
+    data: dict[str, Any] = {}
+    for name, kind in schema.items():
+        if name == "normalizer":
+            data[name] = pl.repeat(label, int(kept.sum()), dtype=pl.String, eager=True)
+            continue
+        values = columns[name].int() if kind == pl.Int32 else columns[name]
+        values = torch.broadcast_to(values, kept.shape).reshape(-1)
+        data[name] = (values if chosen is None else values[chosen]).cpu().numpy()
+    return pl.DataFrame(data, schema=schema, nan_to_null=True)

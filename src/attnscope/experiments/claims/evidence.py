@@ -28,6 +28,7 @@ Verdict = Literal["agrees", "disagrees", "depends"]
 Range = tuple[float, float]
 UNIT = ["window", "row"]
 ROUNDING = 1e-9  # a bound counts as kept up to this, relative or absolute
+SUMMED = 1e-6  # the same for sums over the keys of a row, whose terms have the digits of float32
 NO_INTERVAL = "the window (one window gives no interval)"
 
 
