@@ -160,3 +160,30 @@ def test_a_run_of_the_first_schema_is_read(tmp_path: Path, tokenizer: Any, text:
     record = tmp_path / "run" / "run.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"schema": 1}))
     assert ScanResult.load(tmp_path / "run").topn.equals(result.topn)
+
+
+def test_a_report_that_cannot_be_made_loses_nothing(
+    tokenizer: Any, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from attnscope.report import page
+
+    def fail(*_: object, **__: object) -> str:
+        raise RuntimeError("no drawing today")
+
+    (tmp_path / "report.html").write_text("of an older run")
+    with monkeypatch.context() as patch:
+        patch.setattr(page, "render", fail)
+        with pytest.raises(
+            OutputError, match=r"tables and findings.json are saved in .*RuntimeError: no drawing today"
+        ):
+            scan(build("gpt2"), text * 8, tokenizer=tokenizer, length=32, diagnose=True, out=tmp_path)
+    assert not (tmp_path / "report.html").exists()  # the older one would not match the tables
+    assert not (tmp_path / ".parts").exists()
+    saved = ScanResult.load(tmp_path)
+    assert saved.rows.height > 0
+    assert len(saved.findings["heads"]) == 15
+    saved.save(tmp_path)
+    assert 'id="data"' in (tmp_path / "report.html").read_text()
+    again = ScanResult.load(tmp_path)
+    assert again.rows.equals(saved.rows)
+    assert again.findings == saved.findings

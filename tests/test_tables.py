@@ -17,7 +17,7 @@ RUN = {"schema": tables.SCHEMA_VERSION}
 def save(folder: Path) -> None:
     with tables.output_folder(folder):
         rows, topn = pl.DataFrame(schema=tables.ROWS), pl.DataFrame(schema=tables.TOPN)
-        tables.save_run(folder, rows, topn, RUN, "<html></html>")
+        tables.save_run(folder, rows, topn, RUN)
 
 
 def test_a_failed_run_leaves_no_new_folder(tmp_path: Path) -> None:
@@ -53,11 +53,14 @@ def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_way_leaves_the_older_run(tmp_path: Path) -> None:
     save(tmp_path)
-    (tmp_path / "report.html").unlink()
-    (tmp_path / "report.html").mkdir()
+    before = (tmp_path / "rows.parquet").stat().st_ino
+    (tmp_path / "weights.parquet").mkdir()
+    shown = tables.Shown(pl.DataFrame(schema=tables.WEIGHTS), [], [])
+    rows, topn = pl.DataFrame(schema=tables.ROWS), pl.DataFrame(schema=tables.TOPN)
     with pytest.raises(OutputError, match="in the way"):
-        save(tmp_path)
+        tables.save_run(tmp_path, rows, topn, RUN, shown)
     assert tables.load_run(tmp_path)[2] == RUN
+    assert (tmp_path / "rows.parquet").stat().st_ino == before
 
 
 def test_a_name_too_long_is_refused_and_leaves_nothing(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """The tables of a run: their schemas, writing and reading.
 
 Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `weights.parquet`, `tokens.json`,
-`run.json` and `report.html`. All are written beside their places before the first is moved to its own, `run.json`
-last: a reader never sees half a file, and a run that cannot be written leaves an older one as it was. While a run
+`run.json`, of a diagnosed run `findings.json`, and `report.html`. All but the report are written beside their places
+before the first is moved to its own, `run.json` last: a reader never sees half a file, and a run that cannot be written
+leaves an older one as it was. The report is made of them and comes after: nothing is lost if it fails. While a run
 goes on, the windows it has finished are kept in `.parts` inside the folder, and the same command takes them up again.
 """
 
@@ -252,9 +253,14 @@ class Parts:
 
 
 def save_run(
-    folder: Path, rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], report: str, shown: Shown | None = None
+    folder: Path,
+    rows: pl.DataFrame,
+    topn: pl.DataFrame,
+    run: dict[str, Any],
+    shown: Shown | None = None,
+    findings: dict[str, Any] | None = None,
 ) -> None:
-    """Write a finished run; an older one in the same folder is replaced."""
+    """Write a finished run without its report; an older one in the same folder is replaced."""
     record = json.dumps(run, indent=1, allow_nan=False) + "\n"
     files: dict[str, Callable[[Path], object]] = {
         "rows.parquet": rows.write_parquet,
@@ -264,25 +270,25 @@ def save_run(
         tokens = json.dumps({"tokens": shown.tokens, "texts": shown.texts}) + "\n"
         files["weights.parquet"] = shown.weights.write_parquet
         files["tokens.json"] = lambda path: path.write_text(tokens, encoding="utf-8")
-    files["report.html"] = lambda path: path.write_text(report, encoding="utf-8")
+    if findings is not None:
+        found = json.dumps(findings, indent=1, allow_nan=False) + "\n"
+        files["findings.json"] = lambda path: path.write_text(found, encoding="utf-8")
     files["run.json"] = lambda path: path.write_text(record, encoding="utf-8")
     write_all(folder, files)
-
-
-def save_findings(folder: Path, findings: dict[str, Any] | None) -> None:
-    """Write `findings.json`, or take away that of an older run: findings belong to the tables beside them."""
-    if findings is None:
+    if findings is None:  # those of an older run do not belong to these tables
         (folder / "findings.json").unlink(missing_ok=True)
-        return
-    record = json.dumps(findings, indent=1, allow_nan=False) + "\n"
-    write_all(folder, {"findings.json": lambda path: path.write_text(record, encoding="utf-8")})
+
+
+def save_report(folder: Path, report: str) -> None:
+    """Write the report of a run."""
+    write_all(folder, {"report.html": lambda path: path.write_text(report, encoding="utf-8")})
 
 
 def load_findings(folder: Path) -> dict[str, Any] | None:
     """What a diagnosis found, if the run had one that can be read."""
     try:
         found = json.loads((folder / "findings.json").read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -307,11 +313,11 @@ def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
             )
         rows = _read(folder / "rows.parquet", ROWS, version)
         topn = _read(folder / "topn.parquet", TOPN, version)
-    except FileNotFoundError as error:
-        raise OutputError(
-            f"{str(folder)!r} holds no finished run: {Path(error.filename or '').name} is missing"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+    except FileNotFoundError:
+        names = ("run.json", "rows.parquet", "topn.parquet")
+        missing = " and ".join(name for name in names if not (folder / name).is_file())
+        raise OutputError(f"{str(folder)!r} holds no finished run: {missing or 'a file'} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
         if isinstance(error, OutputError):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -325,5 +331,5 @@ def load_shown(folder: Path) -> Shown | None:
         tokens = json.loads((folder / "tokens.json").read_text("utf-8"))
         weights = pl.read_parquet(folder / "weights.parquet", schema=WEIGHTS)
         return Shown(weights, [str(token) for token in tokens["tokens"]], [str(text) for text in tokens["texts"]])
-    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError):
         return None

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from reports import enlarged, large_shown
 
@@ -53,7 +54,7 @@ def test_the_claims_are_a_table(opened: Open, reports: Path) -> None:
     lines = page.locator("#claims tbody tr").all_inner_texts()
     assert len(lines) == 2
     assert "Weights lie between <b>bounds</b>." in lines[0]
-    assert "violated in 25%\theld" in lines[0]
+    assert "✗ violated in 25%\t✓ held" in lines[0]
     assert "\\u202e" in lines[1]
     with page.expect_download() as download:
         page.locator("#claims").get_by_role("button", name="CSV").click()
@@ -207,14 +208,70 @@ def test_every_chart_can_be_saved(opened: Open, reports: Path, result: ScanResul
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_wider_than_the_screen(opened: Open, reports: Path, width: int) -> None:
     page = opened((reports / "judged.html").as_uri(), viewport={"width": width, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for compared in ("none", "heads", "lengths"):
+        page.locator("#compare").select_option(compared)
+        page.locator("#cell-0-1-1").click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, compared
+    clipped = "parts => parts.filter((part) => part.scrollWidth > part.clientWidth).map((part) => part.textContent)"
+    assert page.locator(".state-bar button").evaluate_all(clipped) == []
+
+
+def test_lengths_are_compared_by_what_depends_on_them(opened: Open, reports: Path) -> None:
+    page = opened((reports / "judged.html").as_uri() + "#head=0.3")
+    assert "Error if a simpler rule" in page.locator("#panel").inner_text()
+    page.locator("#compare").select_option("lengths")
+    words = page.locator("#panel").inner_text()
+    assert "Separability" in words
+    assert "Error" not in words  # the diagnosis has one length
+    assert "Where it looks" not in words
+
+
+def test_a_run_without_a_diagnosis_is_compared_by_a_number(opened: Open, reports: Path) -> None:
+    page = opened((reports / "judged.html").as_uri())
+    assert page.locator("#measure").input_value() == "state"
+    page.locator("#other-file").set_input_files(reports / "plain.html")
+    page.locator(".map").nth(1).wait_for()
+    assert page.locator("#measure").input_value() == "participation"
+    first, second = (page.locator(".maps figure").nth(k).bounding_box() for k in range(2))
+    assert first["y"] == second["y"]  # side by side
+    page.locator("#measure").select_option("state")
+    assert "B: State" in page.locator(".maps").inner_text()
+    assert page.locator(".maps figure").nth(1).locator(".badge").first.inner_text().endswith("broad 0")
 
 
 def test_it_prints_light_and_whole(opened: Open, reports: Path) -> None:
     page = opened((reports / "judged.html").as_uri())
+    page.locator("#theme").select_option("dark")
+    axis = page.locator(".charts svg text").first
+    assert axis.get_attribute("fill") == "#e8ebee"
     page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert not page.locator(".controls").first.is_visible()
+    assert axis.get_attribute("fill") == "#1b1f24"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator("table.list tbody tr th button").first.is_visible()  # the names of the heads
+    assert page.locator("details:not([open])").count() == 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert axis.get_attribute("fill") == "#e8ebee"
     assert page.pdf()[:4] == b"%PDF"
+
+
+def test_a_single_head_and_missing_numbers_are_shown_as_what_they_are(
+    opened: Open, result: ScanResult, tmp_path: Path
+) -> None:
+    rows, topn = (table.filter(layer=0, head=0, length=128, normalizer="own") for table in (result.rows, result.topn))
+    nothing = [table.with_columns(pl.selectors.float() * float("nan")) for table in (result.rows, result.topn)]
+    one, missing = tmp_path / "one.html", tmp_path / "missing.html"
+    one.write_text(render(rows, topn, result.run, shown=result.shown), encoding="utf-8")
+    missing.write_text(render(*nothing, result.run), encoding="utf-8")
+    page = opened(one.as_uri())
+    assert page.locator("#map .cell").count() == 1
+    assert "1 layer, 1 head." in page.locator("#top").inner_text()
+    assert "other heads" not in page.locator(".in-words").inner_text()
+    page = opened(missing.as_uri())
+    assert page.locator("#map .cell").count() == 15
+    assert "nan" not in page.locator("body").inner_text().lower().split()
+    assert page.locator(".finding").count() == 0
 
 
 def test_a_report_of_3072_heads_is_small_and_quick(opened: Open, result: ScanResult, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from reports import made_claims
 from servers import serving
 
 from attnscope.scanning import ScanResult
@@ -24,7 +26,7 @@ def test_a_scan_is_started_watched_cancelled_and_taken_up(
 
         page.locator("#model").fill(str(model_folder))
         page.locator("#pasted").fill(text * 4)
-        page.locator("#length").fill("64")
+        page.locator("#length").fill("32")
         page.locator("#windows").fill("24")
         page.locator("#rows").fill("all")
         page.locator("#start").click()
@@ -46,3 +48,52 @@ def test_a_scan_is_started_watched_cancelled_and_taken_up(
         assert page.locator(".map").count() == 2
         page.get_by_role("link", name="all runs").click()
         page.wait_for_selector(".runs")
+
+
+def test_a_reproduction_shows_its_claims_and_figures(opened: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tmp_path / "some paper"
+    (folder / "figures" / "value").mkdir(parents=True)
+    picture = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"><rect width="40" height="30"/></svg>'
+    (folder / "figures" / "value" / "figure-1.svg").write_text(picture)
+    record = {
+        "model": {"name": "some/<b>model</b>", "layers": 2, "heads": 6},
+        "text": {"source": "book.txt"},
+        "settings": {"lengths": [32], "windows": 2, "draws": 9},
+        "finished": "2026-01-02T03:04:05+00:00",
+        "attnscope": "0.1.0",
+    }
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "claims.json").write_text(json.dumps(made_claims()))
+    with serving(tmp_path) as served:
+        page = opened(f"{served.address}/")
+        page.get_by_role("link", name="some paper").click()
+        page.wait_for_selector("html[data-ready]", state="attached")
+        assert page.locator("#claims tbody tr").count() == 2
+        page.wait_for_function("document.querySelector('img').naturalWidth === 40")
+
+
+def test_a_diagnosis_is_ticked_tried_and_read(
+    opened: Callable[..., Any], model_folder: Path, text: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with serving(tmp_path) as served:
+        page = opened(f"{served.address}/")
+        page.locator("#new").wait_for()
+        page.locator("#verify").check()
+        assert page.locator("#diagnose").is_checked()  # labels that are tried come from a diagnosis
+        page.locator("#diagnose").uncheck()
+        assert not page.locator("#verify").is_checked()
+        page.locator("#verify").check()
+        page.locator("#model").fill(str(model_folder))
+        page.locator("#pasted").fill(text * 8)
+        page.locator("#length").fill("32")
+        page.locator("#windows").fill("2")
+        page.locator("#start").click()
+        page.locator("#status", has_text="is finished").wait_for()
+        run = page.locator(".runs tbody tr")
+        assert "of 15 heads" in run.inner_text()
+        run.get_by_role("link").first.click()
+        page.wait_for_selector("html[data-ready]", state="attached")
+        assert "of 15 heads" in page.locator(".headline").inner_text()
+        assert page.locator("#map .cell").count() == 15
+        assert "Tried inside the model" in page.locator("#findings").inner_text()

@@ -240,3 +240,38 @@ def _at_work(name: str) -> bool:
         if process.name != str(os.getpid()) and b"serve.worker" in command and name.encode() in command:
             return True
     return False
+
+
+def _record(folder: Path, **changes: Any) -> None:
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | changes))
+
+
+DAMAGES: dict[str, tuple[Any, str]] = {
+    "no rows": (lambda folder: (folder / "rows.parquet").unlink(), "rows.parquet is missing"),
+    "half a table": (lambda folder: (folder / "topn.parquet").write_bytes(b"PAR1half"), "not a readable run"),
+    "half a record": (lambda folder: (folder / "run.json").write_text('{"schema": 2, "mod'), "not a readable run"),
+    "a list": (lambda folder: (folder / "run.json").write_text("[1]"), "not a readable run"),
+    "a deep record": (lambda folder: (folder / "run.json").write_text("[" * 100_000), "not a readable run"),
+    "a newer schema": (lambda folder: _record(folder, schema=99), "upgrade attnscope"),
+    "no settings": (lambda folder: _record(folder, settings={}), "is damaged"),
+    "a number as time": (lambda folder: _record(folder, finished=5), ""),
+    "no model": (lambda folder: _record(folder, model=[1]), "is damaged"),
+    "odd findings": (lambda folder: (folder / "findings.json").write_text('{"thresholds": 5}'), "is damaged"),
+    "NaN": (lambda folder: (folder / "findings.json").write_text('{"verdict": NaN}'), "is damaged"),
+}
+
+
+def test_damaged_runs_are_told_and_hide_no_other(served: Served, tmp_path: Path) -> None:
+    for name, (damage, _) in DAMAGES.items():
+        damage(Path(shutil.copytree(served.root / "first", tmp_path / name)))
+    shutil.copytree(served.root / "first", tmp_path / "whole")
+    with serving(tmp_path) as other:
+        listed = {entry["name"]: entry["state"] for entry in other.ask("/api/runs").json()["runs"]}
+        assert set(listed) == {*DAMAGES, "whole"}
+        assert {listed[name] for name in ("half a record", "a list", "a number as time", "no model")} == {"unreadable"}
+        assert other.ask("/run/whole").status == 200
+        for name, (_, words) in DAMAGES.items():
+            answer = other.ask(f"/run/{name.replace(' ', '%20')}")
+            assert answer.status == (404 if words else 200), name
+            assert words.encode() in answer.body, name

@@ -69,10 +69,10 @@ def document(data: dict[str, Any], other: dict[str, Any] | None = None, links: d
     )
 
 
-def policy(script: str, style: str, more: str = "") -> str:
+def policy(script: str, style: str, more: str = "", images: str = "data: blob:") -> str:
     """A content security policy that lets nothing run or load but this script and this style."""
     return (
-        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data: blob:; "
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src {images}; "
         f"base-uri 'none'; form-action 'none'{more}"
     )
 

@@ -33,19 +33,19 @@ LOOKS = {
     ),
     "sink-bound": Look(
         "#9aa0a6",
-        "s",
+        "S",
         "only the first token counts",
         "The first token alone gives nearly the same output: the head rests there and passes little on.",
     ),
     "constant": Look(
         "#cc79a7",
-        "c",
+        "C",
         "puts out nearly the same in every row",
         "Its average output gives nearly the same result: what it hands on hardly depends on the text.",
     ),
     "local": Look(
         "#56b4e9",
-        "l",
+        "L",
         "the first token and the nearest {near} are enough",
         "The first token and the nearest {near} give nearly the same output: the head looks at its neighbors.",
     ),

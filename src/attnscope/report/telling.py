@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 # A head counts as resting on the first token, or on one other token, from this share of the weight.
@@ -23,24 +22,15 @@ def telling_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[di
     """Notes with a title, a sentence and the heads they are about, in the form of findings."""
     length = run["settings"]["lengths"][-1]
     total = heads.height
+    heads = heads.with_columns(pl.selectors.float().fill_nan(None))  # a missing number is neither large nor small
     resting = heads.filter(pl.col("sink_weight") > RESTING)
     sharp = heads.filter((pl.col("max_weight") > RESTING) & (pl.col("sink_weight") <= RESTING))
     broad = heads.filter(pl.col("participation") > SPREAD * length)
     numb = heads.filter(pl.col("jacobian_norm") < INSENSITIVE)
-    use, separability = heads["participation"], heads["separability"].cast(pl.Float64).to_numpy()
+    use, separability = heads["participation"].drop_nulls(), heads["separability"].cast(pl.Float64).drop_nulls()
     notes = [
-        _note(
-            "tokens-in-use",
-            f"Half of the heads average fewer than {_plain(use.median())} of {length:,} tokens",
-            f"One head in ten uses fewer than {_plain(use.quantile(0.1))}, one in ten more than "
-            f"{_plain(use.quantile(0.9))}. The more tokens a head averages, the less each one counts.",
-        ),
-        _note(
-            "separability",
-            f"The median head tells {np.nanmedian(separability):.0%} of its top {n} tokens apart from the rest",
-            f"The others lie farther from what the head hands on than some token outside its top {n}. "
-            f"The lowest tenth of the heads is below {np.nanquantile(separability, 0.1):.0%}.",
-        ),
+        _tokens_in_use(use, length) if use.len() else None,
+        _separability(separability, n) if separability.len() else None,
         _counted(
             "first-token",
             "Resting on the first token",
@@ -72,6 +62,25 @@ def telling_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[di
         ),
     ]
     return [note for note in notes if note is not None]
+
+
+def _tokens_in_use(use: pl.Series, length: int) -> dict[str, Any]:
+    return _note(
+        "tokens-in-use",
+        f"Half of the heads average fewer than {_plain(use.median())} of {length:,} tokens",
+        f"One head in ten uses fewer than {_plain(use.quantile(0.1))}, one in ten more than "
+        f"{_plain(use.quantile(0.9))}. The more tokens a head averages, the less each one counts.",
+    )
+
+
+def _separability(found: pl.Series, n: int) -> dict[str, Any]:
+    middle: Any = found.median()
+    return _note(
+        "separability",
+        f"The median head tells {middle:.0%} of its top {n} tokens apart from the rest",
+        f"The others lie farther from what the head hands on than some token outside its top {n}. "
+        f"The lowest tenth of the heads is below {found.quantile(0.1, 'linear'):.0%}.",
+    )
 
 
 def _counted(name: str, what: str, heads: pl.DataFrame, total: int, sentence: str) -> dict[str, Any] | None:

@@ -119,7 +119,11 @@ def scan(
                 model = load_model(model, **loading)
             module, words = (model.module, model.tokenizer) if isinstance(model, Model) else (model, tokenizer)
             job = InputsScan(plain_model(module), inputs, settings, words, progress, time.perf_counter() - started)
-            return _saved(job.run(), folder)
+            result = job.run()
+            if folder is not None:
+                result.write_tables(folder)
+                result.write_report(folder)
+            return result
     if isinstance(text, str):
         text = Text(text, "the string given")
     elif not isinstance(text, Text):
@@ -147,15 +151,11 @@ def scan(
         if folder is None:
             return _diagnosed(work.run(None), diagnosis)
         with tables.Parts(folder, identity(work), tables.SCANNED) as parts:
-            result = _saved(_diagnosed(work.run(parts), diagnosis), folder)
+            result = _diagnosed(work.run(parts), diagnosis)
+            result.write_tables(folder)
             parts.clear()
+        result.write_report(folder)
         return result
-
-
-def _saved(result: ScanResult, folder: Path | None) -> ScanResult:
-    if folder is not None:
-        result.write(folder)
-    return result
 
 
 def _diagnosis(job: Scan, verify: bool, thresholds: Thresholds | None) -> Callable[[ScanResult], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from attnscope import tables
+from attnscope.errors import OutputError
 
 
 class Step(NamedTuple):
@@ -46,16 +48,30 @@ class ScanResult:
     def save(self, folder: str | Path) -> Path:
         """Write the tables, `run.json` and `report.html` to a folder."""
         with tables.output_folder(Path(folder)) as place:
-            self.write(place)
+            self.write_tables(place)
+            self.write_report(place)
         return place
 
-    def write(self, place: Path) -> None:
-        """Write into a folder that is held."""
-        from attnscope.report.page import render
+    def write_tables(self, place: Path) -> None:
+        """Write everything but the report into a folder that is held."""
+        tables.save_run(place, self.rows, self.topn, self.run, self.shown, self.findings)
 
-        tables.save_findings(place, self.findings)
-        report = render(self.rows, self.topn, self.run, findings=self.findings, shown=self.shown)
-        tables.save_run(place, self.rows, self.topn, self.run, report, self.shown)
+    def write_report(self, place: Path) -> None:
+        """Write the report beside the tables; whatever goes wrong, they are saved, and the error says so."""
+        try:
+            from attnscope.report.page import render
+
+            report = render(self.rows, self.topn, self.run, findings=self.findings, shown=self.shown)
+            tables.save_report(place, report)
+        except Exception as error:
+            with suppress(OSError):  # an older report would not match the tables
+                (place / "report.html").unlink()
+            saved = "the tables" if self.findings is None else "the tables and findings.json"
+            reason = str(error) if isinstance(error, OutputError) else f"{type(error).__name__}: {error}"
+            raise OutputError(
+                f"{saved} are saved in {str(place)!r}, but report.html could not be made ({reason}); "
+                f"attnscope.ScanResult.load({str(place)!r}).save({str(place)!r}) tries again without measuring anew"
+            ) from error
 
     @classmethod
     def load(cls, folder: str | Path) -> ScanResult:

@@ -23,9 +23,10 @@ from starlette.routing import Route
 
 from attnscope.errors import AttnscopeError, OutputError
 from attnscope.report.page import document, policy
+from attnscope.serve import reproductions
 from attnscope.serve.guard import Guard, limited_body, own_page
 from attnscope.serve.jobs import Jobs, wanted
-from attnscope.serve.library import Library
+from attnscope.serve.library import DAMAGED, Library
 
 
 def create_app(root: Path, host: str = "127.0.0.1", *, read_only: bool = False) -> Starlette:
@@ -41,6 +42,7 @@ def create_app(root: Path, host: str = "127.0.0.1", *, read_only: bool = False) 
         Route("/", server.index),
         Route("/run/{name}", server.run),
         Route("/run/{name}/{file}", server.file),
+        Route("/run/{name}/figures/{reading}/{file}", server.figure),
         Route("/compare", server.compare),
         Route("/api/runs", server.runs),
         Route("/api/scans", server.start, methods=["POST"]),
@@ -75,7 +77,12 @@ class _Server:
         )
 
     async def run(self, request: Request) -> Response:
-        return await self._page(request.path_params["name"])
+        name = request.path_params["name"]
+        try:
+            page = await run_in_threadpool(self.library.reproduction, name)
+        except OutputError as error:
+            return PlainTextResponse(f"{error}\n", 404)
+        return await self._page(name) if page is None else HTMLResponse(page)
 
     async def compare(self, request: Request) -> Response:
         one, other = request.query_params.get("a"), request.query_params.get("b")
@@ -89,16 +96,29 @@ class _Server:
         except OutputError as error:
             return PlainTextResponse(f"{error}\n", 404)
         other = data[1] if len(data) > 1 else None
-        return HTMLResponse(await run_in_threadpool(document, data[0], other, {"home": "/"}))
+        try:
+            return HTMLResponse(await run_in_threadpool(document, data[0], other, {"home": "/"}))
+        except DAMAGED as error:
+            words = " or ".join(repr(name) for name in names)
+            return PlainTextResponse(f"run {words} is damaged ({type(error).__name__}: {error}); scan again\n", 404)
 
     async def file(self, request: Request) -> Response:
         name, file = request.path_params["name"], request.path_params["file"]
+        return self._sent(f"{name}-{file}", lambda: self.library.file(name, file))
+
+    async def figure(self, request: Request) -> Response:
+        name, reading, file = (request.path_params[key] for key in ("name", "reading", "file"))
+        path = f"{reproductions.FIGURES}/{reading}/{file}"
+        return self._sent(f"{name}-{reading}-{file}", lambda: self.library.figure(name, path))
+
+    @staticmethod
+    def _sent(name: str, find: Callable[[], Path]) -> Response:
+        """A file to be saved, never to be opened as a page of this server."""
         try:
-            path = self.library.file(name, file)
+            path = find()
         except OutputError as error:
             return PlainTextResponse(f"{error}\n", 404)
-        headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(f'{name}-{file}')}"}
-        return FileResponse(path, headers=headers)
+        return FileResponse(path, headers={"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}"})
 
     async def start(self, request: Request) -> Response:
         async def work(form: dict[str, Any]) -> Response:

@@ -9,14 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import polars as pl
+
 from attnscope import tables
 from attnscope.errors import InputError, OutputError
 from attnscope.report.data import page_data
+from attnscope.serve import reproductions
 
 # What a page is made of; every one must lie in the folder.
 _READ = ("run.json", "rows.parquet", "topn.parquet", "weights.parquet", "tokens.json", "findings.json", "claims.json")
-DOWNLOADS = (*_READ, "report.html")
+DOWNLOADS = (*_READ, "report.html", "claims.md")
 REQUEST = ".request.json"
+
+# What reading a record meets that holds something else than it should.
+DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, pl.exceptions.PolarsError)
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,8 @@ class Entry:
     finished: str = ""
     kept: int = 0  # finished windows of a run that was stopped
     windows: int = 0
-    verdict: str = ""  # the headline of its diagnosis
+    verdict: str = ""  # the headline of its diagnosis, or how the claims of a reproduction came out
+    kind: Literal["scan", "reproduction"] = "scan"
 
 
 class Library:
@@ -60,15 +67,36 @@ class Library:
             raise OutputError(f"run {name!r} has no file {file!r}")
         return path
 
+    def figure(self, name: str, figure: str) -> Path:
+        """A picture of a reproduction, by a path that is in its list."""
+        folder = self.folder(name)
+        if figure not in reproductions.figures(folder):
+            raise OutputError(f"run {name!r} has no figure {figure!r}")
+        return folder / figure
+
+    def reproduction(self, name: str) -> str | None:
+        """The page of a reproduction; nothing if the run is a scan."""
+        folder = self.folder(name)
+        if not reproductions.is_reproduction(self._json(folder / "run.json") or {}):
+            return None
+        if not self._inside(folder / "claims.json"):
+            raise OutputError(f"claims.json of run {name!r} is a link that leads out of the folder; it is not read")
+        return reproductions.page(name, folder)
+
     def data(self, name: str) -> dict[str, Any]:
         """What the page shows of a run, from its tables."""
         folder = self.folder(name)
         for file in _READ:
             if not (folder / file).resolve().is_relative_to(self.root):
                 raise OutputError(f"{file} of run {name!r} is a link that leads out of the folder; it is not read")
+        if reproductions.is_reproduction(self._json(folder / "run.json") or {}):
+            raise OutputError(f"{name!r} is a reproduction: it has claims and figures, no heads to compare")
         rows, topn, run = tables.load_run(folder)
         findings, claims = _optional(folder / "findings.json"), _optional(folder / "claims.json")
-        return page_data(rows, topn, run, findings, tables.load_shown(folder), claims)
+        try:
+            return page_data(rows, topn, run, findings, tables.load_shown(folder), claims)
+        except DAMAGED as error:
+            raise OutputError(f"run {name!r} is damaged ({type(error).__name__}: {error}); scan again") from error
 
     def request(self, name: str) -> dict[str, Any] | None:
         """How a run was started here, if it was and did not finish."""
@@ -81,25 +109,32 @@ class Library:
     def _entry(self, name: str) -> Entry | None:
         folder = self.root / name
         if (folder / "run.json").is_file():
-            record = _optional(folder / "run.json") if self._inside(folder / "run.json") else None
+            record = self._json(folder / "run.json") or {}
             try:
-                return _finished(name, record or {}, self._verdict(folder))
-            except (KeyError, TypeError, AttributeError):
+                if reproductions.is_reproduction(record):
+                    return _reproduced(name, record, self._json(folder / "claims.json"))
+                return _finished(name, record, self._verdict(folder))
+            except DAMAGED:
                 return Entry(name, "unreadable")
         parts = folder / ".parts"
         if not parts.is_dir() or not self._inside(parts):
             return None
         plan = _optional(parts / "plan.json") or {}
         request = self.request(name) or {}
-        settings = plan.get("settings", {})
+        settings = plan.get("settings")
+        windows = settings.get("windows", 0) if isinstance(settings, dict) else 0
         kept = len(list(parts.glob("window-*.notes.json")))
-        model = str(request.get("model") or ("sample" if request else ""))
-        return Entry(name, "stopped", model, str(request.get("source", "")), "", "", kept, settings.get("windows", 0))
+        model, source = str(request.get("model") or ("sample" if request else "")), str(request.get("source", ""))
+        kind: Literal["scan", "reproduction"] = "reproduction" if reproductions.is_reproduction(plan) else "scan"
+        return Entry(name, "stopped", model, source, "", "", kept, windows, kind=kind)
 
     def _verdict(self, folder: Path) -> str:
-        findings = _optional(folder / "findings.json") if self._inside(folder / "findings.json") else None
-        verdict = (findings or {}).get("verdict")
+        verdict = (self._json(folder / "findings.json") or {}).get("verdict")
         return str(verdict.get("headline", "")) if isinstance(verdict, dict) else ""
+
+    def _json(self, path: Path) -> dict[str, Any] | None:
+        """The object in a file that lies inside the folder, if it can be read."""
+        return _optional(path) if self._inside(path) else None
 
     def _inside(self, path: Path) -> bool:
         return path.resolve().is_relative_to(self.root)
@@ -109,13 +144,26 @@ def _finished(name: str, record: dict[str, Any], verdict: str) -> Entry:
     settings = record["settings"]
     rows = "last rows" if settings.get("rows", "last") == "last" else f"{settings['rows']} rows"
     words = f"{settings['windows']} x {settings['length']:,} tokens, {rows}"
-    model, source = record["model"]["name"], record["text"]["source"]
-    return Entry(name, "finished", model, source, words, record["finished"], verdict=verdict)
+    model, source, finished = record["model"]["name"], record["text"]["source"], record["finished"]
+    return Entry(name, "finished", _text(model), _text(source), words, _text(finished), verdict=verdict)
+
+
+def _reproduced(name: str, record: dict[str, Any], claims: dict[str, Any] | None) -> Entry:
+    settings, verdict = reproductions.told(record, claims)
+    model, source, finished = record["model"]["name"], record["text"]["source"], record["finished"]
+    names = _text(model), _text(source), settings, _text(finished)
+    return Entry(name, "finished", *names, verdict=verdict, kind="reproduction")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _optional(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

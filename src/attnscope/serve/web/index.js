@@ -33,9 +33,14 @@ async function refresh() {
   token = state.token;
   byId("folder").textContent = `In ${visible(state.folder)}`;
   byId("new").hidden = state.read_only;
-  for (const name of chosen) if (!state.runs.some((run) => run.name === name && run.state === "finished")) chosen.delete(name);
+  for (const name of chosen) if (!state.runs.some((run) => run.name === name && comparable(run))) chosen.delete(name);
   drawRuns(state);
   if (state.running && followed !== state.running.name) follow(state.running.name);
+}
+
+/** Whether a run has heads to compare: a reproduction has claims and figures. */
+function comparable(run) {
+  return run.state === "finished" && run.kind === "scan";
 }
 
 function address(name) {
@@ -48,7 +53,7 @@ function drawRuns(state) {
     section.replaceChildren(element("p", {}, "No runs yet. Start one below, or with: attnscope scan"));
     return;
   }
-  const finished = state.runs.filter((run) => run.state === "finished").length;
+  const finished = state.runs.filter(comparable).length;
   const compare = element("button", { type: "button", id: "compare", disabled: chosen.size !== 2, onclick: () => { const [a, b] = [...chosen]; location.assign(`/compare?${new URLSearchParams({ a, b })}`); } }, "Compare the two chosen runs");
   const header = ["", "run", "model", "text", "measured", "finished", ""].map((text) => element("th", { scope: "col" }, text));
   section.replaceChildren(
@@ -62,11 +67,12 @@ function runLine(run, state) {
   const box = element("input", { type: "checkbox", "aria-label": `Choose ${visible(run.name)} for comparison`, checked: chosen.has(run.name), onchange: (event) => { if (event.target.checked) chosen.add(run.name); else chosen.delete(run.name); byId("compare").disabled = chosen.size !== 2; } });
   const name = done ? element("a", { href: address(run.name) }, visible(run.name)) : visible(run.name);
   const resume = element("button", { type: "button", onclick: attempt(() => go(run.name, "resume")) }, "Go on");
-  const told = { finished: run.settings, stopped: `stopped: ${run.kept} of ${run.windows} windows kept`, unreadable: "cannot be read" }[run.state];
-  const downloads = done ? ["rows.parquet", "topn.parquet", "run.json"].map((file) => [element("a", { href: `${address(run.name)}/${file}` }, file), " "]) : [];
+  const told = { finished: run.settings, stopped: `${run.kind === "reproduction" ? "reproduction, " : ""}stopped: ${run.kept} of ${run.windows} windows kept`, unreadable: "cannot be read" }[run.state];
+  const files = run.kind === "scan" ? ["rows.parquet", "topn.parquet", "run.json"] : ["claims.md", "claims.json", "run.json"];
+  const downloads = done ? files.map((file) => [element("a", { href: `${address(run.name)}/${file}` }, file), " "]) : [];
   return element(
     "tr", {},
-    element("td", {}, done ? box : ""), element("th", { scope: "row" }, name), element("td", {}, visible(run.model)), element("td", {}, visible(run.text.split(/[\\/]/).at(-1))),
+    element("td", {}, comparable(run) ? box : ""), element("th", { scope: "row" }, name), element("td", { class: "long", title: visible(run.model) }, shortName(run.model)), element("td", { class: "long", title: visible(run.text) }, shortName(run.text)),
     element("td", { class: run.state }, told, run.verdict ? element("div", { class: "soft" }, visible(run.verdict)) : null), element("td", {}, run.finished.slice(0, 16).replace("T", " ")),
     element("td", { class: "actions" }, run.state === "stopped" && state.resumable.includes(run.name) && !state.read_only ? resume : "", downloads),
   );

@@ -54,7 +54,7 @@ function chart({ x, y, bands = [], lines = [], dots = [], description }, colors)
   const toY = axis(y0, y1, y.log, bottom, PLOT.top);
   const inside = (value) => Math.min(bottom, Math.max(PLOT.top, toY(value)));
   const drawable = (value) => value !== null && value !== undefined && (!y.log || value > 0);
-  const legend = legendOf([...bands, ...lines, ...dots], colors, bottom + 46);
+  const legend = legendOf([...bands, ...lines], dots, colors, bottom + 46);
   const drawn = canvas(WIDTH, bottom + 40 + legend.height, description);
   for (const value of ticks(y0, y1, y.log)) {
     const at = toY(value);
@@ -107,14 +107,16 @@ function dot(cx, cy, series, point, x, y, opacity = 1) {
 }
 
 /** Names with their colors, in as many lines as they need. */
-function legendOf(series, colors, top) {
+function legendOf(series, dots, colors, top) {
   const shapes = [];
   let [left, line] = [PLOT.left, 0];
-  for (const one of series) {
+  for (const one of [...series, ...dots]) {
     const width = 24 + one.name.length * 6.2;
     if (left + width > WIDTH && left > PLOT.left) [left, line] = [PLOT.left, line + 1];
     const y = top + 16 * line;
-    if (one.points.length && "low" in one.points[0]) {
+    if (dots.includes(one)) {
+      shapes.push(shape("circle", { cx: left + 7, cy: y - 4, r: 3, fill: one.color }));
+    } else if (one.points.length && "low" in one.points[0]) {
       shapes.push(shape("rect", { x: left, y: y - 8, width: 14, height: 9, fill: one.color, "fill-opacity": 0.35, stroke: one.color }));
     } else {
       shapes.push(shape("line", { x1: left, x2: left + 14, y1: y - 4, y2: y - 4, stroke: one.color, "stroke-width": 2.25, "stroke-dasharray": one.dash ?? null }));
@@ -122,7 +124,7 @@ function legendOf(series, colors, top) {
     shapes.push(label(left + 19, y, one.name, colors));
     left += width + 10;
   }
-  return { shapes, height: series.length ? 16 * (line + 1) : 0 };
+  return { shapes, height: series.length + dots.length ? 16 * (line + 1) : 0 };
 }
 
 /** The numbers of a chart, one line for each x. */

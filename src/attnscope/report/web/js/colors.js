@@ -20,8 +20,10 @@ function themeName() {
   return document.documentElement.dataset.theme ?? (darkSystem.matches ? "dark" : "light");
 }
 
+let printing = false; // on paper everything is light
+
 function theme() {
-  return THEMES[themeName()];
+  return THEMES[printing ? "light" : themeName()];
 }
 
 function channels(color) {
@@ -49,14 +51,15 @@ function colorScale(values, measure, stops = CIVIDIS) {
   let [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
   if (measure.fixed) [low, high] = [0, 1];
   const log = !measure.fixed && low > 0 && high / low > 50;
-  if (low === high) high = low + (Math.abs(low) || 1);
+  const single = low === high;
+  if (single) high = low + (Math.abs(low) || 1);
   const place = (value) => (log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
   const middle = log ? Math.sqrt(low * high) : (low + high) / 2;
-  return { low, middle, high, color: (value) => (value === null ? null : between(stops, place(value))), stops };
+  return { ends: single ? [low] : [low, middle, high], color: (value) => (value === null ? null : between(stops, place(value))), stops };
 }
 
 function differenceScale(values) {
   const most = Math.max(...values.filter((value) => value !== null).map(Math.abs), 1e-9);
   const color = (value) => (value === null ? null : between(DIFFERENCE, (value / most + 1) / 2));
-  return { low: -most, middle: 0, high: most, color, stops: DIFFERENCE };
+  return { ends: [-most, 0, most], color, stops: DIFFERENCE };
 }

@@ -29,12 +29,18 @@ function chooseReport() {
 async function loadReport(file) {
   try {
     runs[1] = await readReport(file);
-    view.compare = "runs";
-    tell(`Comparing A: ${runs[0].name} with B: ${runs[1].name}.`);
+    showRuns();
+    tell(`Comparing A: ${shortName(runs[0].name)} with B: ${shortName(runs[1].name)}.`);
   } catch (error) {
     tell(`${visible(file.name)} cannot be compared: ${error.message}.`);
   }
   drawHeads();
+}
+
+/** Two runs side by side; a state can only be compared if both were diagnosed. */
+function showRuns() {
+  view.compare = "runs";
+  if (runs.some((run) => !run.judged.size) && view.measure === "state") view.measure = "participation";
 }
 
 function setCompare(kind) {
@@ -43,6 +49,7 @@ function setCompare(kind) {
     drawHeads();
     return;
   }
+  if (kind === "runs") showRuns();
   view.compare = kind;
   view.pinned = kind === "heads" ? { ...view.selected } : null;
   drawHeads();
@@ -71,7 +78,7 @@ function differenceFigure() {
     }
     return drawn;
   };
-  const note = `Blue: larger in B. Orange: larger in A. From ${number(scale.low)} to ${number(scale.high)}.`;
+  const note = `Blue: larger in B. Orange: larger in A. From ${number(scale.ends[0])} to ${number(scale.ends.at(-1))}.`;
   const lines = () => csv(["layer", "head", "difference"], values.map((by, i) => [one.layer(i), one.head(i), by]));
   return figure({ title, note, name: "difference", draw, numbers: lines });
 }

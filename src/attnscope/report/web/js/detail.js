@@ -16,6 +16,7 @@ function drawDetail() {
   }
   const limits = sharedLimits(shown);
   if (shown.length > 1) panel.append(differences(shown));
+  if (view.compare === "lengths") panel.append(element("p", { class: "soft small" }, "Only what depends on the length is shown."));
   panel.append(element("div", { class: "subjects" }, shown.map((subject) => subjectPanel(subject, limits))));
   // Start each text where the head looks most.
   for (const most of panel.querySelectorAll(".tokens .most")) most.parentElement.scrollTop = most.offsetTop - 60;
@@ -24,28 +25,30 @@ function drawDetail() {
 function subjectTitle({ run, i, group }) {
   const name = run.title(i);
   const start = `${name[0].toUpperCase()}${name.slice(1)}`;
-  if (view.compare === "runs") return `${"AB"[runs.indexOf(run)]}: ${start}`;
-  return view.compare === "lengths" ? `${start}, length ${run.groups[group]}` : start;
+  const length = `, length ${run.groups[group]}`;
+  if (view.compare === "runs") return `${"AB"[runs.indexOf(run)]}: ${start}${length}`;
+  return view.compare === "lengths" ? `${start}${length}` : start;
 }
 
 function subjectPanel(subject, limits) {
   const { run, i } = subject;
   const judgment = run.judgment(i);
-  const made = element(
-    "article", { class: "subject" },
+  const whole = view.compare !== "lengths"; // what is the same for every length is told of one length only
+  const parts = [
     element("h3", {}, subjectTitle(subject), judgment ? stateBadge(judgment.state) : null),
     element("p", { class: "in-words" }, inWords(subject)),
-    judgment ? judgmentWords(run, judgment) : null,
-    mentions(run, i),
-    textPanel(run, i),
+    whole && judgment ? judgmentWords(run, judgment) : null,
+    whole ? mentions(run, i) : null,
+    whole ? textPanel(run, i) : null,
     element("div", { class: "charts" }, [
       separabilityFigure(subject), spreadFigure(subject), distanceFigure(subject, limits),
-      alongFigure(subject, "participation", limits), alongFigure(subject, "jacobian_norm", limits), whatIfTable(run, i),
+      whole ? [alongFigure(subject, "participation", limits), alongFigure(subject, "jacobian_norm", limits), whatIfTable(run, i)] : null,
     ]),
-    numbersTable(subject),
-    rowsTable(run, i),
-  );
-  return made;
+    whole ? numbersTable(subject) : null,
+    whole ? rowsTable(run, i) : null,
+  ];
+  // Every part has its place, so that two heads side by side stay in line.
+  return element("article", { class: "subject" }, parts.map((part) => part ?? element("div")));
 }
 
 /** The head in two sentences. */
@@ -54,9 +57,11 @@ function inWords({ run, i, group }) {
   const length = run.groups[group];
   const rank = run.rank("participation", i, group);
   const others = (part) => (part > 0.995 ? "all other heads" : `${share(part)} of the heads`);
-  const than = rank >= 0.5 ? `more than ${others(rank)}` : `fewer than ${others(1 - rank)}`;
+  const than = run.count < 2 ? "" : `, ${rank >= 0.5 ? `more than ${others(rank)}` : `fewer than ${others(1 - rank)}`}`;
   const first = value("sink_weight");
-  return `Averages about ${number(value("participation"))} tokens at length ${length}, ${than}. Its largest weight is `
+  const { rows, windows } = run.data.run.settings;
+  const measured = rows === "last" ? ` (${plural(windows, "row")})` : "";
+  return `Averages about ${number(value("participation"))} tokens at length ${length}${measured}${than}. Its largest weight is `
     + `${share(value("max_weight"))}; the first token gets ${share(first)}. `
     + `${value("separability") === null ? "" : `Of its top ${run.data.usual_n} tokens, ${share(value("separability"))} stay apart from the rest.`}`;
 }
@@ -165,15 +170,15 @@ function separabilityFigure(subject) {
     { name: "printed upper bound", role: "printed", dash: "5 3", bare: true, points: run.curve("separability_upper_printed", i, group) },
     { name: "printed lower bound", role: "printedToo", dash: "2 3", bare: true, points: run.curve("separability_lower_printed", i, group) },
   ];
-  const evidence = run.judgment(i)?.evidence ?? {};
+  const evidence = (group === 0 && run.judgment(i)?.evidence) || {};
   const n = run.data.usual_n;
-  const dots = [["null_uniform", "equal weights"], ["null_random", "random tokens"], ["separability_without_sink", "without the first token"]]
+  const dots = [["separability", "mean, all rows"], ["null_uniform", "equal weights"], ["null_random", "random tokens"], ["separability_without_sink", "without the first token"]]
     .filter(([key]) => evidence[key] !== undefined && evidence[key] !== null)
-    .map(([key, name], k) => ({ name, role: ["random", "printedToo", "soft"][k], points: [{ x: n, y: evidence[key] }] }));
+    .map(([key, name], k) => ({ name, role: ["measured", "random", "focus", "soft"][k], points: [{ x: n, y: evidence[key] }] }));
   return chartFigure(subject, "Separability", "separability", {
     x: { ...N_AXIS, values: run.data.curves.n }, y: { range: [0, 1], format: share },
     bands: [{ name: "proved range", role: "proved", points: run.band("separability_lower", "separability_upper", i, group) }], lines, dots,
-  }, "How many of its top tokens stay apart from the rest. The band is what mathematics allows; dashed: the paper's bounds as printed.");
+  }, "How many of its top tokens stay apart from the rest. The band is what mathematics allows; dashed: the paper's bounds as printed." + (dots.length ? ` The dots at ${n} are means over all rows of the diagnosis: as it is, and what chance would give.` : ""));
 }
 
 function distanceFigure(subject, limits) {
@@ -274,7 +279,7 @@ function rowsTable(run, i) {
 
 /** The numbers of two subjects and the difference between them. */
 function differences([one, other]) {
-  const names = Object.keys(one.run.data.measures);
+  const names = Object.keys(one.run.data.measures).filter((name) => view.compare !== "lengths" || !one.run.data.measures[name].whole);
   const lines = names.map((name) => {
     const measure = one.run.data.measures[name];
     const [a, b] = [one, other].map(({ run, i, group }) => run.value(name, i, group));

@@ -19,10 +19,11 @@ function drawFindings() {
 }
 
 function lead(run) {
+  const every = run.count === 1 ? "its one head" : `each of the ${plural(run.count, "head")}`;
   const base = "An attention head mixes the tokens it has seen into one vector.";
   return run.data.findings
-    ? `${base} A diagnosis asks of each of the ${run.count.toLocaleString("en-US")} heads which simpler rule would give nearly the same vector.`
-    : `${base} This page shows, for each of the ${run.count.toLocaleString("en-US")} heads, how many tokens it mixes, whether they can still be told apart, and where it looks. These are the most telling numbers; attnscope scan with --diagnose also says which heads to worry about.`;
+    ? `${base} A diagnosis asks of ${every} which simpler rule would give nearly the same vector.`
+    : `${base} This page shows, for ${every}, how many tokens it mixes, whether they can still be told apart, and where it looks. These are the most telling numbers; attnscope scan with --diagnose also says which heads to worry about.`;
 }
 
 /** The diagnosis in a few lines: the headline, how many heads are in each state, and how far to trust that. */
@@ -34,13 +35,13 @@ function verdict(run, judged) {
     element("span", {}, visible(group.sentence)),
   ));
   const agreement = judged.agreement;
-  const kappa = agreement ? term(` (kappa ${number(agreement.kappa)})`, "Cohen's kappa: agreement of labels from different windows, beyond chance. 0 is chance, 1 is perfect; above 0.8 counts as very good.") : null;
+  const kappa = agreement ? term(`Agreement beyond chance: kappa ${number(agreement.kappa)}.`, "Cohen's kappa: agreement of labels from different windows, beyond chance. 0 is chance, 1 is perfect; above 0.8 counts as very good.") : null;
   return element(
     "div", { class: "verdict" },
     told.headline ? element("p", { class: "headline" }, visible(told.headline)) : null,
     stateBar(run),
     element("ul", { class: "groups" }, groups),
-    told.trust || agreement ? element("p", { class: "soft small" }, visible(told.trust), kappa) : null,
+    told.trust || agreement ? element("p", { class: "soft small" }, visible(told.trust), told.trust ? " " : "", kappa) : null,
   );
 }
 
@@ -120,7 +121,7 @@ function verified(run, verification) {
     "details", { open: true, class: "verified" },
     element("summary", {}, "Tested inside the model"),
     element("p", { class: "soft" }, "Each label names a simpler rule. Here the rule replaced the weights of the heads that carry the label, and of as many random heads, in the running model on text not seen before. The change is the ", term("KL divergence", "How far the model's next-token probabilities move, in nats: 0 is no change; 0.1 is clearly noticeable."), " of the next-token distribution: small for labeled heads if the rule is enough for them; for broad heads, which no small set of tokens is enough for, large."),
-    element("div", { class: "scroll" }, element("table", { class: "predictions" }, element("thead", {}, element("tr", {}, header.map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, lines))),
+    element("div", { class: "scroll" }, element("table", { class: "predictions" }, element("thead", {}, element("tr", {}, header.map((text) => element("th", { scope: "col", class: text === "in words" ? "words" : null }, text)))), element("tbody", {}, lines))),
     untested,
   );
 }

@@ -29,11 +29,19 @@ function plural(count, noun) {
 const HIDDEN =
   /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u2028-\u202f\u205f-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\u{e0000}-\u{e0fff}]|\p{Cs}/gu;
 
+const PILED = /(\p{M}{4})\p{M}+/gu; // no script piles up more marks; they would cover the lines around
+
 /** Text with every character that cannot be seen, or that reorders its neighbors, written out. */
 function visible(text) {
   return String(text)
     .replaceAll("\r\n", "⏎").replaceAll("\n", "⏎").replaceAll("\t", "⇥")
+    .replace(PILED, "$1…")
     .replace(HIDDEN, (found) => `\\u${found.codePointAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** The last part of a path. */
+function shortName(path) {
+  return visible(path.split(/[\\/]/).filter(Boolean).at(-1) ?? path);
 }
 
 /** An element with attributes and children; strings become text nodes. */

@@ -28,7 +28,7 @@ function drawList() {
     element("h2", { id: "list-title" }, "All heads in a list"),
     element("p", { class: "soft" }, `${plural(chosen.length, "head")} of ${run.count.toLocaleString("en-US")}, at length ${run.groups[view.group]}. A head is named layer.head. `, element("button", { type: "button", class: "save", onclick: () => save("heads.csv", mapNumbers(run), "text/csv") }, "CSV")),
     element("div", { class: "scroll" }, element("table", { class: "list" }, element("thead", {}, element("tr", {}, header)), element("tbody", {}, body))),
-    chosen.length > shown.length ? element("button", { type: "button", onclick: () => { allLines = true; drawList(); } }, `Show all ${chosen.length.toLocaleString("en-US")}`) : "",
+    chosen.length > shown.length ? element("button", { type: "button", class: "more", onclick: () => { allLines = true; drawList(); } }, `Show all ${chosen.length.toLocaleString("en-US")}`) : "",
   );
   if (focused) section.querySelector(`[data-column="${focused}"]`)?.focus();
 }

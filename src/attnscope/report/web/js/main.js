@@ -17,12 +17,12 @@ function drawTop() {
   const links = page.links;
   const windows = plural(run.settings.windows, "window");
   const judged = runs[0].data.findings;
-  const facts = `${runs[0].layers.length} layers, ${plural(runs[0].count, "head")}. Measured on ${visible(run.text.source.split(/[\\/]/).at(-1))}, ${windows} of ${run.settings.length.toLocaleString("en-US")} tokens, ${run.finished.slice(0, 10)}.${judged?.windows ? ` Diagnosed on ${plural(judged.windows, "window")} of ${judged.length.toLocaleString("en-US")} spread over the text.` : ""}`;
+  const facts = `${plural(runs[0].layers.length, "layer")}, ${plural(runs[0].count, "head")}. Measured on ${shortName(run.text.source)}, ${windows} of ${run.settings.length.toLocaleString("en-US")} tokens, ${run.finished.slice(0, 10)}.${judged?.windows ? ` Diagnosed on ${plural(judged.windows, "window")} of ${judged.length.toLocaleString("en-US")} spread over the text.` : ""}`;
   const brand = links.home ? element("a", { class: "brand", href: links.home }, "attnscope: all runs") : element("span", { class: "brand" }, "attnscope");
   const themes = select("theme", "Colors", [["", "as the system"], ["light", "light"], ["dark", "dark"]], document.documentElement.dataset.theme ?? "", setTheme);
   byId("top").replaceChildren(
     element("div", { class: "bar" }, brand, themes),
-    element("h1", {}, visible(run.model.name.split(/[\\/]/).filter(Boolean).at(-1) ?? run.model.name)),
+    element("h1", {}, shortName(run.model.name)),
     element("p", { class: "lead" }, facts),
   );
 }
@@ -95,7 +95,7 @@ function drawHeads() {
     element("p", { class: "soft", id: "measure-sentence" }, measure),
     controls(),
     filterControls(),
-    element("div", { class: run.width > 24 || maps.length > 1 ? "stacked" : "beside" }, element("div", { class: "maps" }, maps), element("div", { id: "panel", "aria-live": "off" })),
+    element("div", { class: run.width > 24 ? "stacked" : maps.length > 1 ? "stacked narrow" : "beside" }, element("div", { class: "maps" }, maps), element("div", { id: "panel", "aria-live": "off" })),
   );
   outline();
   drawDetail();
@@ -149,8 +149,16 @@ function firstHead() {
   const named = run.findings.find((finding) => finding.severity !== "note" && finding.heads?.length)?.heads[0];
   if (named && run.index(...named) !== undefined) return { layer: named[0], head: named[1] };
   const values = run.values("participation");
-  const i = values.indexOf(Math.max(...values));
+  const i = Math.max(0, values.indexOf(Math.max(...values.map((value) => value ?? -Infinity))));
   return { layer: run.layer(i), head: run.head(i) };
+}
+
+/** Draw for paper, with everything unfolded, or for the screen again. */
+function print(started) {
+  printing = started;
+  drawHeads();
+  drawModel();
+  if (started) document.querySelectorAll("details").forEach((one) => { one.open = true; });
 }
 
 const page = { links: {} };
@@ -160,9 +168,9 @@ async function start() {
   page.links = await unpack(byId("links").textContent);
   if (byId("other").textContent.trim()) {
     runs[1] = readRun(await unpack(byId("other").textContent));
-    view.compare = "runs";
   }
   if (runs[0].judged.size) view.measure = "state";
+  if (runs[1]) showRuns();
   document.body.append(element("input", { type: "file", id: "other-file", accept: ".html,text/html", hidden: true, "aria-label": "Report to compare with", onchange: (event) => event.target.files[0] && loadReport(event.target.files[0]) }));
   if (runs[0].count) view.selected = firstHead();
   drawTop();
@@ -173,7 +181,8 @@ async function start() {
   drawClaims();
   drawHow();
   darkSystem.addEventListener("change", () => setTheme(document.documentElement.dataset.theme ?? ""));
-  addEventListener("beforeprint", () => { document.querySelectorAll("details").forEach((one) => { one.open = true; }); });
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
   document.documentElement.dataset.ready = "yes";
 }
 

@@ -70,7 +70,7 @@ function mapPicture(run, colors, described) {
 
 function mapTitle(run) {
   const what = view.measure === "state" ? "State" : runs[0].data.measures[view.measure].label;
-  const where = run.groups.length > 1 && view.measure !== "state" ? `, length ${run.groups[Math.min(view.group, run.groups.length - 1)]}` : "";
+  const where = run.groups.length > 1 && view.measure !== "state" && !runs[0].data.measures[view.measure].whole ? `, length ${run.groups[Math.min(view.group, run.groups.length - 1)]}` : "";
   return `${view.compare === "runs" ? `${"AB"[runs.indexOf(run)]}: ` : ""}${what} of every head${where}`;
 }
 
@@ -84,7 +84,9 @@ function mapNumbers(run) {
 function mapFigure(run) {
   const title = mapTitle(run);
   const draw = (colors) => mapPicture(run, colors, title);
-  const made = figure({ title, name: "heads", draw, numbers: () => mapNumbers(run) });
+  const { model, settings, finished } = run.data.run;
+  const which = `${shortName(model.name)}, ${plural(settings.windows, "window")} of ${settings.length.toLocaleString("en-US")} tokens, ${visible(finished).slice(0, 16).replace("T", " ")}`;
+  const made = figure({ title, note: view.compare === "runs" ? which : null, name: "heads", draw, numbers: () => mapNumbers(run) });
   const drawn = made.querySelector("svg");
   drawn.setAttribute("role", "grid");
   drawn.setAttribute("tabindex", "0");
@@ -103,7 +105,7 @@ function mapFigure(run) {
     if (cell) showHint(cell, cell.getAttribute("aria-label"));
   });
   drawn.addEventListener("pointerout", hideHint);
-  made.insertBefore(legendFigure(), drawn);
+  made.insertBefore(legendFigure(run), drawn);
   const holder = element("div", { class: "scroll" });
   drawn.replaceWith(holder);
   holder.append(drawn);
@@ -111,9 +113,8 @@ function mapFigure(run) {
 }
 
 /** What the colors mean. */
-function legendFigure() {
+function legendFigure(run) {
   if (view.measure === "state") {
-    const run = runs[0];
     const states = Object.keys(run.data.states).map((state) => [state, run.statesCounted.get(state) ?? 0]);
     const edge = [...run.judged.values()].some((entry) => entry.edge);
     return element("p", { class: "legend" }, states.map(([state, count]) => stateBadge(state, count)), edge ? term("? near the edge", "The head lies so near a limit that other rows of the same text could give it another label.") : null);
@@ -122,7 +123,7 @@ function legendFigure() {
   const measure = runs[0].data.measures[view.measure];
   const strip = shape("svg", { class: "strip", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" });
   for (let k = 0; k < 50; k += 1) strip.append(shape("rect", { x: 2 * k, y: 0, width: 2.2, height: 8, fill: between(scale.stops, k / 49) }));
-  const ends = [scale.low, scale.middle, scale.high].map((value) => element("span", {}, written(measure, value)));
+  const ends = scale.ends.map((value) => element("span", {}, written(measure, value)));
   return element("div", { class: "legend-scale" }, strip, element("div", { class: "ends" }, ends));
 }
 
