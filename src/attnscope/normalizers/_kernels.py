@@ -41,7 +41,7 @@ BLOCK = 1024
 def compiled(loop: Loop) -> Loop:
     """Compile a loop on first use, keeping the result on disk where a folder can be written."""
     try:
-        kept = njit(cache=True, fastmath=RELAXED, error_model="numpy", nogil=True)(loop)
+        kept: Any = njit(cache=True, fastmath=RELAXED, error_model="numpy", nogil=True)(loop)
     except RuntimeError:  # numba finds no folder to cache in: compile anew in each process
         return cast(Loop, njit(fastmath=RELAXED, error_model="numpy", nogil=True)(loop))
     # numba looks at the loop's own file, but what it calls and the constants it uses come from others too.
