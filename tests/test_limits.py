@@ -96,21 +96,6 @@ def test_the_number_of_threads_changes_nothing_beyond_rounding(tokenizer: Any, l
     assert_frame_equal(one.topn, two.topn, rel_tol=1e-9)
 
 
-def test_windows_leave_no_tensors_behind(tokenizer: Any, long_text: str) -> None:
-    """Fault 17: what is alive after a window is alive after the first, too."""
-    model = build("gpt2")
-    alive: list[int] = []
-
-    def count(step: Step) -> None:
-        if step.layer == 0:
-            gc.collect()
-            alive.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
-
-    scan(model, long_text, tokenizer=tokenizer, length=9, windows=12, top_n=[3], progress=count)
-    assert len(alive) == 12
-    assert max(alive[1:]) <= alive[1]
-
-
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
 def test_three_hundred_windows_take_no_more_memory_than_a_hundred(tokenizer: Any, long_text: str) -> None:
     """Fault 17: resident size, objects of tensors and hooks, after the first hundred windows."""

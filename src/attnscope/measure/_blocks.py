@@ -89,7 +89,7 @@ class _Block:
 
     def measure(self, task: tuple[int, NDArray[np.int64]]) -> None:
         """Fill `out` for some rows of a group."""
-        index, rows = task
+        index, rows = task[0], np.ascontiguousarray(task[1])  # of one layout, so that the loop is compiled once
         keys = self.weights.shape[1]
         many = len(self.weights) // self.groups >= _MANY_ROWS
         deltas = self._deltas(index, rows)
