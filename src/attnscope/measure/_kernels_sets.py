@@ -261,7 +261,7 @@ def bounds(weights: Any, sizes: Any, count: int, radius: float, delta: float, xi
     """Theorem 2 as printed and T2a for one set; `out` takes the four columns from the printed lower side on."""
     half = delta * delta / 2
     before = before2 = 0.0
-    for i in range(count):  # xi holds the sums before i for now
+    for i in range(count):  # first xi holds the sums before i
         xi[0, i], xi[1, i] = before, before2
         before += weights[i]
         before2 += weights[i] * weights[i]
