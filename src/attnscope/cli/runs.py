@@ -32,7 +32,7 @@ JsonOption = Annotated[bool, Parameter(negative="", help="Print one JSON object 
 DeviceOption = Annotated[str, Parameter(help="Where the model runs, as cpu or cuda:0.")]
 DtypeOption = Annotated[
     Literal["auto", "float32", "float16", "bfloat16", "float64"],
-    Parameter(help="Number type of the model's weights; measures are always taken in float64."),
+    Parameter(help="Number type of the model's weights; logits are always formed in float64."),
 ]
 RevisionOption = Annotated[str | None, Parameter(help="Branch, tag or commit of a hub model.")]
 TrustOption = Annotated[
