@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from attnscope.measure import _kernels_measure, _kernels_rows, _kernels_sets
-from attnscope.measure._kernels_products import PANEL
+from attnscope.measure import _kernels_columns, _kernels_measure, _kernels_rows, _kernels_sets
+from attnscope.measure._kernels_products import FEWEST
+from attnscope.measure._kernels_tiles import PANEL
 from attnscope.measure._workers import scratch, share_out
 from attnscope.measure.layer import NO_PAIRS
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 _MANY_ROWS = 48
 # Tasks for each thread, at least, so that threads end together.
 _TASKS = 3
-_DIRECT = 4  # panels of keys that all members are multiplied with at a time
 
 
 def row_columns(rows: Rows, weights: Tensor) -> dict[str, Tensor]:
@@ -99,16 +99,16 @@ class _Block:
         means = scratch("means", (len(rows), group.vectors.shape[1]))
         own = torch.from_numpy(self.weights[rows[0] : rows[-1] + 1 : rows[1] - rows[0] if len(rows) > 1 else 1])
         torch.mm(own, torch.from_numpy(group.vectors[:keys]), out=torch.from_numpy(means))
-        covered, dims = len(group.unit_panels) * PANEL, group.unit_panels.shape[1] // PANEL
-        vectors, single = max(largest + 1, 2 * sets + 3), np.float32
+        covered, single = len(group.unit_panels) * PANEL, np.float32
+        together = _kernels_measure.BATCH * _kernels_measure.products_of(sets)
         _kernels_measure.measure(
             rows, self.weights, self.masks, self.mask_of, self.spans, self.wanted,
-            group.scale, group.vectors, group.mean, group.norms2, group.norms32, group.units, group.unit_squares,
+            group.scale, group.vectors, group.mean, group.norms2, group.norms32, group.inverses, group.unit_squares,
             group.unit_panels, group.centred_squares, group.centred_panels, 2 * group.centred_error,
             pairs.prefixes, pairs.low, pairs.high, pairs.gaps, means, deltas,
-            scratch("lines", (_kernels_measure.LINES + sets, covered), single),
-            scratch("products", (2 * sets + 3, covered), single),
-            scratch("few", (vectors, dims), single), scratch("direct", (vectors, _DIRECT * PANEL), single), self.out,
+            scratch("lines", (_kernels_columns.LINES + sets, covered), single),
+            scratch("products", (together + FEWEST, covered), single),
+            scratch("few", (max(largest, together) + FEWEST, group.vectors.shape[1]), single), self.out,
         )  # fmt: skip
 
     def _deltas(self, index: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:

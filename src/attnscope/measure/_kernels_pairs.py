@@ -11,17 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.measure._kernels_products import PAIR, PANEL, multiply, pack
+from attnscope.measure._kernels_products import AT_ONCE, any_above, keep_most, multiply, pack
+from attnscope.measure._kernels_tiles import PANEL
 from attnscope.normalizers._arithmetic import largest
 from attnscope.normalizers._kernels import compiled, helper
 
-_CHECKED = 64
 _MOST = 1000
+_VANISHING = 1e-200  # squares below this have lost digits
+_NEVER: Any = np.float32(-np.inf)
 
 
 @compiled
 def prepare(
-    vectors: Any, mean: Any, norms2: Any, norms32: Any, units: Any, unit_squares: Any, unit_panels: Any,
+    vectors: Any, mean: Any, norms2: Any, norms32: Any, inverses: Any, unit_squares: Any, unit_panels: Any,
     centred_squares: Any, centred_panels: Any,
 ) -> float:  # fmt: skip
     """Fill all but the first for one group, and bring the vectors near size 1 by a power of two; its inverse."""
@@ -41,41 +43,48 @@ def prepare(
             mean[k] += vectors[j, k]
     for k in range(dims):
         mean[k] /= keys
-    unit_panels[:] = 0
-    centred_panels[:] = 0
-    centred = np.empty(dims)
+    unit_panels[-1] = 0
+    centred_panels[-1] = 0
+    changed = np.empty(dims)
     for j in range(keys):
-        x, u = vectors[j], units[j]
-        top = 0.0
+        x = vectors[j]
+        total = around = 0.0
         for k in range(dims):
-            top = max(top, abs(x[k]))
-        total = total2 = 0.0
-        inverse = 1 / top if top > 1e-300 else 0.0
+            total += x[k] * x[k]
+        norms2[j] = norms32[j] = total
+        inverse = 1 / np.sqrt(total) if total > _VANISHING else _inverse_of_small(x)
+        inverses[j] = inverse
+        unit_squares[j] = 1 if inverse > 0 else 0
         for k in range(dims):
-            scaled = x[k] * inverse  # squares do not vanish
-            u[k] = scaled
-            total += scaled * scaled
-            total2 += x[k] * x[k]
-        norms2[j] = norms32[j] = total2
-        unit_squares[j] = 1 if total > 0 else 0
-        inverse = 1 / np.sqrt(total) if total > 0 else 0.0
-        around = 0.0
+            changed[k] = x[k] * inverse
+        pack(changed, j, unit_panels)
         for k in range(dims):
-            u[k] *= inverse
-            centred[k] = x[k] - mean[k]
-            around += centred[k] * centred[k]
+            changed[k] = x[k] - mean[k]
+            around += changed[k] * changed[k]
         centred_squares[j] = around
-        pack(u, j, unit_panels)
-        pack(centred, j, centred_panels)
+        pack(changed, j, centred_panels)
     return math.ldexp(1.0, exponent)
 
 
+@helper
+def _inverse_of_small(x: Any) -> float:
+    """1 / |x| of a vector whose squares may vanish; 0 for zero, or as good as zero."""
+    top = total = 0.0
+    for k in range(x.size):
+        top = max(top, abs(x[k]))
+    if not top > 1e-300:
+        return 0.0
+    for k in range(x.size):
+        total += (x[k] / top) * (x[k] / top)
+    return 1 / (top * np.sqrt(total))
+
+
 @compiled
-def pack_all(vectors: Any, panels: Any) -> None:
-    """Pack some vectors for products."""
-    panels[:] = 0
+def pack_units(vectors: Any, inverses: Any, panels: Any) -> None:
+    """Pack the unit vectors of some vectors for products."""
+    panels[-1] = 0
     for j in range(vectors.shape[0]):
-        pack(vectors[j], j, panels)
+        pack(vectors[j] * inverses[j], j, panels)
 
 
 @helper
@@ -87,30 +96,73 @@ def _gap2(x: Any, y: Any) -> float:
     return total
 
 
-@compiled
-def nearest_before(units: Any, squares: Any, panels: Any, error: Any, few: Any, products: Any, out: Any) -> None:
-    """out[i] = the smallest squared gap between two of the keys up to i.
+@helper
+def _unit_gap2(x: Any, by: float, y: Any, by_other: float) -> float:
+    """The squared gap of the unit vectors by x and by_other y."""
+    total = 0.0
+    for k in range(x.size):
+        difference = by * x[k] - by_other * y[k]
+        total += difference * difference
+    return total
 
-    squares: |x|^2 as the products see them; error: bound on a squared gap; few, products: scratch for a block.
+
+@compiled
+def nearest_before(
+    vectors: Any, inverses: Any, squares: Any, panels: Any, error: Any, few: Any, products: Any, out: Any
+) -> None:
+    """out[i] = the smallest squared gap between the unit vectors of two of the keys up to i.
+
+    inverses: what makes unit vectors; squares: their |u|^2; error: bound on a squared gap; few, products: scratch for
+    a block. With s = u_i.u_j - |u_j|^2 / 2 the squared gap is |u_i|^2 - 2 s: no s above a row's cut, none is nearer.
     """
-    two = np.float32(2)
+    keys, dims = vectors.shape
     block = few.shape[0]
+    start = np.full(panels.shape[0] * PANEL, _NEVER)
+    for j in range(keys):
+        start[j] = np.float32(-0.5) * squares[j]
+    cuts, nearest = np.empty(block, np.float32), np.empty(block)
     best = np.inf
-    for first in range(0, out.size, block):
-        last = min(out.size, first + block)
-        few[:] = 0
-        for i in range(first, last):
-            few[i - first, : units.shape[1]] = units[i]
-        multiply(few, panels, 0, -(-last // PANEL), products)
-        for own in range(first, last):
-            row, norms = products[own - first, :own], squares[:own]
-            for j in range(own):
-                row[j] = two * row[j] - norms[j]
-            if own and squares[own] - largest(row) - error < best:
-                for j in range(own):
-                    if squares[own] - row[j] - error < best:
-                        best = min(best, _gap2(units[own], units[j]))
-            out[own] = best
+    for first in range(0, keys, block):
+        rows = min(block, keys - first)
+        for i in range(rows):
+            for k in range(dims):
+                few[i, k] = vectors[first + i, k] * inverses[first + i]
+        nearest[:] = best
+        cuts[:] = np.inf
+        for i in range(rows):
+            cuts[i] = (squares[first + i] - error - best) / 2
+        whole = first // PANEL  # panels of keys that all come before the block
+        for p in range(whole):
+            for i in range(0, rows, AT_ONCE):
+                if any_above(few, i, panels, p, start, cuts):
+                    multiply(few[i : i + AT_ONCE], AT_ONCE, panels, p, p + 1, products)
+                    for row in range(i, min(rows, i + AT_ONCE)):
+                        _look_nearer(
+                            vectors, inverses, squares, error, start, first + row, p * PANEL, (p + 1) * PANEL,
+                            products[row - i], cuts[row:], nearest[row:],
+                        )  # fmt: skip
+        multiply(few, rows, panels, whole, -(-(first + rows) // PANEL), products)
+        for row in range(rows):
+            _look_nearer(
+                vectors, inverses, squares, error, start, first + row, whole * PANEL, first + row, products[row],
+                cuts[row:], nearest[row:],
+            )  # fmt: skip
+            best = min(best, nearest[row])
+            out[first + row] = best
+
+
+@helper
+def _look_nearer(
+    vectors: Any, inverses: Any, squares: Any, error: Any, start: Any, own: int, begin: int, end: int, products: Any,
+    cut: Any, nearest: Any,
+) -> None:  # fmt: skip
+    """Measure the keys from `begin` to `end` that may be nearer to `own` than any before."""
+    for j in range(begin, end):
+        if start[j] + products[j - begin] > cut[0]:
+            gap2 = _unit_gap2(vectors[own], inverses[own], vectors[j], inverses[j])
+            if gap2 < nearest[0]:
+                nearest[0] = gap2
+                cut[0] = (squares[own] - error - gap2) / 2
 
 
 @compiled
@@ -123,29 +175,30 @@ def collect_far(
     two = np.float32(2)
     block = few.shape[0]
     keys, dims = vectors.shape
+    start = np.full(panels.shape[0] * PANEL, _NEVER)
+    for j in range(keys):
+        start[j] = squares[j] / two
+    halves = np.empty(block, np.float32)  # of the cut without the later key's square
     for first in range(0, keys, block):
-        last = min(keys, first + block)
-        few[:] = 0
-        for i in range(first, last):
+        rows = min(block, keys - first)
+        halves[:] = np.inf
+        for i in range(rows):
+            halves[i] = (cuts[first + i] - squares[first + i]) / two
             for k in range(dims):
-                few[i - first, k] = vectors[i, k] - mean[k]
-        multiply(few, panels, 0, -(-last // PANEL), products)
-        for own in range(first, last):
-            cut = cuts[own] - squares[own]
-            for begin in range(0, own, _CHECKED):
-                end = min(own, begin + _CHECKED)
-                row, norms = products[own - first, begin:end], squares[begin:end]
-                above = np.int32(0)
-                for j in range(row.size):
-                    above = np.int32(above + np.int32(norms[j] - two * row[j] > cut))
-                if above:
-                    for j in range(row.size):
-                        value = norms[j] - two * row[j]
-                        if value > cut:
-                            if count < low.size:
-                                low[count], high[count] = begin + j, own
-                                values[count] = value + squares[own]
-                            count += 1
+                few[i, k] = mean[k] - vectors[first + i, k]
+        for p in range(-(-(first + rows) // PANEL)):
+            for i in range(0, rows, AT_ONCE):
+                if any_above(few, i, panels, p, start, halves):
+                    multiply(few[i : i + AT_ONCE], AT_ONCE, panels, p, p + 1, products)
+                    for row in range(i, min(rows, i + AT_ONCE)):
+                        own = first + row
+                        for j in range(p * PANEL, min(own, (p + 1) * PANEL)):
+                            value = start[j] + products[row - i, j - p * PANEL]
+                            if value > halves[row]:
+                                if count < low.size:
+                                    low[count], high[count] = j, own
+                                    values[count] = two * value + squares[own]
+                                count += 1
     return count
 
 
@@ -177,10 +230,10 @@ def farthest_from(
 
     norms: |x|^2 in float32, of all keys like level, which is negative for unseen ones; far: scratch.
     """
-    two, never = np.float32(2), np.float32(-np.inf)
+    two = np.float32(2)
     part, shown = norms[first : first + products.size], level[first : first + products.size]
     for j in range(products.size):
-        far[j] = part[j] - two * np.sqrt(part[j]) * products[j] if shown[j] >= 0 else never
+        far[j] = part[j] - two * np.sqrt(part[j]) * products[j] if shown[j] >= 0 else _NEVER
     longest = 0.0
     limit = largest(far) - error
     for j in range(products.size):
@@ -215,51 +268,40 @@ def walk(low: Any, high: Any, gaps: Any, level: Any, sets: int, out: Any) -> int
 @helper
 def farthest_across(
     vectors: Any, mean: Any, squares: Any, panels: Any, error: Any, begin: int, end: int, members: Any, counts: Any,
-    level: Any, few: Any, products: Any, across: Any, out: Any,
+    level: Any, few: Any, across: Any, out: Any,
 ) -> None:  # fmt: skip
     """d1 of one row for some of its sets, from the products of all members with the keys of panels `begin` to `end`.
 
-    squares: |x|^2 as the products see them; error: bound on a squared gap; few, products (members, keys of a chunk) and
-    across (sets, keys) are scratch.
+    squares: |x|^2 as the products see them; error: bound on a squared gap; few (members) and across (sets, keys) are
+    scratch.
     """
-    two, never = np.float32(2), np.float32(-np.inf)
+    two = np.float32(2)
     sets = counts.size
-    size = counts[sets - 1]
-    few[:] = 0
-    for c in range(size):
-        for k in range(mean.size):
-            few[c, k] = vectors[members[c], k] - mean[k]
-    base, chunk = begin * PANEL, products.shape[1] // PANEL
-    for part in range(begin, end, chunk):
-        last = min(end, part + chunk)
-        multiply(few[: size + size % PAIR], panels, part, last, products)
-        first = part * PANEL
-        width = min(last * PANEL, squares.size) - first
-        norms, seen = squares[first : first + width], level[first : first + width]
-        done = 0
-        for s in range(sets):
-            best = across[s, first - base : first - base + width]
-            if s == 0:
-                best[:] = never
-            else:
-                best[:] = across[s - 1, first - base : first - base + width]
-            for c in range(done, counts[s]):
-                row, own = products[c, :width], squares[members[c]]
-                for j in range(width):
-                    value = own - two * row[j]
-                    best[j] = value if value > best[j] else best[j]
-            done = counts[s]
-        for s in range(sets):
-            best = across[s, first - base : first - base + width]
-            for j in range(width):  # members and unseen keys are on no other side
-                best[j] = best[j] + norms[j] if seen[j] > s else never
+    base = begin * PANEL
     width = min(end * PANEL, squares.size) - base
+    norms, seen = squares[base : base + width], level[base : base + width]
+    start = np.full(few.shape[0], _NEVER)
+    done = 0
+    for s in range(sets):
+        if s == 0:
+            across[s] = _NEVER
+        else:
+            across[s] = across[s - 1]
+        for c in range(done, counts[s]):
+            start[c] = squares[members[c]] / two
+            for k in range(mean.size):
+                few[c, k] = mean[k] - vectors[members[c], k]
+        if counts[s] > done:
+            keep_most(few[done:], counts[s] - done, start[done:], panels, begin, end, across[s])
+        done = counts[s]
     for s in range(sets):
         best = across[s, :width]
+        for j in range(width):  # members and unseen keys are on no other side
+            best[j] = two * best[j] + norms[j] if seen[j] > s else _NEVER
         limit = largest(best) - error
         longest = 0.0
         for j in range(width):
-            if best[j] >= limit and level[base + j] > s:
+            if best[j] >= limit and seen[j] > s:
                 for c in range(counts[s]):
                     longest = max(longest, _gap2(vectors[members[c]], vectors[base + j]))
         out[s] = np.sqrt(longest)

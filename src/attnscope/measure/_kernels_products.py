@@ -1,24 +1,29 @@
 """Compiled loops: products of a few vectors with all vectors of a group, in float32.
 
-The group is packed in panels of `PANEL` keys, one line of keys for each dimension, so that a panel stays in the
-nearest cache while all the few are multiplied with it, and the compiler works on several keys at once. Within a loop
-that runs for microseconds a call of a matrix library would cost more than it saves, and would need the interpreter.
+The group is packed in panels of `PANEL` keys, one line of keys for each dimension; a panel stays in the nearest cache
+while all the few are multiplied with it. Within a loop that runs for microseconds a call of a matrix library would
+cost more than it saves, and would need the interpreter.
+
+The few go six, five or four at a time, whichever leaves the fewest over, and the last ones may overlap: a row is then
+multiplied twice, with the same result. Fewer than four are filled up by whatever stands behind them.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from attnscope.measure import _kernels_tiles as tiles
+from attnscope.measure._kernels_tiles import PANEL
 from attnscope.normalizers._kernels import helper
 
-PANEL = 64
-UNROLLED = 4  # dimensions at a time: panels have a multiple of it
-PAIR = 2  # vectors at a time
+FEWEST = 4  # rows that `few` and what is written for them must have room for
+AT_ONCE = 6
+_BYTES = 4
 
 
 def panels_shape(keys: int, dims: int) -> tuple[int, int]:
     """The shape of the packed vectors of a group."""
-    return -(-keys // PANEL), -(-dims // UNROLLED) * UNROLLED * PANEL
+    return -(-keys // PANEL), dims * PANEL
 
 
 @helper
@@ -30,27 +35,64 @@ def pack(vector: Any, key: int, panels: Any) -> None:
 
 
 @helper
-def multiply(few: Any, panels: Any, begin: int, end: int, out: Any) -> None:
-    """out[i, j] = few[i] . x, x the j-th vector from panel `begin` on, up to panel `end`.
+def _step(count: int) -> int:
+    """How many of the few to take at a time."""
+    times = -(-count // AT_ONCE)
+    return max(FEWEST, -(-count // times))
 
-    `few` has an even number of rows and a multiple of four columns, those behind the vectors' own being zero.
-    """
-    count, dims = few.shape
+
+@helper
+def multiply(few: Any, count: int, panels: Any, begin: int, end: int, out: Any) -> None:
+    """out[i, j] = few[i] . x for the first `count`, x the j-th vector from panel `begin` on, up to panel `end`."""
+    dims, few_stride, out_stride = few.shape[1], few.strides[0], out.strides[0]
+    step = _step(count)
     for p in range(begin, end):
-        panel = panels[p]
-        first = (p - begin) * PANEL
-        for i in range(0, count, PAIR):
-            u, v = few[i], few[i + 1]
-            out_u, out_v = out[i, first : first + PANEL], out[i + 1, first : first + PANEL]
-            for j in range(PANEL):
-                out_u[j] = 0
-            for j in range(PANEL):
-                out_v[j] = 0
-            for k in range(0, dims, UNROLLED):
-                lines = panel[k * PANEL : (k + UNROLLED) * PANEL]
-                u0, u1, u2, u3 = u[k], u[k + 1], u[k + 2], u[k + 3]
-                v0, v1, v2, v3 = v[k], v[k + 1], v[k + 2], v[k + 3]
-                for j in range(PANEL):
-                    a, b, c, d = lines[j], lines[PANEL + j], lines[2 * PANEL + j], lines[3 * PANEL + j]
-                    out_u[j] += (u0 * a + u1 * b) + (u2 * c + u3 * d)
-                    out_v[j] += (v0 * a + v1 * b) + (v2 * c + v3 * d)
+        panel, target = panels[p].ctypes.data, out.ctypes.data + (p - begin) * PANEL * _BYTES
+        i = 0
+        while i < count:
+            i = max(0, min(i, count - step))
+            rows, place = few.ctypes.data + i * few_stride, target + i * out_stride
+            if step == 6:
+                tiles.store_6(rows, few_stride // _BYTES, panel, dims, rows, place, out_stride // _BYTES)
+            elif step == 5:
+                tiles.store_5(rows, few_stride // _BYTES, panel, dims, rows, place, out_stride // _BYTES)
+            else:
+                tiles.store_4(rows, few_stride // _BYTES, panel, dims, rows, place, out_stride // _BYTES)
+            i += step
+
+
+@helper
+def keep_most(few: Any, count: int, start: Any, panels: Any, begin: int, end: int, best: Any) -> None:
+    """best[j] = the largest of itself and start[i] + few[i] . x for the first `count`, x as in `multiply`.
+
+    `start` is minus infinity behind them, as far as `FEWEST`.
+    """
+    dims, stride = few.shape[1], few.strides[0]
+    step = _step(count)
+    for p in range(begin, end):
+        panel, target = panels[p].ctypes.data, best.ctypes.data + (p - begin) * PANEL * _BYTES
+        i = 0
+        while i < count:
+            i = max(0, min(i, count - step))
+            rows, first = few.ctypes.data + i * stride, start.ctypes.data + i * _BYTES
+            if step == 6:
+                tiles.most_6(rows, stride // _BYTES, panel, dims, first, target, 0)
+            elif step == 5:
+                tiles.most_5(rows, stride // _BYTES, panel, dims, first, target, 0)
+            else:
+                tiles.most_4(rows, stride // _BYTES, panel, dims, first, target, 0)
+            i += step
+
+
+@helper
+def any_above(few: Any, first: int, panels: Any, p: int, start: Any, cuts: Any) -> bool:
+    """Whether start[j] + few[i] . x is above cuts[i] for any of six rows from `first` on and any x of panel `p`.
+
+    `start` has a number for each key.
+    """
+    stride = few.strides[0]
+    found = tiles.above_6(
+        few.ctypes.data + first * stride, stride // _BYTES, panels[p].ctypes.data, few.shape[1],
+        start.ctypes.data + p * PANEL * _BYTES, cuts.ctypes.data + first * _BYTES, 0,
+    )  # fmt: skip
+    return found != 0

@@ -54,14 +54,14 @@ _NEVER: Any = np.float32(np.inf)
 
 
 @helper
-def squares(w: Any, norms: Any, products: Any, target2: Any, level: Any, s: Any, out: Any) -> Any:
-    """out = |w x - v|^2 for products w x.v; how many of them cancelled outside the set."""
+def squares(size: Any, products: Any, by: Any, target2: Any, out: Any) -> Any:
+    """out = |y - by v|^2 for |y|, u.v and |by v|^2, u being the unit vector of y; how many of them cancelled."""
     lost = np.int32(0)
-    for j in range(w.size):
-        own = w[j] * w[j] * norms[j]
-        value = own - _TWO * products[j] + target2
+    for j in range(size.size):
+        own = size[j] * size[j]
+        value = own - _TWO * by * (size[j] * products[j]) + target2
         out[j] = value
-        lost = np.int32(lost + np.int32((value <= _CANCELLATION * (own + target2)) & (level[j] > s)))
+        lost = np.int32(lost + np.int32(value <= _CANCELLATION * (own + target2)))
     return lost
 
 
@@ -95,8 +95,24 @@ def repair(
 
 
 @helper
-def distances(squares: Any, level: Any, s: Any) -> tuple[float, float]:
-    """Sums over the keys outside the set of |y - s| and its square."""
+def distances(size: Any, products: Any, target2: Any, level: Any, s: Any, out: Any) -> tuple[float, float, Any]:
+    """`squares` and `root_sums` in one pass, with by = 1; what cancelled is counted outside the set alone."""
+    total = total2 = 0.0
+    lost = np.int32(0)
+    for j in range(size.size):
+        own = size[j] * size[j]
+        value = own - _TWO * (size[j] * products[j]) + target2
+        out[j] = value
+        lost = np.int32(lost + np.int32((value <= _CANCELLATION * (own + target2)) & (level[j] > s)))
+        value = value if level[j] > s else _ZERO
+        total += np.float64(np.sqrt(value))
+        total2 += np.float64(value)
+    return total, total2, lost
+
+
+@helper
+def root_sums(squares: Any, level: Any, s: Any) -> tuple[float, float]:
+    """Sums over the keys outside the set of the roots, and of the squares themselves."""
     total = total2 = 0.0
     for j in range(squares.size):
         value = squares[j] if level[j] > s else _ZERO
@@ -124,25 +140,18 @@ def expectations(
 
 
 @helper
-def printed(w: Any, norms: Any, products: Any, unlifted: Any, p: Any, target2: Any, out: Any) -> Any:
-    """out = |(w + p) x - v|^2 for lifted weights and products x.v; how many of them cancelled."""
+def printed(w: Any, norms: Any, products: Any, p: Any, target2: Any, out: Any) -> tuple[float, Any]:
+    """out = |(w + p) x - v|^2 for products x.v; the sum of their roots, and how many of them cancelled."""
+    total = 0.0
     lost = np.int32(0)
     for j in range(w.size):
-        f = w[j] * unlifted + p
+        f = w[j] + p
         own = f * f * norms[j]
-        value = own - _TWO * f * (products[j] * unlifted) + target2
+        value = own - _TWO * f * products[j] + target2
         out[j] = value
         lost = np.int32(lost + np.int32(value <= _CANCELLATION * (own + target2)))
-    return lost
-
-
-@helper
-def roots(squares: Any) -> float:
-    """Sum of the roots."""
-    total = 0.0
-    for j in range(squares.size):
-        total += np.float64(np.sqrt(squares[j]))
-    return total
+        total += np.float64(np.sqrt(value))
+    return total, lost
 
 
 @helper
@@ -219,30 +228,30 @@ def short_sums(
 
 
 @helper
-def nearest(sizes: Any, products: Any, level: Any, s: Any, context: Any, error: Any, work: Any, found: Any) -> int:
-    """Places outside the set that may have the smallest phi = |y|^2 - 2 y.s, y not zero; how many."""
+def nearest(
+    sizes: Any, products: Any, by: Any, level: Any, s: Any, context: Any, error: Any, work: Any, found: Any
+) -> int:
+    """Places outside the set that may have the smallest phi = |y|^2 - 2 y.s, y not zero; how many.
+
+    by: what the products with unit vectors have to be multiplied by; context: |s|; error: relative, of phi.
+    """
     for j in range(sizes.size):
         size = sizes[j]
-        phi = size * size - _TWO * size * products[j] + (error * size * (size + _TWO * context) + _FLOOR)
+        phi = size * size - _TWO * by * (size * products[j]) + (error * size * (size + _TWO * context) + _FLOOR)
         work[j] = -phi if level[j] > s else -_NEVER
     best = -largest(work)
     count = 0
     for first in range(0, sizes.size, _CHECKED):
-        part, part_products, part_level = (
-            sizes[first : first + _CHECKED],
-            products[first : first + _CHECKED],
-            level[first : first + _CHECKED],
-        )
+        part, highest = sizes[first : first + _CHECKED], work[first : first + _CHECKED]
         close = np.int32(0)
         for j in range(part.size):
             size = part[j]
-            phi = size * size - _TWO * size * part_products[j] - (error * size * (size + _TWO * context) + _FLOOR)
-            close = np.int32(close + np.int32((phi <= best) & (part_level[j] > s)))
+            lowest = -highest[j] - _TWO * (error * size * (size + _TWO * context) + _FLOOR)
+            close = np.int32(close + np.int32(lowest <= best))
         if close:
             for j in range(part.size):
                 size = part[j]
-                phi = size * size - _TWO * size * part_products[j] - (error * size * (size + _TWO * context) + _FLOOR)
-                if phi <= best and part_level[j] > s:
+                if -highest[j] - _TWO * (error * size * (size + _TWO * context) + _FLOOR) <= best:
                     found[count] = first + j
                     count += 1
     return count
@@ -304,26 +313,27 @@ def bounds(weights: Any, sizes: Any, count: int, radius: float, delta: float, xi
 
 
 @helper
-def _phi_and_gap(weight: float, unit: Any, context: Any) -> tuple[float, float]:
-    """|y|^2 - 2 y.s, and |y - s|: the same order, but each is exact where the other is not."""
+def _phi_and_gap(weight: float, vector: Any, inverse: float, context: Any) -> tuple[float, float]:
+    """|y|^2 - 2 y.s, and |y - s|, y = weight u: the same order, but each is exact where the other is not."""
     phi = gap2 = 0.0
     for k in range(context.size):
-        y = weight * unit[k]
+        y = weight * (vector[k] * inverse)
         phi += y * (y - 2 * context[k])
         gap2 += (y - context[k]) * (y - context[k])
     return phi, np.sqrt(gap2)
 
 
 @helper
-def edge(weights: Any, units: Any, norms: Any, context: Any, near: Any, empty: Any) -> tuple[float, float]:
+def edge(weights: Any, vectors: Any, inverses: Any, context: Any, near: Any, empty: Any) -> tuple[float, float]:
     """The smallest phi and gap outside the set, given the keys that may have them: the edge of the ball of eq. (10).
 
     empty: how many tokens outside the set have no weight or no length, and so lie at the origin.
     """
     lowest = radius = np.inf
     for c in range(near.size):
-        if weights[near[c]] > 0 and norms[near[c]] > 0:
-            phi, gap = _phi_and_gap(weights[near[c]], units[near[c]], context)
+        key = near[c]
+        if weights[key] > 0 and inverses[key] > 0:
+            phi, gap = _phi_and_gap(weights[key], vectors[key], inverses[key], context)
             lowest, radius = min(lowest, phi), min(radius, gap)
     if empty:
         lowest, radius = min(lowest, 0.0), min(radius, np.sqrt(norm2(context)))
@@ -332,12 +342,13 @@ def edge(weights: Any, units: Any, norms: Any, context: Any, near: Any, empty: A
 
 @helper
 def is_inside(
-    weight: Any, unit: Any, context: Any, product: Any, context_norm: Any, error: Any, lowest: float, radius: float,
+    weight: Any, vector: Any, inverse: Any, context: Any, product: Any, context_norm: Any, error: Any, lowest: float,
+    radius: float,
 ) -> bool:  # fmt: skip
     """Whether a member of the set is inside the ball: by the product with the context where that can tell."""
     phi = weight * (weight - 2 * product)
     slack = error * weight * (weight + 2 * context_norm) + 1e-12 * abs(lowest)
     if abs(phi - lowest) > slack:
         return phi < lowest
-    phi, gap = _phi_and_gap(weight, unit, context)
+    phi, gap = _phi_and_gap(weight, vector, inverse, context)
     return gap < radius if gap < weight else phi < lowest

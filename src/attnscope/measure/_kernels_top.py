@@ -104,10 +104,13 @@ def choose(bits: Any, keys: Any, wanted: Any, dropped: Any, members: Any, counts
 
 
 @helper
-def add_up(weights: Any, vectors: Any, members: Any, counts: Any, out: Any) -> None:
-    """out[s] = sum of the weighted vectors of set s; four at a time, so that the sum is not written each time."""
-    total = out[counts.size - 1]
+def add_up(
+    weights: Any, vectors: Any, inverses: Any, members: Any, counts: Any, contexts: Any, unit_contexts: Any
+) -> None:
+    """The sums of the weighted vectors of every set, and of its weighted unit vectors; four vectors at a time."""
+    total, unit_total = contexts[counts.size - 1], unit_contexts[counts.size - 1]
     total[:] = 0
+    unit_total[:] = 0
     done = 0
     for s in range(counts.size):
         whole = done + (counts[s] - done) // 4 * 4
@@ -117,9 +120,17 @@ def add_up(weights: Any, vectors: Any, members: Any, counts: Any, out: Any) -> N
             x_i, x_j, x_m, x_n = vectors[i], vectors[j], vectors[m], vectors[n]
             for k in range(total.size):
                 total[k] += (w_i * x_i[k] + w_j * x_j[k]) + (w_m * x_m[k] + w_n * x_n[k])
+            v_i, v_j, v_m, v_n = inverses[i], inverses[j], inverses[m], inverses[n]
+            for k in range(total.size):
+                unit_total[k] += (w_i * (v_i * x_i[k]) + w_j * (v_j * x_j[k])) + (
+                    w_m * (v_m * x_m[k]) + w_n * (v_n * x_n[k])
+                )
         for c in range(whole, counts[s]):
-            weight, x = weights[members[c]], vectors[members[c]]
+            weight, inverse, x = weights[members[c]], inverses[members[c]], vectors[members[c]]
             for k in range(total.size):
                 total[k] += weight * x[k]
+            for k in range(total.size):
+                unit_total[k] += weight * (inverse * x[k])
         done = counts[s]
-        out[s] = total
+        contexts[s] = total
+        unit_contexts[s] = unit_total

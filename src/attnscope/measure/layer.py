@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from attnscope.measure import _kernels_pairs as kernels
-from attnscope.measure._kernels_products import PANEL, panels_shape
+from attnscope.measure._kernels_products import AT_ONCE, panels_shape
+from attnscope.measure._kernels_tiles import PANEL
 from attnscope.measure._workers import memory, scratch
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-_BLOCK = 32
+_BLOCK = 5 * AT_ONCE
 _SHORTEST_LIST = 64
 _LISTED = 2048
 _SAMPLE = 4096
@@ -40,7 +41,7 @@ class Group:
     mean: NDArray[np.float64]
     norms2: NDArray[np.float64]
     norms32: NDArray[np.float32]  # the same
-    units: NDArray[np.float64]  # on the unit sphere; zero stays zero
+    inverses: NDArray[np.float64]  # of the norms, for unit vectors; zero stays zero
     unit_squares: NDArray[np.float32]  # 1, or 0 for zero
     unit_panels: NDArray[np.float32]  # for products, see `_kernels_products`
     centred_squares: NDArray[np.float32]
@@ -94,7 +95,7 @@ class Layer:
             scratch("mean", (dims,)),
             scratch("norms2", (keys,)),
             scratch("norms32", (keys,), single),
-            scratch("units", (keys, dims)),
+            scratch("inverses", (keys,)),
             scratch("unit squares", (keys,), single),
             scratch("unit panels", panels, single),
             scratch("centred squares", (keys,), single),
@@ -109,16 +110,18 @@ class Layer:
         with self._locks[index]:
             if index not in self._gaps:
                 group = self.group(index)
-                self._gaps[index] = _gaps(group, group.units, group.unit_squares, group.unit_panels)
+                self._gaps[index] = _gaps(
+                    group, group.vectors, group.inverses, group.unit_squares, group.unit_panels
+                )
             return self._gaps[index]
 
     def gap(self, index: int, keys: NDArray[np.int64]) -> float:
         """delta of any keys of a group."""
         group = self.group(index)
-        units = group.units[keys]
-        panels = scratch("chosen panels", panels_shape(*units.shape), np.float32)
-        kernels.pack_all(units, panels)
-        return float(_gaps(group, units, group.unit_squares[keys], panels).min(initial=np.inf))
+        vectors, inverses = group.vectors[keys], group.inverses[keys]
+        panels = scratch("chosen panels", panels_shape(*vectors.shape), np.float32)
+        kernels.pack_units(vectors, inverses, panels)
+        return float(_gaps(group, vectors, inverses, group.unit_squares[keys], panels).min(initial=np.inf))
 
     def far_pairs(self, index: int) -> FarPairs:
         """The lists for prefixes that double in length."""
@@ -129,19 +132,22 @@ class Layer:
 
 
 def _gaps(
-    group: Group, units: NDArray[np.float64], squares: NDArray[np.float32], panels: NDArray[np.float32]
+    group: Group,
+    vectors: NDArray[np.float64],
+    inverses: NDArray[np.float64],
+    squares: NDArray[np.float32],
+    panels: NDArray[np.float32],
 ) -> NDArray[np.float64]:
-    gaps = np.empty(len(units))
-    kernels.nearest_before(units, squares, panels, group.unit_error, *_block(panels), gaps)
+    gaps = np.empty(len(vectors))
+    kernels.nearest_before(vectors, inverses, squares, panels, group.unit_error, *_block(panels), gaps)
     return np.sqrt(gaps)
 
 
 def _block(panels: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Scratch for a block of vectors, and for its products with all of a group."""
-    count, size = panels.shape
+    """Scratch for a block of vectors, and for its products with as many keys and what else is in their panels."""
     return (
-        scratch("block", (_BLOCK, size // PANEL), np.float32),
-        scratch("pairs", (_BLOCK, count * PANEL + 16), np.float32),
+        scratch("block", (_BLOCK, panels.shape[1] // PANEL), np.float32),
+        scratch("pairs", (_BLOCK, -(-_BLOCK // PANEL) * PANEL + PANEL), np.float32),
     )
 
 

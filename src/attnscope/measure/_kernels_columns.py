@@ -1,0 +1,289 @@
+"""Compiled loop: the columns of one row, from its top sets and their products with all vectors."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnscope.measure._kernels_pairs import farthest_across, farthest_from, walk
+from attnscope.measure._kernels_sets import (
+    all_but_one,
+    bounds,
+    distances,
+    edge,
+    expectations,
+    is_inside,
+    nearest,
+    norm2,
+    printed,
+    repair,
+    root_sums,
+    short_rests,
+    short_sums,
+    squares,
+)
+from attnscope.measure._kernels_tiles import PANEL
+from attnscope.normalizers._kernels import helper
+
+# float32 lines of whole panels of keys that a row needs, and one for each set.
+LINES = 12
+SHORT = 128  # rows up to this length are summed in float64
+FLOAT32 = 2.0**-24
+_ZERO: Any = np.float32(0)
+_ALL: Any = np.float32(-1)  # no set: every key is outside
+
+
+class Vectors(NamedTuple):
+    """The vectors of a group, as `measure.layer.Group` describes them."""
+
+    vectors: Any  # (keys, dims)
+    center: Any  # (dims,) their mean
+    norms2: Any  # (keys,)
+    norms32: Any  # (keys,) the same in float32
+    inverses: Any  # (keys,) 1 / |x|, 0 for zero
+    unit_squares: Any  # (keys,) float32, 1 or 0
+    unit_panels: Any
+    centred_squares: Any  # (keys,) float32
+    centred_panels: Any
+    error: Any  # bound on a squared gap of centred vectors from float32 products
+    scale: float  # what lengths are multiplied by in the end
+    largest2: float  # of norms2
+
+
+class FarPairs(NamedTuple):
+    """`measure.layer.FarPairs`."""
+
+    prefixes: Any  # (lists, 2): the keys that a list of far pairs is for, and where it ends
+    low: Any  # the lists, one after another
+    high: Any
+    gaps: Any
+
+
+class Row(NamedTuple):
+    """One row, its top sets, and which of the products are its own."""
+
+    weights: Any  # (all keys,)
+    keys: Any  # the visible ones
+    first: int  # the first of them
+    last: int  # the end of them
+    lift: float  # a power of two that brings the largest weight near 1
+    xbar: Any  # (dims,)
+    delta: float
+    base: int  # the key that the products begin with
+    products: Any  # with the sets' contexts, with xbar, and with the sets' unit contexts, all lifted
+    members: Any  # keys, those of a smaller set first
+    counts: Any  # (sets,)
+    contexts: Any  # (sets, dims)
+    unit_contexts: Any
+    slots: Any  # (sets,) which products are the unit context's
+    ratios: Any  # (sets,) and what they have to be multiplied by
+
+
+class Scratch(NamedTuple):
+    """Memory that rows share, its contents meaning nothing."""
+
+    lines: Any  # (LINES + sets, keys of whole panels) float32
+    few: Any  # (members, dims) float32
+    reach: Any  # (keys,) int8, -1 everywhere
+    near: Any  # (keys,)
+    far: Any  # (sets,)
+    own: Any  # (2, members)
+    sums: Any  # (2, members)
+    exact: Any  # (5, SHORT)
+
+
+@helper
+def _shown(row: Row, source: Any, base: int, target: Any) -> Any:
+    """What stands for the visible keys in a line that begins with key `base`; copied if they are scattered."""
+    if row.keys.size == row.last - row.first:
+        return source[row.first - base : row.last - base]
+    line = target[: row.keys.size]
+    for j in range(line.size):
+        line[j] = source[row.keys[j] - base]
+    return line
+
+
+@helper
+def _farthest(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch) -> None:
+    """d1 of every set: from the list of far pairs, and where that was too short from all pairs."""
+    sets = row.counts.size
+    first, last, members = row.first, row.last, row.members
+    reach, far, lines = scratch.reach, scratch.far, scratch.lines
+    for j in range(row.keys.size):
+        reach[row.keys[j]] = sets
+    for s in range(sets - 1, -1, -1):
+        for c in range(row.counts[s]):
+            reach[members[c]] = s
+    missing = sets
+    far[:] = np.nan
+    if pairs.prefixes.shape[0]:
+        lead = row.weights[members[0]]
+        if row.slots[0] == 0 and lead > 0:
+            of_lead, by = lines[0, : last - first], np.float32(1 / (lead * row.lift))
+            part = row.products[0, first - row.base : last - row.base]
+            for j in range(last - first):
+                of_lead[j] = part[j] * by
+            error = np.float32(8 * (group.center.size + 8) * FLOAT32 * group.largest2)
+            far[0] = farthest_from(
+                members[0], of_lead, group.norms32, group.vectors, first, reach, error, lines[1, : last - first]
+            )
+        which = 0
+        while pairs.prefixes[which, 0] < last:
+            which += 1
+        start, stop = pairs.prefixes[which - 1, 1] if which else 0, pairs.prefixes[which, 1]
+        missing = walk(pairs.low[start:stop], pairs.high[start:stop], pairs.gaps[start:stop], reach, sets, far)
+    if missing:
+        needed = sets
+        while far[needed - 1] == far[needed - 1]:
+            needed -= 1
+        farthest_across(
+            group.vectors, group.center, group.centred_squares, group.centred_panels, group.error, first // PANEL,
+            -(-last // PANEL), members, row.counts[:needed], reach, scratch.few, lines[LINES:], far,
+        )  # fmt: skip
+    for j in range(row.keys.size):
+        reach[row.keys[j]] = -1
+
+
+@helper
+def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) -> None:
+    """The columns of a row; out: (sets, columns)."""
+    _farthest(row, group, pairs, scratch)
+    weights, keys, members, xbar = row.weights, row.keys, row.members, row.xbar
+    vectors, norms2 = group.vectors, group.norms2
+    sets, length, dims = row.counts.size, keys.size, xbar.size
+    lift, lines = row.lift, scratch.lines
+    lift2 = lift * lift
+
+    # A loop writes one array: with more the compiler gives up proving that they are apart.
+    n2 = _shown(row, group.norms32, 0, lines[0])
+    unit_size, size, size_rest = lines[1, :length], lines[2, :length], lines[3, :length]
+    scatter, square_rest, level = lines[4, :length], lines[5, :length], lines[6, :length]
+    plain, of_mean, work = lines[7, :length], lines[8, :length], lines[9, :length]
+    mean2 = norm2(xbar)
+    zeros = np.int64(0)
+    for j in range(length):
+        zeros += np.int64((weights[keys[j]] == 0) | (norms2[keys[j]] == 0))
+    for j in range(length):
+        plain[j] = weights[keys[j]]
+    for j in range(length):
+        unit_size[j] = weights[keys[j]] * lift
+    for j in range(length):
+        size[j] = unit_size[j] * np.sqrt(n2[j])
+    shown = _shown(row, group.unit_squares, 0, lines[10])
+    for j in range(length):
+        unit_size[j] = unit_size[j] * shown[j]
+    shown = _shown(row, row.products[sets], row.base, lines[10])
+    for j in range(length):
+        of_mean[j] = np.sqrt(n2[j]) * shown[j]
+    of_unit_mean = lines[11, :length]
+    for j in range(length):
+        of_unit_mean[j] = shown[j]
+    level[:] = sets
+    for s in range(sets - 1, -1, -1):
+        for c in range(row.counts[s]):
+            scattered = length < row.last - row.first
+            level[np.searchsorted(keys, members[c]) if scattered else members[c] - row.first] = s
+    short = length <= SHORT
+    exact = scratch.exact[:, :length]
+    if short:
+        short_rests(weights, keys, vectors, norms2, xbar, exact[0], exact[1], exact[2], exact[3], exact[4])
+    else:
+        # |y - xbar/L|^2: variances do not change with the origin, and nothing cancels when all y are alike.
+        share = 1 / length
+        if squares(size, of_unit_mean, np.float32(share), np.float32(mean2 * share * share * lift2), scatter):
+            repair(weights, keys, vectors, norms2, 0.0, 1.0, xbar, share, lift, scatter)
+        all_but_one(scatter, work)
+        fraction = np.float32(1 / (length - 1))
+        for j in range(length):
+            value = work[j] - scatter[j] * fraction
+            scatter[j] = value if value > _ZERO else _ZERO
+        for j in range(length):
+            work[j] = size[j] * size[j]
+        all_but_one(work, square_rest)
+        all_but_one(size, size_rest)
+        one = np.float32(1 / lift)
+        for j in range(length):
+            of_mean[j] *= one
+
+    unit_error = np.float32((dims + 12) * FLOAT32)
+    own = scratch.own
+    mass = largest2 = 0.0
+    done = 0
+    for s in range(sets):
+        s32 = np.float32(s)
+        count, context, unit_context, result = row.counts[s], row.contexts[s], row.unit_contexts[s], out[s]
+        for c in range(done, count):
+            key = members[c]
+            weight = weights[key]
+            mass += weight
+            largest2 = max(largest2, norms2[key])
+            own[0, c] = weight
+            own[1, c] = weight if norms2[key] > 0 else 0.0
+            zeros -= own[1, c] == 0  # those outside the set remain
+        done = count
+        left = length - count
+        result[0] = mass
+
+        # The ball of eq. (10).
+        of_unit, ratio = row.products[row.slots[s]], row.ratios[s]
+        unit_norm = np.float32(np.sqrt(norm2(unit_context)) * lift)
+        shown = _shown(row, of_unit, row.base, lines[10])
+        close = scratch.near[
+            : nearest(unit_size, shown, np.float32(ratio), level, s32, unit_norm, unit_error, work, scratch.near)
+        ]
+        for c in range(close.size):
+            close[c] = keys[close[c]]
+        lowest, radius = edge(weights, vectors, group.inverses, unit_context, close, zeros)
+        inside = 0
+        for c in range(count):
+            key = members[c]
+            product = np.float64(of_unit[key - row.base]) * ratio / lift
+            inside += is_inside(
+                own[1, c], vectors[key], group.inverses[key], unit_context, product, unit_norm / lift, unit_error,
+                lowest, radius,
+            )  # fmt: skip
+        result[9] = inside / count
+        result[10], result[11] = radius, row.delta
+        bounds(own[0], own[1], count, radius, row.delta, scratch.sums, result[12:])
+
+        n = length - 1
+        p = count / n
+        factor = count * (n - count) / (n * (n - 1)) if n > 1 else 0.0
+        by = p / (1 + p)
+        if short:
+            total, total2, lower, upper, epsilon, main = short_sums(
+                weights, keys, vectors, context, xbar, p, factor, level, s32, exact[1], exact[2], exact[3], exact[4]
+            )
+        else:
+            shown = _shown(row, row.products[s], row.base, lines[10])
+            target2 = np.float32(norm2(context) * lift2)
+            total, total2, lost = distances(size, shown, target2, level, s32, work)
+            if lost:
+                repair(weights, keys, vectors, norms2, 0.0, 1.0, context, 1.0, lift, work)
+                total, total2 = root_sums(work, level, s32)
+            # |(1 + p) y - p xbar|^2, over (1 + p)^2
+            by32, alone = np.float32(by), np.float32(1 / (1 + p))
+            factor32 = np.float32(factor / ((1 + p) * (1 + p)))
+            if squares(size, of_unit_mean, by32, np.float32(by * by * mean2 * lift2), work):
+                repair(weights, keys, vectors, norms2, 0.0, 1.0, xbar, by, lift, work)
+            lower, upper, epsilon = expectations(work, scatter, size, size_rest, square_rest, alone, by32, factor32)
+            main, lost = printed(plain, n2, of_mean, np.float32(p), np.float32(mean2), work)
+            if lost:
+                repair(weights, keys, vectors, norms2, p, 1.0, xbar, 1.0, 1.0, work)
+                main, _ = root_sums(work, level, _ALL)
+            total, total2 = total / lift, total2 / lift2
+            lower, upper, epsilon = (1 + p) * lower / lift, (1 + p) * upper / lift, epsilon / ((1 + p) * lift)
+        scale = group.scale
+        result[1] = scale * total
+        result[2] = scale * ((1 - mass) * scratch.far[s] + np.sqrt(largest2) * (mass * left - (1 - mass)))
+        lower2 = 0.0
+        for k in range(dims):
+            value = (left + 1) * context[k] - xbar[k]
+            lower2 += value * value
+        result[3] = scale * np.sqrt(lower2)
+        result[4] = scale * np.sqrt(left * total2)
+        chance = left / length
+        result[5] = scale * chance * main
+        result[6], result[7] = scale * chance * lower, scale * chance * upper
+        result[8] = scale * 0.5 * chance * p * epsilon
