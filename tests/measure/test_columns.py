@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnscope.measure import _workers, columns, release, topn
+from attnscope.measure import _memory, columns, release, topn
 from attnscope.measure.rows import Rows, row_columns, softmax_weights
 from attnscope.measure.topn import topn_columns
 
@@ -247,9 +247,9 @@ def test_memory_that_threads_keep_can_be_given_back() -> None:
     rows = causal_rows(40)
     weights = softmax_weights(rows)
     before = columns(rows, weights, [3])[1]
-    assert any(_workers._kept)
+    assert any(_memory._kept)
     release()
-    assert not any(_workers._kept)
+    assert not any(_memory._kept)
     after = columns(rows, weights, [3])[1]
     for name, values in before.items():
         assert torch.equal(values[:, 4:], after[name][:, 4:]), name

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from attnscope._threads import share_out
 from attnscope.diagnosis._kernels import growing_errors
-from attnscope.measure._workers import share_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@
 On the CPU compiled loops do the work; elsewhere, and as their specification, the same in torch.
 """
 
-from attnscope.measure._workers import release
+from attnscope.measure._memory import release
 from attnscope.measure.columns import columns
 from attnscope.measure.layer import Layer
 from attnscope.measure.rows import Rows, softmax_weights

@@ -91,6 +91,7 @@ class Scratch(NamedTuple):
     own: Any  # (2, members)
     sums: Any  # (2, members)
     exact: Any  # (5, SHORT)
+    wide: Any  # (2, keys)
 
 
 @helper
@@ -105,13 +106,22 @@ def _shown(row: Row, source: Any, base: int, target: Any) -> Any:
 
 
 @helper
+def _mark(row: Row, value: int, reach: Any) -> None:
+    """Write a number for every visible key."""
+    if row.keys.size == row.last - row.first:
+        reach[row.first : row.last] = value
+    else:
+        for j in range(row.keys.size):
+            reach[row.keys[j]] = value
+
+
+@helper
 def _farthest(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch) -> None:
     """d1 of every set: from the list of far pairs, and where that was too short from all pairs."""
     sets = row.counts.size
     first, last, members = row.first, row.last, row.members
     reach, far, lines = scratch.reach, scratch.far, scratch.lines
-    for j in range(row.keys.size):
-        reach[row.keys[j]] = sets
+    _mark(row, sets, reach)
     for s in range(sets - 1, -1, -1):
         for c in range(row.counts[s]):
             reach[members[c]] = s
@@ -141,8 +151,7 @@ def _farthest(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch) -> No
             group.vectors, group.center, group.centred_squares, group.centred_panels, group.error, first // PANEL,
             -(-last // PANEL), members, row.counts[:needed], reach, scratch.few, lines[LINES:], far,
         )  # fmt: skip
-    for j in range(row.keys.size):
-        reach[row.keys[j]] = -1
+    _mark(row, -1, reach)
 
 
 @helper
@@ -161,13 +170,14 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
     scatter, square_rest, level = lines[4, :length], lines[5, :length], lines[6, :length]
     plain, of_mean, work = lines[7, :length], lines[8, :length], lines[9, :length]
     mean2 = norm2(xbar)
+    own_weights, own_norms2 = _shown(row, weights, 0, scratch.wide[0]), _shown(row, norms2, 0, scratch.wide[1])
     zeros = np.int64(0)
     for j in range(length):
-        zeros += np.int64((weights[keys[j]] == 0) | (norms2[keys[j]] == 0))
+        zeros += np.int64((own_weights[j] == 0) | (own_norms2[j] == 0))
     for j in range(length):
-        plain[j] = weights[keys[j]]
+        plain[j] = own_weights[j]
     for j in range(length):
-        unit_size[j] = weights[keys[j]] * lift
+        unit_size[j] = own_weights[j] * lift
     for j in range(length):
         size[j] = unit_size[j] * np.sqrt(n2[j])
     shown = _shown(row, group.unit_squares, 0, lines[10])
@@ -192,7 +202,7 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
         # |y - xbar/L|^2: variances do not change with the origin, and nothing cancels when all y are alike.
         share = 1 / length
         if squares(size, of_unit_mean, np.float32(share), np.float32(mean2 * share * share * lift2), scatter):
-            repair(weights, keys, vectors, norms2, 0.0, 1.0, xbar, share, lift, scatter)
+            repair(weights, keys, vectors, 0.0, xbar, share, lift, scatter)
         all_but_one(scatter, work)
         fraction = np.float32(1 / (length - 1))
         for j in range(length):
@@ -260,17 +270,17 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
             target2 = np.float32(norm2(context) * lift2)
             total, total2, lost = distances(size, shown, target2, level, s32, work)
             if lost:
-                repair(weights, keys, vectors, norms2, 0.0, 1.0, context, 1.0, lift, work)
+                repair(weights, keys, vectors, 0.0, context, 1.0, lift, work)
                 total, total2 = root_sums(work, level, s32)
             # |(1 + p) y - p xbar|^2, over (1 + p)^2
             by32, alone = np.float32(by), np.float32(1 / (1 + p))
             factor32 = np.float32(factor / ((1 + p) * (1 + p)))
             if squares(size, of_unit_mean, by32, np.float32(by * by * mean2 * lift2), work):
-                repair(weights, keys, vectors, norms2, 0.0, 1.0, xbar, by, lift, work)
+                repair(weights, keys, vectors, 0.0, xbar, by, lift, work)
             lower, upper, epsilon = expectations(work, scatter, size, size_rest, square_rest, alone, by32, factor32)
             main, lost = printed(plain, n2, of_mean, np.float32(p), np.float32(mean2), work)
             if lost:
-                repair(weights, keys, vectors, norms2, p, 1.0, xbar, 1.0, 1.0, work)
+                repair(weights, keys, vectors, p, xbar, 1.0, 1.0, work)
                 main, _ = root_sums(work, level, _ALL)
             total, total2 = total / lift, total2 / lift2
             lower, upper, epsilon = (1 + p) * lower / lift, (1 + p) * upper / lift, epsilon / ((1 + p) * lift)

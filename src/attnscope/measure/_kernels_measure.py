@@ -67,7 +67,7 @@ def measure(
     pairs = FarPairs(prefixes, low, high, gaps)
     scratch = Scratch(
         lines, few, np.full(vectors.shape[0], -1, np.int8), np.empty(width, np.int64), np.empty(sets),
-        np.empty((2, size)), np.empty((2, size)), np.empty((5, SHORT)),
+        np.empty((2, size)), np.empty((2, size)), np.empty((5, SHORT)), np.empty((2, width)),
     )  # fmt: skip
     values = np.empty(width)
     room, dropped = np.empty(width, np.int64), np.empty(width + 1, np.int64)
@@ -88,8 +88,12 @@ def measure(
             if last - first > length:
                 keys = keys_of[b, :length]
                 _list(masks[mask_of[row]], first, keys)
-            for j in range(length):
-                values[j] = abs(weights[row, keys[j]])  # no -0
+                for j in range(length):
+                    values[j] = abs(weights[row, keys[j]])  # no -0
+            else:
+                part = weights[row, first:last]
+                for j in range(length):
+                    values[j] = abs(part[j])
             bits = values[:length].view(np.int64)
             lifts[b] = lift_of(bits)
             starts[b] = used

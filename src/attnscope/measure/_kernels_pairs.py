@@ -18,6 +18,7 @@ from attnscope.normalizers._kernels import compiled, helper
 
 _MOST = 1000
 _VANISHING = 1e-200  # squares below this have lost digits
+_CHECKED = 64  # keys that are passed over together where none of them matters
 _NEVER: Any = np.float32(-np.inf)
 
 
@@ -236,9 +237,15 @@ def farthest_from(
         far[j] = part[j] - two * np.sqrt(part[j]) * products[j] if shown[j] >= 0 else _NEVER
     longest = 0.0
     limit = largest(far) - error
-    for j in range(products.size):
-        if far[j] >= limit:
-            longest = max(longest, _gap2(vectors[key], vectors[first + j]))
+    for begin in range(0, far.size, _CHECKED):
+        chunk = far[begin : begin + _CHECKED]
+        close = np.int32(0)
+        for j in range(chunk.size):
+            close = np.int32(close + np.int32(chunk[j] >= limit))
+        if close:
+            for j in range(chunk.size):
+                if chunk[j] >= limit:
+                    longest = max(longest, _gap2(vectors[key], vectors[first + begin + j]))
     return np.sqrt(longest)
 
 

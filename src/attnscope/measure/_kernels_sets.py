@@ -7,8 +7,8 @@ Decisions:
 - sums over keys are of float32 terms, eight at a time, added up in float64: they are good to about 1e-7. Short rows,
   where the errors of the terms would not cancel out, are summed in float64 throughout.
   Weights are lifted by a power of two that brings the row's largest near 1, so that nothing overflows or vanishes;
-- squared distances |f x - v|^2 are expanded; where the terms cancel to less than a quarter, the difference is formed
-  directly, in float64. All squares of a pass are written first and repaired before any root is taken;
+- squared distances |f x - v|^2 are expanded; where the terms cancel to less than an eighth, the difference is formed
+  directly, in float64. Such squares are NaN until then, and sums that met one are taken again;
 - sums over "all but i" are total minus self, except for the one key that may be more than half of the total,
   whose sum leaves it out;
 - the ball of eq. (10) is exact: products with unit vectors only find the tokens that may be nearest to the context.
@@ -42,8 +42,9 @@ COLUMNS = (
     "separability_lower",
     "separability_upper",
 )
-_CANCELLATION: Any = np.float32(1 / 4)
-_VANISHING = 1e-30  # a lifted square below this has lost digits in float32
+_CANCELLATION: Any = np.float32(1 / 8)
+_VANISHING: Any = np.float32(1e-30)  # a lifted square below this has lost digits in float32
+_NAN: Any = np.float32(np.nan)
 _ROUNDING = 1e-12
 _FLOAT32 = 2.0**-24
 _FLOOR: Any = np.float32(1e-36)  # float32 cannot tell sizes below this apart
@@ -55,43 +56,37 @@ _NEVER: Any = np.float32(np.inf)
 
 @helper
 def squares(size: Any, products: Any, by: Any, target2: Any, out: Any) -> Any:
-    """out = |y - by v|^2 for |y|, u.v and |by v|^2, u being the unit vector of y; how many of them cancelled."""
+    """out = |y - by v|^2 for |y|, u.v and |by v|^2, u being the unit vector of y; NaN where it cancels, and how often."""
     lost = np.int32(0)
     for j in range(size.size):
         own = size[j] * size[j]
         value = own - _TWO * by * (size[j] * products[j]) + target2
-        out[j] = value
-        lost = np.int32(lost + np.int32(value <= _CANCELLATION * (own + target2)))
+        kept = value > _CANCELLATION * (own + target2) + _VANISHING
+        out[j] = value if kept else _NAN
+        lost = np.int32(lost + np.int32(not kept))
     return lost
 
 
 @helper
 def repair(
-    weights: Any,
-    keys: Any,
-    vectors: Any,
-    norms2: Any,
-    add: float,
-    scale: float,
-    target: Any,
-    by: float,
-    lift: float,
-    out: Any,
+    weights: Any, keys: Any, vectors: Any, add: float, target: Any, by: float, lift: float, out: Any
 ) -> None:
-    """out = lift^2 |f x - by v|^2 with f = scale w + add, formed directly where its terms cancelled."""
-    target2 = by * by * norm2(target)
-    for j in range(keys.size):
-        key = keys[j]
-        f = scale * weights[key] + add
-        own = f * f * norms2[key]
-        limit = 2 * _CANCELLATION * (own + target2)
-        if not out[j] > limit * lift * lift or limit * lift * lift < _VANISHING:
-            x = vectors[key]
-            total = 0.0
-            for k in range(x.size):
-                difference = f * x[k] - by * target[k]
-                total += difference * difference
-            out[j] = total * lift * lift
+    """out = lift^2 |f x - by v|^2 with f = w + add, formed directly, where it is NaN."""
+    for first in range(0, out.size, _CHECKED):
+        part = out[first : first + _CHECKED]
+        lost = np.int32(0)
+        for j in range(part.size):
+            lost = np.int32(lost + np.int32(part[j] != part[j]))
+        if lost:
+            for j in range(part.size):
+                if part[j] != part[j]:
+                    key = keys[first + j]
+                    f, x = weights[key] + add, vectors[key]
+                    total = 0.0
+                    for k in range(x.size):
+                        difference = f * x[k] - by * target[k]
+                        total += difference * difference
+                    part[j] = total * lift * lift
 
 
 @helper
@@ -102,8 +97,9 @@ def distances(size: Any, products: Any, target2: Any, level: Any, s: Any, out: A
     for j in range(size.size):
         own = size[j] * size[j]
         value = own - _TWO * (size[j] * products[j]) + target2
-        out[j] = value
-        lost = np.int32(lost + np.int32((value <= _CANCELLATION * (own + target2)) & (level[j] > s)))
+        kept = value > _CANCELLATION * (own + target2) + _VANISHING
+        out[j] = value if kept else _NAN
+        lost = np.int32(lost + np.int32((not kept) & (level[j] > s)))
         value = value if level[j] > s else _ZERO
         total += np.float64(np.sqrt(value))
         total2 += np.float64(value)
@@ -141,15 +137,16 @@ def expectations(
 
 @helper
 def printed(w: Any, norms: Any, products: Any, p: Any, target2: Any, out: Any) -> tuple[float, Any]:
-    """out = |(w + p) x - v|^2 for products x.v; the sum of their roots, and how many of them cancelled."""
+    """out = |(w + p) x - v|^2 for products x.v, NaN where it cancels; the sum of the roots, and how often it does."""
     total = 0.0
     lost = np.int32(0)
     for j in range(w.size):
         f = w[j] + p
         own = f * f * norms[j]
         value = own - _TWO * f * products[j] + target2
-        out[j] = value
-        lost = np.int32(lost + np.int32(value <= _CANCELLATION * (own + target2)))
+        kept = value > _CANCELLATION * (own + target2) + _VANISHING
+        out[j] = value if kept else _NAN
+        lost = np.int32(lost + np.int32(not kept))
         total += np.float64(np.sqrt(value))
     return total, lost
 

@@ -18,7 +18,7 @@ import torch
 from attnscope.measure import _kernels_pairs as kernels
 from attnscope.measure._kernels_products import AT_ONCE, panels_shape
 from attnscope.measure._kernels_tiles import PANEL
-from attnscope.measure._workers import memory, scratch
+from attnscope.measure._memory import memory, scratch
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -110,9 +110,7 @@ class Layer:
         with self._locks[index]:
             if index not in self._gaps:
                 group = self.group(index)
-                self._gaps[index] = _gaps(
-                    group, group.vectors, group.inverses, group.unit_squares, group.unit_panels
-                )
+                self._gaps[index] = _gaps(group, group.vectors, group.inverses, group.unit_squares, group.unit_panels)
             return self._gaps[index]
 
     def gap(self, index: int, keys: NDArray[np.int64]) -> float:

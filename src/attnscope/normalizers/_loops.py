@@ -2,8 +2,7 @@
 
 Decisions:
 
-- rows are shared out to threads of our own, as many as torch uses. The loops hold no
-  interpreter lock, and no threading layer has to be chosen, guarded or survive a fork;
+- rows are shared out to as many threads as torch uses (`attnscope._threads`); the loops hold no interpreter lock;
 - results of 32 MiB and more ask the system for large pages: on a fresh result of that size,
   mapping small pages takes longer than computing the weights;
 - compiling happens once for each loop and element type, before threads share the rows, and is kept on disk.
@@ -13,11 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
+import itertools
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
@@ -25,6 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from attnscope._threads import share_out
 
 _TYPES = (torch.float32, torch.float64)
 _SMALL = 1 << 16  # entries below which a second thread costs more than it saves
@@ -34,8 +33,6 @@ _LARGE_RESULT = 1 << 25  # the size from which the allocator maps memory of its 
 
 _reference: ContextVar[bool] = ContextVar("attnscope_reference", default=False)
 _ready: set[tuple[str, str, torch.dtype]] = set()
-_pool: ThreadPoolExecutor | None = None
-_lock = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -137,35 +134,7 @@ def run(loop: Callable[..., None], like: Tensor, *arguments: Any) -> None:
         return
     chunks = min(count, threads * _CHUNKS_PER_THREAD)
     bounds = [count * i // chunks for i in range(chunks + 1)]
-    # Each thread takes every n-th chunk, so that no more than `threads` are ever at work.
-    work = [list(zip(bounds[i:-1:threads], bounds[i + 1 :: threads], strict=True)) for i in range(threads)]
-
-    def share(ranges: list[tuple[int, int]]) -> None:
-        for start, stop in ranges:
-            loop(*arguments, start, stop)
-
-    others = [_threads().submit(share, ranges) for ranges in work[1:]]
-    share(work[0])
-    for other in others:
-        other.result()
-
-
-def _threads() -> ThreadPoolExecutor:
-    global _pool
-    with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="attnscope")
-        return _pool
-
-
-def _forget_threads() -> None:
-    """A forked child has none of its parent's threads, and perhaps a lock held by one of them."""
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
+    share_out(lambda ends: loop(*arguments, *ends), itertools.pairwise(bounds))
 
 
 def _compile(loop: Callable[..., None], dtype: torch.dtype, arguments: tuple[Any, ...]) -> None:

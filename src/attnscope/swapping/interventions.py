@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from attnscope._threads import share_out
 from attnscope.capture.huggingface import observed
 from attnscope.errors import InputError
-from attnscope.measure._workers import share_out
 from attnscope.normalizers import softmax
 from attnscope.swapping._kernels import mark_top
 from attnscope.swapping.layout import sites

@@ -1,0 +1,93 @@
+"""Work for all cores.
+
+Between two of our calls torch runs the model on threads of OpenMP, and they wait for the next work actively, on the
+cores that we want: threads of our own would have to share these with them. So our work is given to the same threads
+wherever torch's OpenMP can be called, and to a pool of our own elsewhere. Either way a piece of work stays on one
+thread, in loops that hold no interpreter lock, and what it asks of torch runs on that thread alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import torch
+
+_Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_pools: dict[int, ThreadPoolExecutor] = {}
+_lock = threading.Lock()
+_forked = False
+
+
+def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
+    """Call `work` on every piece, on as many threads as torch uses; the first error ends all and is raised."""
+    pieces = list(pieces)
+    threads = min(torch.get_num_threads(), len(pieces))
+    left = iter(pieces)
+    errors: list[BaseException] = []
+
+    def take(_: object = None) -> None:
+        try:
+            with torch.no_grad():  # a setting of each thread
+                for piece in left:
+                    if errors:
+                        return
+                    work(piece)
+        except BaseException as error:  # must not end a thread that is not ours
+            errors.append(error)
+
+    parallel = _openmp()
+    if threads <= 1:
+        take()
+    elif parallel is not None and not _forked:
+        parallel(_Task(take), None, threads, 0)
+    else:
+        for result in [_pool(torch.get_num_threads()).submit(take) for _ in range(threads)]:
+            result.result()
+    if errors:
+        raise errors[0]
+
+
+@cache
+def _openmp() -> Any:
+    """How torch's OpenMP runs a function on its threads: GOMP_parallel(function, argument, threads, flags); or None."""
+    if os.name != "posix" or not torch.backends.openmp.is_available():
+        return None
+    parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
+    if parallel is not None:
+        parallel.argtypes, parallel.restype = (_Task, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
+    return parallel
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    with _lock:
+        if threads not in _pools:
+            ready = threading.Barrier(threads + 1)
+            pool = ThreadPoolExecutor(threads, "attnscope", _single_threaded)
+            for _ in range(threads):  # all must have started before the number is put back
+                pool.submit(ready.wait)
+            ready.wait()
+            torch.set_num_threads(threads)
+            _pools[threads] = pool
+        return _pools[threads]
+
+
+def _single_threaded() -> None:
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # torch takes the number over into this thread when it is asked the first time
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's threads, OpenMP's included, and perhaps a lock held by one of them."""
+    global _lock, _forked
+    _pools.clear()
+    _lock, _forked = threading.Lock(), True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
