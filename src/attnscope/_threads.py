@@ -56,9 +56,7 @@ def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
 @cache
 def _openmp() -> Any:
     """How torch's OpenMP runs a function on its threads: GOMP_parallel(function, argument, threads, flags); or None."""
-    if os.name != "posix" or not torch.backends.openmp.is_available():
-        return None
-    parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
+    parallel = _symbol("GOMP_parallel")
     if parallel is not None:
         parallel.argtypes, parallel.restype = (_Task, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
     return parallel
@@ -82,12 +80,26 @@ def _single_threaded() -> None:
     torch.get_num_threads()  # torch takes the number over into this thread when it is asked the first time
 
 
+def _symbol(name: str) -> Any:
+    """A function of the OpenMP that torch has loaded, or None."""
+    if os.name != "posix" or not torch.backends.openmp.is_available():
+        return None
+    return getattr(ctypes.CDLL(None), name, None)
+
+
+def _rest() -> None:
+    """Have OpenMP end its threads before a fork: a child that believes in them would wait for them for ever."""
+    pause = _symbol("omp_pause_resource_all")
+    if pause is not None:
+        pause(1)  # softly: settings stay
+
+
 def _forget() -> None:
-    """A forked child has none of its parent's threads, OpenMP's included, and perhaps a lock held by one of them."""
+    """A forked child has none of its parent's threads, and perhaps a lock held by one of them."""
     global _lock, _forked
     _pools.clear()
     _lock, _forked = threading.Lock(), True
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(before=_rest, after_in_child=_forget)

@@ -56,7 +56,7 @@ _NEVER: Any = np.float32(np.inf)
 
 @helper
 def squares(size: Any, products: Any, by: Any, target2: Any, out: Any) -> Any:
-    """out = |y - by v|^2 for |y|, u.v and |by v|^2, u being the unit vector of y; NaN where it cancels, and how often."""
+    """out = |y - by v|^2 for |y|, u.v and |by v|^2, u the unit vector of y; NaN where it cancels, and how often."""
     lost = np.int32(0)
     for j in range(size.size):
         own = size[j] * size[j]
@@ -68,9 +68,7 @@ def squares(size: Any, products: Any, by: Any, target2: Any, out: Any) -> Any:
 
 
 @helper
-def repair(
-    weights: Any, keys: Any, vectors: Any, add: float, target: Any, by: float, lift: float, out: Any
-) -> None:
+def repair(weights: Any, keys: Any, vectors: Any, add: float, target: Any, by: float, lift: float, out: Any) -> None:
     """out = lift^2 |f x - by v|^2 with f = w + add, formed directly, where it is NaN."""
     for first in range(0, out.size, _CHECKED):
         part = out[first : first + _CHECKED]

@@ -107,7 +107,7 @@ def _maximum(builder: Any, sums: _Sums, best: Any, stride: Any) -> Any:
 def _tile(rows: int, begin: _Begin, finish: Callable[..., Any]) -> Any:
     """An operation on addresses: (few, stride of few, panel, dims, start, target, stride of target) -> int32."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def tile(
         context: Any, few: Any, few_stride: Any, panel: Any, dims: Any, start: Any, target: Any, target_stride: Any
     ) -> Any:

@@ -53,7 +53,7 @@ class _Notice(event.Listener):
 
 
 _listener = _Notice(after=2.0)
-event.register("numba:compile", _listener)  # type: ignore[no-untyped-call]
+event.register("numba:compile", _listener)
 
 
 def announce_after(seconds: float) -> None:

@@ -19,6 +19,7 @@ from attnscope.errors import ModelError
 from attnscope.measure import Layer, Rows, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.planning import Settings
+from attnscope.scanning.lines import Lines, table
 from attnscope.swapping.measured import own_normalizer
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ class Window:
     """What one window leaves behind while the model runs."""
 
     number: int
-    rows: list[pl.DataFrame] = field(default_factory=list)
-    topn: list[pl.DataFrame] = field(default_factory=list)
-    weights: dict[int, pl.DataFrame] = field(default_factory=dict)  # of the last row, by layer
+    rows: list[Lines] = field(default_factory=list)
+    topn: list[Lines] = field(default_factory=list)
+    weights: dict[int, Lines] = field(default_factory=dict)  # of the last row, by layer
     last: int = -1  # the last row wanted of the input at work
     skipped: dict[tuple[int, int], str] = field(default_factory=dict)
     heads: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -74,18 +75,18 @@ class Window:
         }
         order = ("layer", "head", "position", "length", "normalizer")
         found = {
-            "rows": self._table(tables.ROWS, self.rows).sort(order),
-            "topn": self._table(tables.TOPN, self.topn).sort(*order, "n"),
-            "weights": self._table(tables.WEIGHTS, list(self.weights.values())).sort("layer", maintain_order=True),
+            "rows": self._table(tables.ROWS, self.rows, order),
+            "topn": self._table(tables.TOPN, self.topn, (*order, "n")),
+            "weights": self._table(tables.WEIGHTS, list(self.weights.values()), ("layer",)),
         }
         return tables.Part(found, notes)
 
-    def _table(self, schema: pl.Schema, pieces: list[pl.DataFrame]) -> pl.DataFrame:
-        table = pl.concat([pl.DataFrame(schema=schema), *pieces])
+    def _table(self, schema: pl.Schema, lines: list[Lines], order: tuple[str, ...]) -> pl.DataFrame:
+        found = table(lines, schema, order)
         if self.skipped:
             left_out = pl.DataFrame(list(self.skipped), schema={"layer": pl.Int32, "head": pl.Int32}, orient="row")
-            table = table.join(left_out, on=["layer", "head"], how="anti")
-        return table
+            found = found.join(left_out, on=["layer", "head"], how="anti")
+        return found
 
 
 @dataclass(frozen=True)
@@ -135,23 +136,28 @@ class Measuring:
         counts = torch.tensor(self.settings.top_n, device=length.device)
         wide = {name: value.unsqueeze(-1) for name, value in keys.items()} | {"n": counts.expand(*length.shape, -1)}
         kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
-        of_rows, of_topn = len(window.rows), len(window.topn)  # where the model's own comes first
+        found: dict[str, tuple[Lines, Lines]] = {}
         plain = isinstance(own, Softmax)
         for label, normalizer in self._normalizers(rows, own):
             if plain and label != tables.OWN and isinstance(normalizer, Softmax) and normalizer.temperature == 1:
-                window.rows.append(window.rows[of_rows].with_columns(normalizer=pl.lit(label)))
-                window.topn.append(window.topn[of_topn].with_columns(normalizer=pl.lit(label)))
+                of_rows, of_sets = found[tables.OWN]
+                found[label] = of_rows.named(label), of_sets.named(label)
                 continue
             weights = normalizer.weights(rows.logits, rows.visible)
             per_row, per_set = columns(rows, weights, self.settings.top_n, self.settings.delta_keys)
             if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
                 per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
                 per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
-            window.rows.append(_frame(keys | per_row, kept, label, tables.ROWS))
-            window.topn.append(_frame(wide | per_set, kept_sets, label, tables.TOPN))
+            found[label] = (
+                Lines.of(rows.layer, label, rows.positions, keys | per_row, kept),
+                Lines.of(rows.layer, label, rows.positions, wide | per_set, kept_sets),
+            )
             if label == tables.OWN and window.number == 0 and rows.positions[-1] == window.last:
                 # An encoder runs once for each length: the longest comes last and stays.
-                window.weights[rows.layer] = _largest(weights[:, -1], {name: key[:, -1:] for name, key in keys.items()})
+                window.weights[rows.layer] = _largest(rows, weights[:, -1:], keys)
+        for of_rows, of_sets in found.values():
+            window.rows.append(of_rows)
+            window.topn.append(of_sets)
 
     def _normalizers(self, rows: Rows, own: Normalizer) -> Iterator[tuple[str, Normalizer]]:
         """The model's own normalizer as it runs, the what-ifs, and each of them at each temperature."""
@@ -212,21 +218,8 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _largest(weights: Float[Tensor, "heads keys"], keys: dict[str, Tensor]) -> pl.DataFrame:
-    """The largest weights of one row of every head, the larger first; weights of zero are left out."""
+def _largest(rows: Rows, weights: Float[Tensor, "heads 1 keys"], keys: dict[str, Tensor]) -> Lines:
+    """The largest weights of the last row of every head, the larger first; weights of zero are left out."""
     weight, key = weights.topk(min(_SHOWN_WEIGHTS, weights.shape[-1]))
-    return _frame(keys | {"key": key, "weight": weight}, weight > 0, tables.OWN, tables.WEIGHTS)
-
-
-def _frame(columns: dict[str, Tensor], kept: Tensor, label: str, schema: pl.Schema) -> pl.DataFrame:
-    """A table of the entries that are kept; NaN becomes a missing value."""
-    chosen = None if kept.all() else kept.reshape(-1).nonzero().squeeze(-1)
-    data: dict[str, Any] = {}
-    for name, kind in schema.items():
-        if name == "normalizer":
-            data[name] = pl.repeat(label, int(kept.sum()), dtype=pl.String, eager=True)
-            continue
-        values = columns[name].int() if kind == pl.Int32 else columns[name]
-        values = torch.broadcast_to(values, kept.shape).reshape(-1)
-        data[name] = (values if chosen is None else values[chosen]).cpu().numpy()
-    return pl.DataFrame(data, schema=schema, nan_to_null=True)
+    columns = {name: values[:, -1:, None] for name, values in keys.items()} | {"key": key, "weight": weight}
+    return Lines.of(rows.layer, tables.OWN, rows.positions[-1:], columns, weight > 0)
