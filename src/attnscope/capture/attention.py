@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
+from attnscope._threads import share_out
 from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
@@ -206,9 +207,13 @@ class AttentionCall:
         keys = self.keys if keys is None else keys
         query = (self.query[item, :, rows].double() * self.scale).unflatten(0, (self.key.shape[1], -1))
         logits = query.new_empty(*query.shape[:-1], keys)
-        # One group of heads after another: all keys in float64 at once would be as large as the model's own state.
-        for of_query, of_key, out in zip(query, self.key[item, :, :keys], logits, strict=True):
-            torch.mm(of_query.flatten(0, 1), of_key.double().mT, out=out.flatten(0, 1))
+        of_keys = self.key[item, :, :keys]
+
+        def multiply(group: int) -> None:
+            # Few groups of heads at a time: all keys in float64 would be as large as the model's own state.
+            torch.mm(query[group].flatten(0, 1), of_keys[group].double().mT, out=logits[group].flatten(0, 1))
+
+        share_out(multiply, range(len(query)))
         logits = logits.flatten(0, 1)
         softcap = self.options.get("softcap")
         if softcap is not None:

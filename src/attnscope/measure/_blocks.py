@@ -32,12 +32,13 @@ _TASKS = 3
 def row_columns(rows: Rows, weights: Tensor) -> dict[str, Tensor]:
     """As `measure.rows.row_columns`."""
     masks, mask_of = _masks(rows.visible)
+    spans = _spans(masks)
     flat, logits = _flat(weights), _flat(rows.logits)
     out = np.empty((len(flat), len(_kernels_rows.COLUMNS)))
     step = max(1, -(-len(flat) // (2 * torch.get_num_threads())))
 
     def measure(first: int) -> None:
-        _kernels_rows.spread(flat, logits, masks, mask_of, out, first, min(len(flat), first + step))
+        _kernels_rows.spread(flat, logits, masks, mask_of, spans, out, first, min(len(flat), first + step))
 
     share_out(measure, range(0, len(flat), step))
     shaped = torch.from_numpy(out).view(*weights.shape[:2], -1)
@@ -72,9 +73,7 @@ class _Block:
         self.weights, self.masks, self.mask_of = weights, masks, mask_of
         self.wanted, self.layer = wanted, layer
         self.groups = len(layer.vectors)
-        lengths = masks.sum(-1)
-        stops = masks.shape[-1] - masks[:, ::-1].argmax(-1)
-        self.spans = np.stack([masks.argmax(-1), np.where(lengths > 0, stops, 0), lengths], -1)
+        self.spans = _spans(masks)
         self.delta_keys = masks.shape[-1] if delta_keys is None else delta_keys
         self.gaps = self._gaps_of_scattered()
         self.out = np.empty((len(weights), len(wanted), len(_kernels_sets.COLUMNS)))
@@ -91,22 +90,18 @@ class _Block:
     def measure(self, task: tuple[int, NDArray[np.int64]]) -> None:
         """Fill `out` for some rows of a group."""
         index, rows = task[0], np.ascontiguousarray(task[1])  # of one layout, so that the loop is compiled once
-        keys = self.weights.shape[1]
         many = len(self.weights) // self.groups >= _MANY_ROWS
         deltas = self._deltas(index, rows)
         pairs = self.layer.far_pairs(index) if many else NO_PAIRS
         group = self.layer.group(index)
         sets, largest = len(self.wanted), int(min(self.wanted[-1], self.masks.shape[-1]))
-        means = scratch("means", (len(rows), group.vectors.shape[1]))
-        own = torch.from_numpy(self.weights[rows[0] : rows[-1] + 1 : rows[1] - rows[0] if len(rows) > 1 else 1])
-        torch.mm(own, torch.from_numpy(group.vectors[:keys]), out=torch.from_numpy(means))
         covered, single = len(group.unit_panels) * PANEL, np.float32
         together = _kernels_measure.BATCH * _kernels_measure.products_of(sets)
         _kernels_measure.measure(
             rows, self.weights, self.masks, self.mask_of, self.spans, self.wanted,
             group.scale, group.vectors, group.mean, group.norms2, group.norms32, group.inverses, group.unit_squares,
             group.unit_panels, group.centred_squares, group.centred_panels, 2 * group.centred_error,
-            pairs.prefixes, pairs.low, pairs.high, pairs.gaps, means, deltas,
+            pairs.prefixes, pairs.low, pairs.high, pairs.gaps, deltas,
             scratch("lines", (_kernels_columns.LINES + sets, covered), single),
             scratch("products", (together + FEWEST, covered), single),
             scratch("few", (max(largest, together) + FEWEST, group.vectors.shape[1]), single), self.out,
@@ -152,3 +147,10 @@ def _masks(visible: Tensor) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     masks = visible[0] if shared else visible.reshape(heads * rows, -1)
     index = np.tile(np.arange(rows), heads) if shared else np.arange(heads * rows)
     return masks.contiguous().numpy(), index
+
+
+def _spans(masks: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Of each mask the first visible key, the end of them, and how many they are."""
+    lengths = masks.sum(-1)
+    stops = masks.shape[-1] - masks[:, ::-1].argmax(-1)
+    return np.stack([masks.argmax(-1), np.where(lengths > 0, stops, 0), lengths], -1)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnscope.measure._kernels_columns import SHORT, FarPairs, Row, Scratch, Vectors, fill
-from attnscope.measure._kernels_products import multiply
+from attnscope.measure._kernels_products import AT_ONCE, average, multiply
 from attnscope.measure._kernels_tiles import PANEL
 from attnscope.measure._kernels_top import add_up, choose, lift_of
 from attnscope.normalizers._kernels import compiled, helper
@@ -48,7 +48,6 @@ def measure(
     low: Any,
     high: Any,
     gaps: Any,
-    means: Any,  # (some, dims) xbar
     deltas: Any,  # (some,)
     lines: Any,  # (LINES + sets, keys of whole panels) scratch, float32
     products: Any,  # (BATCH * products_of(sets), keys of whole panels), so are these
@@ -77,6 +76,12 @@ def measure(
     contexts, unit_contexts = np.empty((BATCH, sets, dims)), np.empty((BATCH, sets, dims))
     slots, ratios = np.empty((BATCH, sets), np.int64), np.empty((BATCH, sets))
     lifts, starts = np.empty(BATCH), np.empty(BATCH + 1, np.int64)
+    means, side_by_side = np.empty((rows.size, dims)), np.empty((AT_ONCE, width))
+    sums = np.empty((AT_ONCE, dims))
+    ends = np.empty(rows.size, np.int64)
+    for r in range(rows.size):
+        ends[r] = spans[mask_of[rows[r]], 1]
+    average(weights, rows, ends, vectors, side_by_side, sums, means)
     r = 0
     while r < rows.size:
         batch, begin, end = _batch(rows[r:], mask_of, spans)

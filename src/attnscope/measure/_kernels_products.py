@@ -13,12 +13,13 @@ from __future__ import annotations
 from typing import Any
 
 from attnscope.measure import _kernels_tiles as tiles
-from attnscope.measure._kernels_tiles import PANEL
+from attnscope.measure._kernels_tiles import PANEL, WIDE
 from attnscope.normalizers._kernels import helper
 
 FEWEST = 4  # rows that `few` and what is written for them must have room for
 AT_ONCE = 6
 _BYTES = 4
+_WIDE_BYTES = 8
 
 
 def panels_shape(keys: int, dims: int) -> tuple[int, int]:
@@ -53,11 +54,11 @@ def multiply(few: Any, count: int, panels: Any, begin: int, end: int, out: Any) 
             i = max(0, min(i, count - step))
             rows, place = few.ctypes.data + i * few_stride, target + i * out_stride
             if step == 6:
-                tiles.store_6(rows, few_stride // _BYTES, panel, dims, rows, place, out_stride // _BYTES)
+                tiles.store_6(rows, few_stride // _BYTES, panel, PANEL, dims, rows, place, out_stride // _BYTES)
             elif step == 5:
-                tiles.store_5(rows, few_stride // _BYTES, panel, dims, rows, place, out_stride // _BYTES)
+                tiles.store_5(rows, few_stride // _BYTES, panel, PANEL, dims, rows, place, out_stride // _BYTES)
             else:
-                tiles.store_4(rows, few_stride // _BYTES, panel, dims, rows, place, out_stride // _BYTES)
+                tiles.store_4(rows, few_stride // _BYTES, panel, PANEL, dims, rows, place, out_stride // _BYTES)
             i += step
 
 
@@ -76,11 +77,11 @@ def keep_most(few: Any, count: int, start: Any, panels: Any, begin: int, end: in
             i = max(0, min(i, count - step))
             rows, first = few.ctypes.data + i * stride, start.ctypes.data + i * _BYTES
             if step == 6:
-                tiles.most_6(rows, stride // _BYTES, panel, dims, first, target, 0)
+                tiles.most_6(rows, stride // _BYTES, panel, PANEL, dims, first, target, 0)
             elif step == 5:
-                tiles.most_5(rows, stride // _BYTES, panel, dims, first, target, 0)
+                tiles.most_5(rows, stride // _BYTES, panel, PANEL, dims, first, target, 0)
             else:
-                tiles.most_4(rows, stride // _BYTES, panel, dims, first, target, 0)
+                tiles.most_4(rows, stride // _BYTES, panel, PANEL, dims, first, target, 0)
             i += step
 
 
@@ -92,7 +93,37 @@ def any_above(few: Any, first: int, panels: Any, p: int, start: Any, cuts: Any) 
     """
     stride = few.strides[0]
     found = tiles.above_6(
-        few.ctypes.data + first * stride, stride // _BYTES, panels[p].ctypes.data, few.shape[1],
+        few.ctypes.data + first * stride, stride // _BYTES, panels[p].ctypes.data, PANEL, few.shape[1],
         start.ctypes.data + p * PANEL * _BYTES, cuts.ctypes.data + first * _BYTES, 0,
     )  # fmt: skip
     return found != 0
+
+
+@helper
+def average(weights: Any, rows: Any, ends: Any, vectors: Any, few: Any, sums: Any, out: Any) -> None:
+    """out[i] = the sum of weights[rows[i], j] times vector j, in float64; weights are zero from ends[i] on.
+
+    few (AT_ONCE, keys), sums (AT_ONCE, dims): scratch.
+    """
+    dims = vectors.shape[1]
+    for first in range(0, rows.size, AT_ONCE):
+        count = min(AT_ONCE, rows.size - first)
+        last = 0
+        for i in range(count):
+            last = max(last, ends[first + i])
+        for i in range(count):
+            few[i, :last] = weights[rows[first + i], :last]
+        for k in range(0, dims - dims % WIDE, WIDE):
+            tiles.store_wide(
+                few.ctypes.data, few.strides[0] // _WIDE_BYTES, vectors.ctypes.data + k * _WIDE_BYTES, dims, last,
+                few.ctypes.data, sums.ctypes.data + k * _WIDE_BYTES, sums.strides[0] // _WIDE_BYTES,
+            )  # fmt: skip
+        for k in range(dims - dims % WIDE, dims):
+            for i in range(count):
+                total = 0.0
+                for j in range(last):
+                    total += few[i, j] * vectors[j, k]
+                sums[i, k] = total
+        for i in range(count):
+            for k in range(dims):
+                out[first + i, k] = sums[i, k]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from attnscope.normalizers._arithmetic import largest
 from attnscope.normalizers._kernels import compiled, helper
 
 COLUMNS = (
@@ -111,40 +112,43 @@ def _largest_eigenvalue(first: float, second: float, rest: float, left_over: flo
 
 
 @compiled
-def spread(weights: Any, logits: Any, masks: Any, mask_of: Any, out: Any, start: int, stop: int) -> None:
-    """Fill `out` (rows, columns) for rows `start` to `stop`."""
-    others = np.empty(weights.shape[1])
+def spread(weights: Any, logits: Any, masks: Any, mask_of: Any, spans: Any, out: Any, start: int, stop: int) -> None:
+    """Fill `out` (rows, columns) for rows `start` to `stop`; spans: of each mask the first key, the end, how many."""
+    others, own_logits = np.empty(weights.shape[1]), np.empty(weights.shape[1])
     for r in range(start, stop):
-        seen = masks[mask_of[r]]
-        length = 0
-        place = first_seen = -1
-        first = -1.0
-        highest, lowest = -np.inf, np.inf
-        for j in range(seen.size):
-            if seen[j]:
-                if length == 0:
-                    first_seen = j
-                value, logit = weights[r, j], logits[r, j]
-                if value > first:
-                    first, place = value, length
-                others[length] = value
-                highest, lowest = max(highest, logit), min(lowest, logit)
-                length += 1
+        first_seen, last_seen, length = spans[mask_of[r]]
+        row, logit = others[:length], logits[r, first_seen:last_seen]
+        if last_seen - first_seen == length:
+            row[:] = weights[r, first_seen:last_seen]
+        else:
+            seen = masks[mask_of[r]]
+            logit = own_logits[:length]
+            place = 0
+            for j in range(first_seen, last_seen):
+                if seen[j]:
+                    row[place], logit[place] = weights[r, j], logits[r, j]
+                    place += 1
+        first = largest(row)
         result = out[r]
-        if place < 0:  # nothing visible, or no numbers
+        if not first > -np.inf:  # nothing visible, or no numbers
             result[:] = np.nan
             result[0] = length
             continue
-        others[place] = 0.0
-        rest = squares = second = 0.0
-        support = 1 if first > 0 else 0
-        row = others[:length]
+        highest, lowest = largest(logit), -np.inf
         for j in range(length):
-            value = row[j]
-            rest += value
-            squares += value * value
-            second = max(second, value)
-            support += value > 0
+            lowest = -logit[j] if -logit[j] > lowest else lowest
+        place = 0
+        while row[place] != first:
+            place += 1
+        row[place] = 0.0
+        rest = squares = 0.0
+        second = largest(row)
+        support = np.int64(first > 0)
+        for j in range(length):
+            support += np.int64(row[j] > 0)
+        for j in range(length):
+            rest += row[j]
+            squares += row[j] * row[j]
         total = rest + first
         left_over = 1 - total
         left_over = left_over if left_over > _ROUNDING else 0.0
@@ -159,6 +163,6 @@ def spread(weights: Any, logits: Any, masks: Any, mask_of: Any, out: Any, start:
         result[5] = 1 / (squares + first * first)
         result[6] = support
         result[7] = total
-        result[8] = highest - lowest
+        result[8] = highest + lowest
         result[9] = _largest_eigenvalue(first, second, remaining, left_over, row)
         result[10] = first if first <= 0.5 else 2 * first * remaining

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 import torch
+
+from attnscope._threads import share_out
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,20 +51,23 @@ def table(parts: Sequence[Lines], schema: pl.Schema, order: Sequence[str]) -> pl
     in_layers = sorted(parts, key=lambda part: part.layer)
     runs = [list(run) for _, run in groupby(in_layers, lambda part: (part.layer, part.label))]
     kept = [torch.cat([part.kept for part in run], 1).flatten() for run in runs]
-    data: dict[str, Any] = {}
-    for name, kind in schema.items():
-        pieces: list[Any] = []
+    data: dict[str, pl.Series] = {}
+
+    def fill(name: str) -> None:
+        kind = schema[name]
+        if name == "normalizer":
+            labels = zip((run[0].label for run in runs), (int(chosen.sum()) for chosen in kept), strict=True)
+            data[name] = pl.concat([pl.repeat(label, count, dtype=kind, eager=True) for label, count in labels])
+            return
+        pieces = []
         for run, chosen in zip(runs, kept, strict=True):
-            if name == "normalizer":
-                pieces.append(pl.repeat(run[0].label, int(chosen.sum()), dtype=pl.String, eager=True))
-                continue
             values = torch.cat([part.column(name) for part in run], 1).flatten()
             pieces.append((values if chosen.all() else values[chosen]).numpy())
-        if name == "normalizer":
-            data[name] = pl.concat(pieces)
-        else:
-            data[name] = np.concatenate(pieces, dtype=np.int32 if kind == pl.Int32 else None, casting="same_kind")
-    found = pl.DataFrame(data, schema=schema, nan_to_null=True)
+        numbers = np.concatenate(pieces, dtype=np.int32 if kind == pl.Int32 else None, casting="same_kind")
+        data[name] = pl.Series(name, numbers, kind, nan_to_null=True)
+
+    share_out(fill, schema)
+    found = pl.DataFrame({name: data[name] for name in schema})
     return found if _in_order(runs) else found.sort(order, maintain_order=True)
 
 
