@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnscope.measure._kernels_pairs import farthest_across, farthest_from, walk
+from attnscope.measure._kernels_pairs import farthest_across, farthest_from, farthest_listed
 from attnscope.measure._kernels_sets import (
     all_but_one,
     bounds,
@@ -54,9 +54,9 @@ class Vectors(NamedTuple):
 class FarPairs(NamedTuple):
     """`measure.layer.FarPairs`."""
 
-    prefixes: Any  # (lists, 2): the keys that a list of far pairs is for, and where it ends
-    low: Any  # the lists, one after another
-    high: Any
+    prefixes: Any  # (lists,) the keys that a list of far pairs is for
+    starts: Any  # (lists, keys + 1) where the partners of a key begin
+    partners: Any  # the lists, one after another
     gaps: Any
 
 
@@ -127,7 +127,7 @@ def _farthest(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch) -> No
             reach[members[c]] = s
     missing = sets
     far[:] = np.nan
-    if pairs.prefixes.shape[0]:
+    if pairs.prefixes.size:
         lead = row.weights[members[0]]
         if row.slots[0] == 0 and lead > 0:
             of_lead, by = lines[0, : last - first], np.float32(1 / (lead * row.lift))
@@ -139,10 +139,9 @@ def _farthest(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch) -> No
                 members[0], of_lead, group.norms32, group.vectors, first, reach, error, lines[1, : last - first]
             )
         which = 0
-        while pairs.prefixes[which, 0] < last:
+        while pairs.prefixes[which] < last:
             which += 1
-        start, stop = pairs.prefixes[which - 1, 1] if which else 0, pairs.prefixes[which, 1]
-        missing = walk(pairs.low[start:stop], pairs.high[start:stop], pairs.gaps[start:stop], reach, sets, far)
+        missing = farthest_listed(pairs.starts[which], pairs.partners, pairs.gaps, members, row.counts, reach, far)
     if missing:
         needed = sets
         while far[needed - 1] == far[needed - 1]:

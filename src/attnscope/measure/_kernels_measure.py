@@ -45,8 +45,8 @@ def measure(
     centred_panels: Any,
     error: Any,
     prefixes: Any,  # from here on: `FarPairs`
-    low: Any,
-    high: Any,
+    starts: Any,
+    partners: Any,
     gaps: Any,
     deltas: Any,  # (some,)
     lines: Any,  # (LINES + sets, keys of whole panels) scratch, float32
@@ -63,7 +63,7 @@ def measure(
         vectors, center, norms2, norms32, inverses, unit_squares, unit_panels, centred_squares, centred_panels, error,
         scale, largest2,
     )  # fmt: skip
-    pairs = FarPairs(prefixes, low, high, gaps)
+    pairs = FarPairs(prefixes, starts, partners, gaps)
     scratch = Scratch(
         lines, few, np.full(vectors.shape[0], -1, np.int8), np.empty(width, np.int64), np.empty(sets),
         np.empty((2, size)), np.empty((2, size)), np.empty((5, SHORT)), np.empty((2, width)),
@@ -75,7 +75,7 @@ def measure(
     members, counts = np.empty((BATCH, size), np.int64), np.empty((BATCH, sets), np.int64)
     contexts, unit_contexts = np.empty((BATCH, sets, dims)), np.empty((BATCH, sets, dims))
     slots, ratios = np.empty((BATCH, sets), np.int64), np.empty((BATCH, sets))
-    lifts, starts = np.empty(BATCH), np.empty(BATCH + 1, np.int64)
+    lifts, own = np.empty(BATCH), np.empty(BATCH, np.int64)
     means, side_by_side = np.empty((rows.size, dims)), np.empty((AT_ONCE, width))
     sums = np.empty((AT_ONCE, dims))
     ends = np.empty(rows.size, np.int64)
@@ -101,7 +101,7 @@ def measure(
                     values[j] = abs(part[j])
             bits = values[:length].view(np.int64)
             lifts[b] = lift_of(bits)
-            starts[b] = used
+            own[b] = used
             if length < 2 or lifts[b] != lifts[b]:
                 continue
             room[:length] = keys
@@ -121,7 +121,7 @@ def measure(
             keys = every[first:last] if last - first == length else keys_of[b, :length]
             of_row = Row(
                 weights[row], keys, first, last, lifts[b], means[r + b], deltas[r + b], begin * PANEL,
-                products[starts[b] :], members[b], counts[b], contexts[b], unit_contexts[b], slots[b], ratios[b],
+                products[own[b] :], members[b], counts[b], contexts[b], unit_contexts[b], slots[b], ratios[b],
             )  # fmt: skip
             fill(of_row, group, pairs, scratch, out[row])
         r += batch

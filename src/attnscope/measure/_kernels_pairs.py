@@ -249,26 +249,49 @@ def farthest_from(
     return np.sqrt(longest)
 
 
+@compiled
+def by_key(low: Any, high: Any, gaps: Any, starts: Any, partners: Any, partner_gaps: Any, offset: int) -> None:
+    """For every key its partners in a list of pairs, in the list's order: those of key i from starts[i] to starts[i+1].
+
+    Both count from `offset`, where the list begins in `partners` and `partner_gaps`.
+    """
+    starts[:] = 0
+    for i in range(low.size):
+        starts[low[i] + 1] += 1
+        starts[high[i] + 1] += 1
+    starts[0] = offset
+    for key in range(starts.size - 1):
+        starts[key + 1] += starts[key]
+    place = starts.copy()
+    for i in range(low.size):
+        for key, other in ((low[i], high[i]), (high[i], low[i])):
+            partners[place[key]], partner_gaps[place[key]] = other, gaps[i]
+            place[key] += 1
+
+
 @helper
-def walk(low: Any, high: Any, gaps: Any, level: Any, sets: int, out: Any) -> int:
-    """d1 of one row from pairs in descending order, for the sets of which it is NaN; for how many it stays so.
+def farthest_listed(starts: Any, partners: Any, gaps: Any, members: Any, counts: Any, level: Any, out: Any) -> int:
+    """d1 of one row from lists of far pairs by key, for the sets of which it is NaN; for how many it stays so.
 
     A pair is across the cut of set s if one end is in the set and the other is visible and not. level: the smallest
-    set a key is in, `sets` for the other visible keys, -1 for unseen ones.
+    set a key is in, the number of sets for the other visible keys, -1 for unseen ones.
     """
     missing = 0
-    for s in range(sets):
-        missing += out[s] != out[s]
-    for i in range(low.size):
-        if missing == 0:
-            break
-        a, b = level[low[i]], level[high[i]]
-        if a == b or a < 0 or b < 0:
+    for s in range(counts.size):
+        if out[s] == out[s]:
             continue
-        for s in range(min(a, b), max(a, b)):
-            if out[s] != out[s]:
-                out[s] = gaps[i]
-                missing -= 1
+        longest = -1.0
+        for c in range(counts[s]):
+            for i in range(starts[members[c]], starts[members[c] + 1]):
+                if gaps[i] <= longest:
+                    break
+                if level[partners[i]] > s:
+                    longest = gaps[i]
+                    break
+        if longest >= 0:
+            out[s] = longest
+        else:
+            missing += 1
     return missing
 
 

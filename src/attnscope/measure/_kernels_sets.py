@@ -153,22 +153,22 @@ def printed(w: Any, norms: Any, products: Any, p: Any, target2: Any, out: Any) -
 def all_but_one(values: Any, out: Any) -> None:
     """The sum of the others, for every key."""
     highest = largest(values)
-    top = 0
-    while top < values.size - 1 and values[top] != highest:
-        top += 1
-    rest = 0.0
+    both = 0.0
     for j in range(values.size):
-        rest += np.float64(values[j])
-    both = rest
-    rest = 0.0
-    for j in range(top):
-        rest += np.float64(values[j])
-    behind = values[top + 1 :]
-    for j in range(behind.size):
-        rest += np.float64(behind[j])
+        both += np.float64(values[j])
     for j in range(values.size):
         out[j] = both - values[j]
-    out[top] = rest
+    if 2 * highest > both:  # its digits would be lost in the difference
+        top = 0
+        while values[top] != highest:
+            top += 1
+        rest = 0.0
+        for j in range(top):
+            rest += np.float64(values[j])
+        behind = values[top + 1 :]
+        for j in range(behind.size):
+            rest += np.float64(behind[j])
+        out[top] = rest
 
 
 @helper

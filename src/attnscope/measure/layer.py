@@ -60,15 +60,18 @@ class Group:
 
 @dataclass(frozen=True)
 class FarPairs:
-    """The pairs of vectors that are farthest apart, in descending order, none left out, for prefixes of the keys."""
+    """The pairs of vectors that are farthest apart, none left out, for prefixes of the keys.
 
-    prefixes: NDArray[np.int64]  # (lists, 2): the keys of the prefix, and where its list ends
-    low: NDArray[np.int32]
-    high: NDArray[np.int32]
+    In the list of a prefix each key has the partners it forms such pairs with, in descending order of their distance.
+    """
+
+    prefixes: NDArray[np.int64]  # (lists,) the number of keys
+    starts: NDArray[np.int64]  # (lists, keys + 1) where the partners of a key begin
+    partners: NDArray[np.int32]
     gaps: NDArray[np.float64]
 
 
-NO_PAIRS = FarPairs(np.empty((0, 2), np.int64), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0))
+NO_PAIRS = FarPairs(np.empty(0, np.int64), np.empty((0, 1), np.int64), np.empty(0, np.int32), np.empty(0))
 
 
 class Layer:
@@ -182,8 +185,15 @@ def _list_far(group: Group) -> FarPairs:
             complete = np.sqrt(max(cut, 0.0) + group.centred_error)
             order = order[: np.count_nonzero(gaps >= complete)]
         lists.append((a[order], b[order], gaps[order]))
-    ends = np.cumsum([len(gaps) for *_, gaps in lists])
-    return FarPairs(np.stack([prefixes, ends], -1), *(np.concatenate(parts) for parts in zip(*lists, strict=True)))
+    size = 2 * sum(len(gaps) for *_, gaps in lists)
+    found = FarPairs(
+        np.array(prefixes), np.empty((len(lists), keys + 1), np.int64), np.empty(size, np.int32), np.empty(size)
+    )
+    offset = 0
+    for (a, b, gaps), starts in zip(lists, found.starts, strict=True):
+        kernels.by_key(a, b, gaps, starts, found.partners, found.gaps, offset)
+        offset += 2 * len(gaps)
+    return found
 
 
 def _collect(
