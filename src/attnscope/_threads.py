@@ -21,7 +21,8 @@ import torch
 _Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _pools: dict[int, ThreadPoolExecutor] = {}
 _lock = threading.Lock()
-_forked = False
+_rested = True  # whether OpenMP had no threads at the last fork
+_bereft = False  # whether this is a forked child whose OpenMP waits for threads that are gone
 
 
 def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
@@ -44,7 +45,7 @@ def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
     parallel = _openmp()
     if threads <= 1:
         take()
-    elif parallel is not None and not _forked:
+    elif parallel is not None and not _bereft:
         parallel(_Task(take), None, threads, 0)
     else:
         for result in [_pool(torch.get_num_threads()).submit(take) for _ in range(threads)]:
@@ -89,16 +90,16 @@ def _symbol(name: str) -> Any:
 
 def _rest() -> None:
     """Have OpenMP end its threads before a fork: a child that believes in them would wait for them for ever."""
+    global _rested
     pause = _symbol("omp_pause_resource_all")
-    if pause is not None:
-        pause(1)  # softly: settings stay
+    _rested = pause is not None and pause(1) == 0  # softly: settings stay
 
 
 def _forget() -> None:
     """A forked child has none of its parent's threads, and perhaps a lock held by one of them."""
-    global _lock, _forked
+    global _lock, _bereft
     _pools.clear()
-    _lock, _forked = threading.Lock(), True
+    _lock, _bereft = threading.Lock(), not _rested
 
 
 if hasattr(os, "register_at_fork"):
