@@ -50,19 +50,20 @@ def table(parts: Sequence[Lines], schema: pl.Schema, order: Sequence[str]) -> pl
         return pl.DataFrame(schema=schema)
     in_layers = sorted(parts, key=lambda part: part.layer)
     runs = [list(run) for _, run in groupby(in_layers, lambda part: (part.layer, part.label))]
-    kept = [torch.cat([part.kept for part in run], 1).flatten() for run in runs]
+    kept = [torch.cat([part.kept for part in run], 1).flatten().nonzero().squeeze(-1) for run in runs]
     data: dict[str, pl.Series] = {}
 
     def fill(name: str) -> None:
         kind = schema[name]
         if name == "normalizer":
-            labels = zip((run[0].label for run in runs), (int(chosen.sum()) for chosen in kept), strict=True)
+            labels = zip((run[0].label for run in runs), (len(chosen) for chosen in kept), strict=True)
             data[name] = pl.concat([pl.repeat(label, count, dtype=kind, eager=True) for label, count in labels])
             return
         pieces = []
         for run, chosen in zip(runs, kept, strict=True):
-            values = torch.cat([part.column(name) for part in run], 1).flatten()
-            pieces.append((values if chosen.all() else values[chosen]).numpy())
+            values = run[0].column(name) if len(run) == 1 else torch.cat([part.column(name) for part in run], 1)
+            values = values.flatten()
+            pieces.append((values if len(chosen) == len(values) else values[chosen]).numpy())
         numbers = np.concatenate(pieces, dtype=np.int32 if kind == pl.Int32 else None, casting="same_kind")
         data[name] = pl.Series(name, numbers, kind, nan_to_null=True)
 
