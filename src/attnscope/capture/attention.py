@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
+from attnscope._pages import empty
 from attnscope._threads import share_out
 from attnscope.errors import ModelError
 
@@ -206,14 +207,18 @@ class AttentionCall:
         rows = self._rows(positions)
         keys = self.keys if keys is None else keys
         query = (self.query[item, :, rows].double() * self.scale).unflatten(0, (self.key.shape[1], -1))
-        logits = query.new_empty(*query.shape[:-1], keys)
+        logits = empty((*query.shape[:-1], keys), query)
         of_keys = self.key[item, :, :keys]
 
         def multiply(group: int) -> None:
             # Few groups of heads at a time: all keys in float64 would be as large as the model's own state.
             torch.mm(query[group].flatten(0, 1), of_keys[group].double().mT, out=logits[group].flatten(0, 1))
 
-        share_out(multiply, range(len(query)))
+        if logits.device.type == "cpu":
+            share_out(multiply, range(len(query)))
+        else:
+            for group in range(len(query)):
+                multiply(group)
         logits = logits.flatten(0, 1)
         softcap = self.options.get("softcap")
         if softcap is not None:

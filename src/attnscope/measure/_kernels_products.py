@@ -103,27 +103,33 @@ def any_above(few: Any, first: int, panels: Any, p: int, start: Any, cuts: Any) 
 def average(weights: Any, rows: Any, ends: Any, vectors: Any, few: Any, sums: Any, out: Any) -> None:
     """out[i] = the sum of weights[rows[i], j] times vector j, in float64; weights are zero from ends[i] on.
 
-    few (AT_ONCE, keys), sums (AT_ONCE, dims): scratch.
+    The rows are evenly spaced. few (AT_ONCE, keys), sums (AT_ONCE, dims): scratch for fewer rows than a tile has.
     """
-    dims = vectors.shape[1]
-    for first in range(0, rows.size, AT_ONCE):
-        count = min(AT_ONCE, rows.size - first)
-        last = 0
+    dims, count = vectors.shape[1], rows.size
+    source, stride, target = weights[rows[0] :], weights.shape[1], out
+    if count > 1:
+        stride *= rows[1] - rows[0]
+    if count < AT_ONCE:
+        few[:] = 0
         for i in range(count):
-            last = max(last, ends[first + i])
-        for i in range(count):
-            few[i, :last] = weights[rows[first + i], :last]
-        for k in range(0, dims - dims % WIDE, WIDE):
+            few[i, : ends[i]] = weights[rows[i], : ends[i]]
+        source, stride, target = few, few.shape[1], sums
+    whole = dims - dims % WIDE
+    for k in range(0, whole, WIDE):  # these columns of all vectors stay in a near cache
+        for i in range(0, count, AT_ONCE):
+            first = max(0, min(i, count - AT_ONCE))
+            last = 0
+            for row in range(first, min(count, first + AT_ONCE)):
+                last = max(last, ends[row])
             tiles.store_wide(
-                few.ctypes.data, few.strides[0] // _WIDE_BYTES, vectors.ctypes.data + k * _WIDE_BYTES, dims, last,
-                few.ctypes.data, sums.ctypes.data + k * _WIDE_BYTES, sums.strides[0] // _WIDE_BYTES,
+                source.ctypes.data + first * stride * _WIDE_BYTES, stride, vectors.ctypes.data + k * _WIDE_BYTES, dims,
+                last, source.ctypes.data, target.ctypes.data + (first * dims + k) * _WIDE_BYTES, dims,
             )  # fmt: skip
-        for k in range(dims - dims % WIDE, dims):
-            for i in range(count):
-                total = 0.0
-                for j in range(last):
-                    total += few[i, j] * vectors[j, k]
-                sums[i, k] = total
-        for i in range(count):
-            for k in range(dims):
-                out[first + i, k] = sums[i, k]
+    for i in range(count):
+        if count < AT_ONCE:
+            out[i, :whole] = sums[i, :whole]
+        for k in range(whole, dims):
+            total = 0.0
+            for j in range(ends[i]):
+                total += weights[rows[i], j] * vectors[j, k]
+            out[i, k] = total

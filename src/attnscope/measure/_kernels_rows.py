@@ -25,6 +25,7 @@ COLUMNS = (
 )
 _STEPS = 60
 _CONVERGED = 2e-15
+_NEAR = 1e-9
 _ROUNDING = 1e-12  # a row sums to one up to rounding; only a real remainder (a sink) counts
 _LN2 = 0.6931471805599453
 _SQRT_HALF_BITS = np.int64(0x3FE6A09E667F3BCD)
@@ -106,6 +107,9 @@ def _largest_eigenvalue(first: float, second: float, rest: float, left_over: flo
         following = newton if low < newton < high or abs(step) <= _CONVERGED * lam else (low + high) / 2
         change = abs(following - lam)
         lam = following
+        # Steps converge quadratically: what is left after this one is below rounding.
+        if not change > _NEAR * min(first - lam, lam - second):
+            break
         if not change > _CONVERGED * lam:
             break
     return lam

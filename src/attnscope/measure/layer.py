@@ -180,7 +180,7 @@ def _list_far(group: Group) -> FarPairs:
         a, b = low[chosen], high[chosen]
         gaps = np.empty(len(a))
         kernels.pair_gaps(group.vectors, a, b, gaps)
-        order = np.argsort(-gaps, kind="stable")
+        order = np.argsort(-gaps)
         if cut > -np.inf:  # from here on a pair may be missing
             complete = np.sqrt(max(cut, 0.0) + group.centred_error)
             order = order[: np.count_nonzero(gaps >= complete)]

@@ -3,20 +3,16 @@
 Decisions:
 
 - rows are shared out to as many threads as torch uses (`attnscope._threads`); the loops hold no interpreter lock;
-- results of 32 MiB and more ask the system for large pages: on a fresh result of that size,
-  mapping small pages takes longer than computing the weights;
+- large results are on large pages (`attnscope._pages`);
 - compiling happens once for each loop and element type, before threads share the rows, and is kept on disk.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,8 +24,6 @@ from attnscope._threads import share_out
 _TYPES = (torch.float32, torch.float64)
 _SMALL = 1 << 16  # entries below which a second thread costs more than it saves
 _CHUNKS_PER_THREAD = 4  # so that a delayed thread does not hold up the others for long
-_LARGE_PAGE = 1 << 21
-_LARGE_RESULT = 1 << 25  # the size from which the allocator maps memory of its own
 
 _reference: ContextVar[bool] = ContextVar("attnscope_reference", default=False)
 _ready: set[tuple[str, str, torch.dtype]] = set()
@@ -68,32 +62,6 @@ def _has_memory(tensor: Tensor) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def empty_like(logits: Tensor) -> Tensor:
-    """An uninitialized contiguous tensor of the same shape and type, on large pages if it is large."""
-    result = torch.empty(logits.shape, dtype=logits.dtype)
-    size = result.numel() * result.element_size()
-    advise = _madvise()
-    if size >= _LARGE_RESULT and advise is not None:
-        first = -(-result.data_ptr() // _LARGE_PAGE) * _LARGE_PAGE
-        last = (result.data_ptr() + size) // _LARGE_PAGE * _LARGE_PAGE
-        advise(first, last - first)
-    return result
-
-
-@cache
-def _madvise() -> Callable[[int, int], int] | None:
-    """The system's advice that a range of memory deserves large pages, where there is such a call."""
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        call = ctypes.CDLL(None).madvise
-    except (OSError, AttributeError):
-        return None
-    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    huge_page = 14  # MADV_HUGEPAGE; a kernel without it refuses, and nothing changes
-    return lambda first, size: int(call(first, size, huge_page))
 
 
 def rows(tensor: Tensor) -> np.ndarray[Any, Any]:

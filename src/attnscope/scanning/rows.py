@@ -103,6 +103,7 @@ class Measuring:
         heads, keys = call.heads, call.keys
         window.heads[layer] = source.entry(call, layer)
         own = own_normalizer(call)
+        finite = _finite(vectors).repeat_interleave(heads // len(vectors))
         copies = _COPIES.get(vectors.device.type, _COPIES_ELSEWHERE)
         size = max(1, min(_MOST_ROWS, self.settings.memory_budget // (heads * keys * 8 * copies)))
         start = 0
@@ -115,7 +116,7 @@ class Measuring:
                 stop = _last_key(visible)  # what no row sees need not be computed
                 logits = call.logits(block, keys=stop)
                 rows = Rows(layer, block, logits, visible[..., :stop], vectors, call.sinks, shared)
-                self._block(window, rows, own)
+                self._block(window, rows, own, finite)
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -127,15 +128,12 @@ class Measuring:
                 return
             start += len(block)
 
-    def _block(self, window: Window, rows: Rows, own: Normalizer) -> None:
-        usable = self._usable_heads(rows, window)
+    def _block(self, window: Window, rows: Rows, own: Normalizer, finite: Tensor) -> None:
         length = _distinct(rows.visible).sum(-1).expand(rows.heads, -1)
-        kept = usable[:, None] & (length > 0)
-        window.dropped_rows += int((usable[:, None] & (length == 0)).sum())
         keys = self._keys(rows, window.number, length)
         counts = torch.tensor(self.settings.top_n, device=length.device)
         wide = {name: value.unsqueeze(-1) for name, value in keys.items()} | {"n": counts.expand(*length.shape, -1)}
-        kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
+        kept = length > 0
         found: dict[str, tuple[Lines, Lines]] = {}
         plain = isinstance(own, Softmax)
         for label, normalizer in self._normalizers(rows, own):
@@ -148,6 +146,11 @@ class Measuring:
             if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
                 per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
                 per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
+            if label == tables.OWN:
+                usable = self._usable_heads(window, rows, per_row, finite)
+                window.dropped_rows += int((usable[:, None] & ~kept).sum())
+                kept = usable[:, None] & kept
+            kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
             found[label] = (
                 Lines.of(rows.layer, label, rows.positions, keys | per_row, kept),
                 Lines.of(rows.layer, label, rows.positions, wide | per_set, kept_sets),
@@ -177,19 +180,19 @@ class Measuring:
     def _check_causal(self, layer: int, positions: tuple[int, ...], visible: Tensor) -> None:
         places = torch.arange(visible.shape[-1], device=visible.device)
         last = torch.tensor(positions, device=places.device)
-        seen = _distinct(visible)
-        if (seen.sum(-1) != (seen & (places <= last[:, None])).sum(-1)).any():
+        if (_distinct(visible) & (places > last[:, None])).any():
             raise ModelError(
                 f"layer {layer} of {self.model.name} ({self.model.family}) sees later tokens, so it is not "
                 "causal as its class says; attnscope cannot take every length from one forward"
             )
 
-    def _usable_heads(self, rows: Rows, window: Window) -> Tensor:
+    def _usable_heads(self, window: Window, rows: Rows, per_row: dict[str, Tensor], vectors: Tensor) -> Tensor:
         """Which heads have finite logits and vectors; the others are recorded and left out."""
-        logits, vectors = _finite(rows.logits), _finite(rows.vectors)
-        if not logits.all():  # perhaps only where nobody looks
+        # What is measured of a row shows whether a logit is not finite; only then all of them are looked at.
+        sound = (per_row["logit_range"] + per_row["weight_sum"]).isfinite() | (per_row["length"] == 0)
+        logits = sound.all(-1)
+        if not logits.all():
             logits = _finite(torch.where(rows.visible, rows.logits, 0))
-        vectors = vectors.repeat_interleave(rows.heads // len(rows.vectors))
         for name, finite in (("logits", logits), ("vectors", vectors)):
             for head in (~finite).nonzero().flatten().tolist():
                 window.skipped.setdefault((rows.layer, head), f"{name} not finite")

@@ -1,0 +1,40 @@
+"""Memory on large pages: on a fresh tensor, mapping small ones can take longer than computing what comes into it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+_LARGE_PAGE = 1 << 21
+_LARGE = 1 << 22  # smaller ones are mostly found in memory that has been used before
+
+
+def empty(shape: Sequence[int], like: Tensor) -> Tensor:
+    """An uninitialized contiguous tensor of the type and on the device of another, on large pages if it is large."""
+    result = torch.empty(shape, dtype=like.dtype, device=like.device)
+    size = result.numel() * result.element_size()
+    advise = _madvise()
+    if size >= _LARGE and advise is not None and result.device.type == "cpu":
+        first = -(-result.data_ptr() // _LARGE_PAGE) * _LARGE_PAGE
+        last = (result.data_ptr() + size) // _LARGE_PAGE * _LARGE_PAGE
+        advise(first, last - first)
+    return result
+
+
+@cache
+def _madvise() -> Callable[[int, int], int] | None:
+    """The system's advice that a range of memory deserves large pages, where there is such a call."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        call = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return None
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    huge_page = 14  # MADV_HUGEPAGE; a kernel without it refuses, and nothing changes
+    return lambda first, size: int(call(first, size, huge_page))
