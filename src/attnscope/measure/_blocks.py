@@ -101,8 +101,8 @@ class _Block:
             rows, self.weights, self.masks, self.mask_of, self.spans, self.wanted,
             group.scale, group.vectors, group.mean, group.norms2, group.norms32, group.inverses, group.unit_squares,
             group.unit_panels, group.centred_squares, group.centred_panels, 2 * group.centred_error,
-            pairs.prefixes, pairs.starts, pairs.partners, pairs.gaps, deltas,
-            scratch("lines", (_kernels_columns.LINES + sets, covered), single),
+            pairs.prefixes, pairs.starts, pairs.longest, pairs.partners, pairs.gaps, deltas,
+            scratch("lines", (_kernels_columns.LINES, covered), single),
             scratch("products", (together + FEWEST, covered), single),
             scratch("few", (max(largest, together) + FEWEST, group.vectors.shape[1]), single), self.out,
         )  # fmt: skip

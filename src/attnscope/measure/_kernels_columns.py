@@ -26,7 +26,7 @@ from attnscope.measure._kernels_sets import (
 from attnscope.measure._kernels_tiles import PANEL
 from attnscope.normalizers._kernels import helper
 
-# float32 lines of whole panels of keys that a row needs, and one for each set.
+# float32 lines of whole panels of keys that a row needs.
 LINES = 12
 SHORT = 128  # rows up to this length are summed in float64
 FLOAT32 = 2.0**-24
@@ -56,6 +56,7 @@ class FarPairs(NamedTuple):
 
     prefixes: Any  # (lists,) the keys that a list of far pairs is for
     starts: Any  # (lists, keys + 1) where the partners of a key begin
+    longest: Any  # (lists, keys) the distance to the first of them, -1 for none
     partners: Any  # the lists, one after another
     gaps: Any
 
@@ -83,7 +84,7 @@ class Row(NamedTuple):
 class Scratch(NamedTuple):
     """Memory that rows share, its contents meaning nothing."""
 
-    lines: Any  # (LINES + sets, keys of whole panels) float32
+    lines: Any  # (LINES, keys of whole panels) float32
     few: Any  # (members, dims) float32
     reach: Any  # (keys,) int8, -1 everywhere
     near: Any  # (keys,)
@@ -141,14 +142,13 @@ def _farthest(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch) -> No
         which = 0
         while pairs.prefixes[which] < last:
             which += 1
-        missing = farthest_listed(pairs.starts[which], pairs.partners, pairs.gaps, members, row.counts, reach, far)
+        missing = farthest_listed(
+            pairs.starts[which], pairs.longest[which], pairs.partners, pairs.gaps, members, row.counts, reach, far
+        )
     if missing:
-        needed = sets
-        while far[needed - 1] == far[needed - 1]:
-            needed -= 1
         farthest_across(
             group.vectors, group.center, group.centred_squares, group.centred_panels, group.error, first // PANEL,
-            -(-last // PANEL), members, row.counts[:needed], reach, scratch.few, lines[LINES:], far,
+            -(-last // PANEL), members, row.counts, reach, scratch.few, lines[:2], far,
         )  # fmt: skip
     _mark(row, -1, reach)
 

@@ -46,10 +46,11 @@ def measure(
     error: Any,
     prefixes: Any,  # from here on: `FarPairs`
     starts: Any,
+    longest: Any,
     partners: Any,
     gaps: Any,
     deltas: Any,  # (some,)
-    lines: Any,  # (LINES + sets, keys of whole panels) scratch, float32
+    lines: Any,  # (LINES, keys of whole panels) scratch, float32
     products: Any,  # (BATCH * products_of(sets), keys of whole panels), so are these
     few: Any,  # (as many as a set or the products need, dims)
     out: Any,  # (all rows, sets, columns)
@@ -63,7 +64,7 @@ def measure(
         vectors, center, norms2, norms32, inverses, unit_squares, unit_panels, centred_squares, centred_panels, error,
         scale, largest2,
     )  # fmt: skip
-    pairs = FarPairs(prefixes, starts, partners, gaps)
+    pairs = FarPairs(prefixes, starts, longest, partners, gaps)
     scratch = Scratch(
         lines, few, np.full(vectors.shape[0], -1, np.int8), np.empty(width, np.int64), np.empty(sets),
         np.empty((2, size)), np.empty((2, size)), np.empty((5, SHORT)), np.empty((2, width)),

@@ -250,10 +250,13 @@ def farthest_from(
 
 
 @compiled
-def by_key(low: Any, high: Any, gaps: Any, starts: Any, partners: Any, partner_gaps: Any, offset: int) -> None:
+def by_key(
+    low: Any, high: Any, gaps: Any, starts: Any, longest: Any, partners: Any, partner_gaps: Any, offset: int
+) -> None:
     """For every key its partners in a list of pairs, in the list's order: those of key i from starts[i] to starts[i+1].
 
-    Both count from `offset`, where the list begins in `partners` and `partner_gaps`.
+    Both count from `offset`, where the list begins in `partners` and `partner_gaps`. longest: a key's first gap, -1 if
+    it has none.
     """
     starts[:] = 0
     for i in range(low.size):
@@ -267,10 +270,14 @@ def by_key(low: Any, high: Any, gaps: Any, starts: Any, partners: Any, partner_g
         for key, other in ((low[i], high[i]), (high[i], low[i])):
             partners[place[key]], partner_gaps[place[key]] = other, gaps[i]
             place[key] += 1
+    for key in range(longest.size):
+        longest[key] = partner_gaps[starts[key]] if starts[key] < starts[key + 1] else -1.0
 
 
 @helper
-def farthest_listed(starts: Any, partners: Any, gaps: Any, members: Any, counts: Any, level: Any, out: Any) -> int:
+def farthest_listed(
+    starts: Any, longest: Any, partners: Any, gaps: Any, members: Any, counts: Any, level: Any, out: Any
+) -> int:
     """d1 of one row from lists of far pairs by key, for the sets of which it is NaN; for how many it stays so.
 
     A pair is across the cut of set s if one end is in the set and the other is visible and not. level: the smallest
@@ -280,16 +287,18 @@ def farthest_listed(starts: Any, partners: Any, gaps: Any, members: Any, counts:
     for s in range(counts.size):
         if out[s] == out[s]:
             continue
-        longest = -1.0
+        found = -1.0
         for c in range(counts[s]):
-            for i in range(starts[members[c]], starts[members[c] + 1]):
-                if gaps[i] <= longest:
-                    break
-                if level[partners[i]] > s:
-                    longest = gaps[i]
-                    break
-        if longest >= 0:
-            out[s] = longest
+            key = members[c]
+            if longest[key] > found:
+                for i in range(starts[key], starts[key + 1]):
+                    if gaps[i] <= found:
+                        break
+                    if level[partners[i]] > s:
+                        found = gaps[i]
+                        break
+        if found >= 0:
+            out[s] = found
         else:
             missing += 1
     return missing
@@ -300,38 +309,35 @@ def farthest_across(
     vectors: Any, mean: Any, squares: Any, panels: Any, error: Any, begin: int, end: int, members: Any, counts: Any,
     level: Any, few: Any, across: Any, out: Any,
 ) -> None:  # fmt: skip
-    """d1 of one row for some of its sets, from the products of all members with the keys of panels `begin` to `end`.
+    """d1 of one row for the sets of which it is NaN, from the products of members with the keys of some panels.
 
-    squares: |x|^2 as the products see them; error: bound on a squared gap; few (members) and across (sets, keys) are
+    squares: |x|^2 as the products see them; error: bound on a squared gap; few (members) and across (2, keys) are
     scratch.
     """
     two = np.float32(2)
-    sets = counts.size
     base = begin * PANEL
     width = min(end * PANEL, squares.size) - base
     norms, seen = squares[base : base + width], level[base : base + width]
-    start = np.full(few.shape[0], _NEVER)
+    start, best = np.full(few.shape[0], _NEVER), across[0]
+    best[:] = _NEVER
     done = 0
-    for s in range(sets):
-        if s == 0:
-            across[s] = _NEVER
-        else:
-            across[s] = across[s - 1]
+    for s in range(counts.size):
+        if out[s] == out[s]:
+            continue
         for c in range(done, counts[s]):
             start[c] = squares[members[c]] / two
             for k in range(mean.size):
                 few[c, k] = mean[k] - vectors[members[c], k]
         if counts[s] > done:
-            keep_most(few[done:], counts[s] - done, start[done:], panels, begin, end, across[s])
+            keep_most(few[done:], counts[s] - done, start[done:], panels, begin, end, best)
         done = counts[s]
-    for s in range(sets):
-        best = across[s, :width]
+        far = across[1, :width]
         for j in range(width):  # members and unseen keys are on no other side
-            best[j] = two * best[j] + norms[j] if seen[j] > s else _NEVER
-        limit = largest(best) - error
+            far[j] = two * best[j] + norms[j] if seen[j] > s else _NEVER
+        limit = largest(far) - error
         longest = 0.0
         for j in range(width):
-            if best[j] >= limit and seen[j] > s:
+            if far[j] >= limit and seen[j] > s:
                 for c in range(counts[s]):
                     longest = max(longest, _gap2(vectors[members[c]], vectors[base + j]))
         out[s] = np.sqrt(longest)

@@ -67,11 +67,14 @@ class FarPairs:
 
     prefixes: NDArray[np.int64]  # (lists,) the number of keys
     starts: NDArray[np.int64]  # (lists, keys + 1) where the partners of a key begin
+    longest: NDArray[np.float64]  # (lists, keys) the distance to the first of them, -1 for none
     partners: NDArray[np.int32]
     gaps: NDArray[np.float64]
 
 
-NO_PAIRS = FarPairs(np.empty(0, np.int64), np.empty((0, 1), np.int64), np.empty(0, np.int32), np.empty(0))
+NO_PAIRS = FarPairs(
+    np.empty(0, np.int64), np.empty((0, 1), np.int64), np.empty((0, 0)), np.empty(0, np.int32), np.empty(0)
+)
 
 
 class Layer:
@@ -187,11 +190,15 @@ def _list_far(group: Group) -> FarPairs:
         lists.append((a[order], b[order], gaps[order]))
     size = 2 * sum(len(gaps) for *_, gaps in lists)
     found = FarPairs(
-        np.array(prefixes), np.empty((len(lists), keys + 1), np.int64), np.empty(size, np.int32), np.empty(size)
+        np.array(prefixes),
+        np.empty((len(lists), keys + 1), np.int64),
+        np.empty((len(lists), keys)),
+        np.empty(size, np.int32),
+        np.empty(size),
     )
     offset = 0
-    for (a, b, gaps), starts in zip(lists, found.starts, strict=True):
-        kernels.by_key(a, b, gaps, starts, found.partners, found.gaps, offset)
+    for (a, b, gaps), starts, longest in zip(lists, found.starts, found.longest, strict=True):
+        kernels.by_key(a, b, gaps, starts, longest, found.partners, found.gaps, offset)
         offset += 2 * len(gaps)
     return found
 
