@@ -50,26 +50,29 @@ def table(parts: Sequence[Lines], schema: pl.Schema, order: Sequence[str]) -> pl
         return pl.DataFrame(schema=schema)
     in_layers = sorted(parts, key=lambda part: part.layer)
     runs = [list(run) for _, run in groupby(in_layers, lambda part: (part.layer, part.label))]
-    kept = [torch.cat([part.kept for part in run], 1).flatten().nonzero().squeeze(-1) for run in runs]
+    counts = [sum(int(part.kept.sum()) for part in run) for run in runs]
+    kept = torch.cat([_joined([part.kept for part in run]) for run in runs])
+    chosen = None if kept.all() else kept.nonzero().squeeze(-1)
     data: dict[str, pl.Series] = {}
 
     def fill(name: str) -> None:
         kind = schema[name]
         if name == "normalizer":
-            labels = zip((run[0].label for run in runs), (len(chosen) for chosen in kept), strict=True)
+            labels = zip((run[0].label for run in runs), counts, strict=True)
             data[name] = pl.concat([pl.repeat(label, count, dtype=kind, eager=True) for label, count in labels])
             return
-        pieces = []
-        for run, chosen in zip(runs, kept, strict=True):
-            values = run[0].column(name) if len(run) == 1 else torch.cat([part.column(name) for part in run], 1)
-            values = values.flatten()
-            pieces.append((values if len(chosen) == len(values) else values[chosen]).numpy())
-        numbers = np.concatenate(pieces, dtype=np.int32 if kind == pl.Int32 else None, casting="same_kind")
-        data[name] = pl.Series(name, numbers, kind, nan_to_null=True)
+        values = torch.cat([_joined([part.column(name) for part in run]) for run in runs])
+        numbers = (values if chosen is None else values[chosen]).numpy()
+        data[name] = pl.Series(name, numbers.astype(np.int32 if kind == pl.Int32 else np.float64), nan_to_null=True)
 
     share_out(fill, schema)
     found = pl.DataFrame({name: data[name] for name in schema})
     return found if _in_order(runs) else found.sort(order, maintain_order=True)
+
+
+def _joined(pieces: list[Tensor]) -> Tensor:
+    """The rows of each head one after another, as one line."""
+    return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)).flatten()
 
 
 def _in_order(runs: Sequence[Sequence[Lines]]) -> bool:
