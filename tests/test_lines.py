@@ -1,0 +1,64 @@
+"""Tables from what was measured: which lines, in which order, and missing values."""
+
+from __future__ import annotations
+
+import polars as pl
+import torch
+
+from attnscope import tables
+from attnscope.scanning.lines import Lines, table
+
+ORDER = ("layer", "head", "position", "length", "normalizer")
+HEADS = 2
+
+
+def lines(layer: int, label: str, positions: tuple[int, ...], kept: bool = True) -> Lines:
+    """Rows whose entropy says where they belong; that of position 4 is missing."""
+    head = torch.arange(HEADS)[:, None]
+    place = torch.tensor(positions)
+    shape = (HEADS, len(positions))
+    columns = {name: torch.zeros(shape) for name in tables.ROWS if name != "normalizer"} | {
+        "window": torch.zeros(shape, dtype=torch.long),
+        "layer": torch.full(shape, layer),
+        "head": head.expand(shape),
+        "position": place.expand(shape),
+        "length": (place + 1).expand(shape),
+        "support": torch.ones(shape, dtype=torch.long),
+        "entropy": torch.where(place == 4, torch.nan, 100.0 * layer + 10 * head + place).double(),
+    }
+    columns = {n: c.double() if tables.ROWS[n] == pl.Float64 else c for n, c in columns.items()}
+    return Lines(layer, label, positions, columns, torch.full(shape, kept))
+
+
+def check(found: pl.DataFrame, labels: int, layers: int, positions: list[int]) -> None:
+    assert found.schema == tables.ROWS
+    assert found.equals(found.sort(ORDER))
+    assert len(found) == labels * layers * HEADS * len(positions)
+    for row in found.iter_rows(named=True):
+        expected = None if row["position"] == 4 else 100.0 * row["layer"] + 10 * row["head"] + row["position"]
+        assert row["entropy"] == expected
+        assert row["length"] == row["position"] + 1
+
+
+def test_blocks_of_rows_come_out_by_head() -> None:
+    parts = [lines(layer, "own", block) for layer in (0, 1) for block in ((0, 1, 2), (3, 4), (5,))]
+    check(table(parts, tables.ROWS, ORDER), 1, 2, [0, 1, 2, 3, 4, 5])
+
+
+def test_layers_and_positions_in_any_order() -> None:
+    parts = [lines(layer, "own", block) for layer in (2, 0) for block in ((3, 4), (1, 2))]
+    check(table(parts, tables.ROWS, ORDER), 1, 2, [1, 2, 3, 4])
+
+
+def test_several_normalizers() -> None:
+    own = [lines(0, "own", (0, 1)), lines(0, "own", (2,))]
+    parts = [own[0], own[0].named("sparsemax"), own[1], own[1].named("sparsemax")]
+    found = table(parts, tables.ROWS, ORDER)
+    check(found, 2, 1, [0, 1, 2])
+    assert found["normalizer"].to_list()[:2] == ["own", "sparsemax"]
+
+
+def test_lines_that_are_not_kept_and_no_lines_at_all() -> None:
+    found = table([lines(0, "own", (0, 1), kept=False), lines(1, "own", (2,))], tables.ROWS, ORDER)
+    assert found["layer"].to_list() == [1, 1]
+    assert table([], tables.ROWS, ORDER).schema == tables.ROWS
