@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from attnscope.measure.layer import Layer
     from attnscope.measure.rows import Rows
 
-# A group with fewer rows than this finds d1 row by row: listing the farthest pairs would cost more.
-_MANY_ROWS = 48
 # Tasks for each thread, at least, so that threads end together.
 _TASKS = 3
 
@@ -74,7 +72,7 @@ class _Block:
         self.wanted, self.layer = wanted, layer
         self.groups = len(layer.vectors)
         self.spans = _spans(masks)
-        self.delta_keys = masks.shape[-1] if delta_keys is None else delta_keys
+        self.delta_keys = layer.vectors.shape[1] if delta_keys is None else delta_keys
         self.gaps = self._gaps_of_scattered()
         self.out = np.empty((len(weights), len(wanted), len(_kernels_sets.COLUMNS)))
 
@@ -90,11 +88,11 @@ class _Block:
     def measure(self, task: tuple[int, NDArray[np.int64]]) -> None:
         """Fill `out` for some rows of a group."""
         index, rows = task[0], np.ascontiguousarray(task[1])  # of one layout, so that the loop is compiled once
-        many = len(self.weights) // self.groups >= _MANY_ROWS
-        deltas = self._deltas(index, rows)
-        pairs = self.layer.far_pairs(index) if many else NO_PAIRS
-        group = self.layer.group(index)
         sets, largest = len(self.wanted), int(min(self.wanted[-1], self.masks.shape[-1]))
+        deltas = self._deltas(index, rows)
+        listing = self.layer.listing_pays(len(self.weights) // self.groups, largest)
+        pairs = self.layer.far_pairs(index) if listing else NO_PAIRS
+        group = self.layer.group(index)
         covered, single = len(group.unit_panels) * PANEL, np.float32
         together = _kernels_measure.BATCH * _kernels_measure.products_of(sets)
         _kernels_measure.measure(
@@ -114,7 +112,7 @@ class _Block:
         found = self.gaps[index, masks] if self.gaps is not None else np.full(len(rows), np.nan)
         by_prefix = (first == 0) & (last == length) & (length > 0) & (length <= self.delta_keys)
         if by_prefix.any():
-            found[by_prefix] = self.layer.prefix_gaps(index)[length[by_prefix] - 1]
+            found[by_prefix] = self.layer.prefix_gaps(index, self.delta_keys)[length[by_prefix] - 1]
         return found
 
     def _gaps_of_scattered(self) -> NDArray[np.float64] | None:

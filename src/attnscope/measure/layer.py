@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 5 * AT_ONCE
 _SHORTEST_LIST = 64
+_LISTING = 2  # what a pair costs in listing, when one in products is 1
 _LISTED = 2048
 _SAMPLE = 4096
 FLOAT32 = 2.0**-24
@@ -80,8 +81,10 @@ NO_PAIRS = FarPairs(
 class Layer:
     """The vectors of one layer, and what follows from them alone."""
 
-    def __init__(self, vectors: Float[Tensor, "groups keys dims"]) -> None:
+    def __init__(self, vectors: Float[Tensor, "groups keys dims"], rows: int = 0) -> None:
+        """`rows`: how many rows of a head will be measured in all, if more than come at once."""
         self.vectors = vectors.detach()
+        self.rows = rows
         self._token = object()
         self._locks = [threading.Lock() for _ in range(len(vectors))]
         self._gaps: dict[int, NDArray[np.float64]] = {}
@@ -111,13 +114,26 @@ class Layer:
         memory()["group"] = (self._token, index, group)
         return group
 
-    def prefix_gaps(self, index: int) -> NDArray[np.float64]:
-        """delta of the first 1, 2, ... keys of a group: the smallest distance between two of them, infinity for one."""
+    def prefix_gaps(self, index: int, most: int) -> NDArray[np.float64]:
+        """delta of the first 1, 2, ... and at most `most` keys of a group: the smallest distance between two of them.
+
+        It is infinity for one key. The time grows with the square of `most`.
+        """
         with self._locks[index]:
-            if index not in self._gaps:
+            if index not in self._gaps or len(self._gaps[index]) < min(most, self.vectors.shape[1]):
                 group = self.group(index)
-                self._gaps[index] = _gaps(group, group.vectors, group.inverses, group.unit_squares, group.unit_panels)
+                panels = group.unit_panels[: -(-most // PANEL)]
+                self._gaps[index] = _gaps(
+                    group, group.vectors[:most], group.inverses[:most], group.unit_squares[:most], panels
+                )
             return self._gaps[index]
+
+    def listing_pays(self, rows: int, largest: int) -> bool:
+        """Whether d1 of so many rows of a group is found faster by a list of far pairs than by products with members.
+
+        A list looks at half of all pairs once, products at `largest` members and half of all keys for each row.
+        """
+        return max(rows, self.rows) * largest > _LISTING * self.vectors.shape[1]
 
     def gap(self, index: int, keys: NDArray[np.int64]) -> float:
         """delta of any keys of a group."""

@@ -99,7 +99,7 @@ class Measuring:
     def measure(self, window: Window, layer: int, call: Call, positions: tuple[int, ...], source: VectorSource) -> None:
         """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
         vectors = source.vectors(call)
-        shared = Layer(vectors)
+        shared = Layer(vectors, len(positions) * (call.heads // len(vectors)))
         heads, keys = call.heads, call.keys
         window.heads[layer] = source.entry(call, layer)
         own = own_normalizer(call)
