@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-_BLOCK = 5 * AT_ONCE
+_BLOCK = 3 * AT_ONCE
 _SHORTEST_LIST = 64
 _LISTING = 2  # what a pair costs in listing, when one in products is 1
 _LISTED = 2048
