@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnscope.measure import _memory, columns, release, topn
+from attnscope.measure import Layer, _memory, columns, release, topn
 from attnscope.measure.rows import Rows, row_columns, softmax_weights
 from attnscope.measure.topn import topn_columns
 
@@ -223,6 +223,37 @@ def test_compiled_way_equals_its_specification_on_all_rows(offset: float) -> Non
     for name, expected in topn_columns(rows, weights, n).items():
         relative = FLOAT32 if name in SUMS else RELATIVE
         torch.testing.assert_close(per_set[name][valid], expected[valid], rtol=relative, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_many_sets_by_products_and_by_lists_of_far_pairs(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More sets than a byte can number, on rows far apart, with both ways to d1."""
+    every, positions, n = causal_rows(170), (40, 41, 42, 128, 129, 169), list(range(1, 151))
+    monkeypatch.setattr(Layer, "listing_pays", lambda *_: listed)
+    rows = Rows(0, positions, every.logits[:, positions], every.visible[:, positions], every.vectors)
+    weights = softmax_weights(rows)
+    per_row, per_set = columns(rows, weights, n)
+    valid = torch.tensor(n) < per_row["length"].unsqueeze(-1)
+    for name, expected in topn_columns(rows, weights, n).items():
+        relative = FLOAT32 if name in SUMS else RELATIVE
+        torch.testing.assert_close(per_set[name][valid], expected[valid], rtol=relative, atol=1e-12, msg=name)
+
+
+def test_far_pairs_are_listed_for_many_rows_alone() -> None:
+    """Products for six rows of 1,024 keys and 64 rows of 16,384, a list for all rows, also if they come in blocks."""
+    short, long = torch.zeros(1, 1024, 1), torch.zeros(1, 16384, 1)
+    assert not Layer(short).listing_pays(6, 100)
+    assert not Layer(long).listing_pays(64, 100)
+    assert Layer(short).listing_pays(1024, 100)
+    assert Layer(long, 16384).listing_pays(64, 100)
+
+
+def test_delta_of_the_rows_that_may_have_one_is_that_of_all_rows() -> None:
+    rows = causal_rows(90)
+    weights = softmax_weights(rows)
+    every, some = columns(rows, weights, [3])[1]["delta"], columns(rows, weights, [3], delta_keys=37)[1]["delta"]
+    assert torch.equal(every[:, 4:37], some[:, 4:37])
+    assert some[:, 37:].isnan().all()
 
 
 @pytest.mark.parametrize(("name", "logits", "vectors"), ADVERSARIAL, ids=[name for name, *_ in ADVERSARIAL])

@@ -86,7 +86,7 @@ class Scratch(NamedTuple):
 
     lines: Any  # (LINES, keys of whole panels) float32
     few: Any  # (members, dims) float32
-    reach: Any  # (keys,) int8, -1 everywhere
+    reach: Any  # (keys,) int16, -1 everywhere
     near: Any  # (keys,)
     far: Any  # (sets,)
     own: Any  # (2, members)

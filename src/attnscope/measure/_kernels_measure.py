@@ -66,7 +66,7 @@ def measure(
     )  # fmt: skip
     pairs = FarPairs(prefixes, starts, longest, partners, gaps)
     scratch = Scratch(
-        lines, few, np.full(vectors.shape[0], -1, np.int8), np.empty(width, np.int64), np.empty(sets),
+        lines, few, np.full(vectors.shape[0], -1, np.int16), np.empty(width, np.int64), np.empty(sets),
         np.empty((2, size)), np.empty((2, size)), np.empty((5, SHORT)), np.empty((2, width)),
     )  # fmt: skip
     values = np.empty(width)
