@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -49,7 +50,7 @@ class Model:
         limit = getattr(config, "max_position_embeddings", None)
         return int(limit) if limit else None
 
-    @property
+    @cached_property
     def causal(self) -> bool:
         """Whether no query sees a later key, so that one forward gives the rows of every prefix.
 

@@ -29,13 +29,22 @@ def prepare(
 ) -> float:  # fmt: skip
     """Fill all but the first for one group, and bring the vectors near size 1 by a power of two; its inverse."""
     keys, dims = vectors.shape
-    largest_entry = 0.0
+    size = 0.0
     for j in range(keys):
+        total = 0.0
         for k in range(dims):
-            largest_entry = max(largest_entry, abs(vectors[j, k]))
+            total += vectors[j, k] * vectors[j, k]
+        size = max(size, total)
+    if _VANISHING < size < 1 / _VANISHING:
+        size = np.sqrt(size)
+    else:  # the squares may have vanished, or left all bounds
+        size = 0.0
+        for j in range(keys):
+            for k in range(dims):
+                size = max(size, abs(vectors[j, k]))
     exponent = 0
-    if 0 < largest_entry < np.inf:
-        exponent = max(-_MOST, min(_MOST, math.frexp(largest_entry)[1]))
+    if 0 < size < np.inf:
+        exponent = max(-_MOST, min(_MOST, math.frexp(size)[1]))
     scale = math.ldexp(1.0, -exponent)
     mean[:] = 0
     for j in range(keys):

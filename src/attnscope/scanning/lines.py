@@ -50,7 +50,6 @@ def table(parts: Sequence[Lines], schema: pl.Schema, order: Sequence[str]) -> pl
         return pl.DataFrame(schema=schema)
     in_layers = sorted(parts, key=lambda part: part.layer)
     runs = [list(run) for _, run in groupby(in_layers, lambda part: (part.layer, part.label))]
-    counts = [sum(int(part.kept.sum()) for part in run) for run in runs]
     kept = torch.cat([_joined([part.kept for part in run]) for run in runs])
     chosen = None if kept.all() else kept.nonzero().squeeze(-1)
     data: dict[str, pl.Series] = {}
@@ -58,8 +57,11 @@ def table(parts: Sequence[Lines], schema: pl.Schema, order: Sequence[str]) -> pl
     def fill(name: str) -> None:
         kind = schema[name]
         if name == "normalizer":
-            labels = zip((run[0].label for run in runs), counts, strict=True)
-            data[name] = pl.concat([pl.repeat(label, count, dtype=kind, eager=True) for label, count in labels])
+            labels = [
+                pl.repeat(label, sum(int(part.kept.sum()) for run in same for part in run), dtype=kind, eager=True)
+                for label, same in groupby(runs, lambda run: run[0].label)
+            ]
+            data[name] = pl.concat(labels)
             return
         values = torch.cat([_joined([part.column(name) for part in run]) for run in runs])
         numbers = (values if chosen is None else values[chosen]).numpy()

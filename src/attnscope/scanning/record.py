@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 from datetime import UTC, datetime
-from importlib.metadata import version
+from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from attnscope.capture.models import Model, PlainModel
     from attnscope.planning import Settings
     from attnscope.scanning.windows import Scan
+
+
+@cache
+def version(package: str) -> str:
+    """Of an installed package; looked up in files once."""
+    return metadata.version(package)
 
 
 def identity(job: Scan) -> dict[str, Any]:
