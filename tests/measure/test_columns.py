@@ -239,6 +239,20 @@ def test_many_sets_by_products_and_by_lists_of_far_pairs(listed: bool, monkeypat
         torch.testing.assert_close(per_set[name][valid], expected[valid], rtol=relative, atol=1e-12, msg=name)
 
 
+@pytest.mark.parametrize("size", [1e-20, 1e-35, 1e-45, 1e-100, 1e-170])
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_vector_too_short_for_float32_still_has_a_direction(size: float, place: int) -> None:
+    """The token with the largest weight, and another one; on the unit sphere they count like all others."""
+    random = np.random.default_rng(1)
+    logits, vectors = random.normal(size=120), random.normal(size=(120, 16))
+    logits[0] += 4
+    vectors[place] *= size
+    rows, weights = one_row(logits, vectors)
+    _, per_set = columns(rows, weights, [1, 5, 20])
+    for index, n in enumerate((1, 5, 20)):
+        assert_set(per_set, (0, 0, index), weights[0, 0].numpy(), vectors, n)
+
+
 def test_far_pairs_are_listed_for_many_rows_alone() -> None:
     """Products for six rows of 1,024 keys and 64 rows of 16,384, a list for all rows, also if they come in blocks."""
     short, long = torch.zeros(1, 1024, 1), torch.zeros(1, 16384, 1)

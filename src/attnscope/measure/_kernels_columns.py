@@ -169,10 +169,10 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
     scatter, square_rest, level = lines[4, :length], lines[5, :length], lines[6, :length]
     plain, of_mean, work = lines[7, :length], lines[8, :length], lines[9, :length]
     mean2 = norm2(xbar)
-    own_weights, own_norms2 = _shown(row, weights, 0, scratch.wide[0]), _shown(row, norms2, 0, scratch.wide[1])
+    own_weights, inverses = _shown(row, weights, 0, scratch.wide[0]), _shown(row, group.inverses, 0, scratch.wide[1])
     zeros = np.int64(0)
     for j in range(length):
-        zeros += np.int64((own_weights[j] == 0) | (own_norms2[j] == 0))
+        zeros += np.int64((own_weights[j] == 0) | (inverses[j] == 0))
     for j in range(length):
         plain[j] = own_weights[j]
     for j in range(length):
@@ -228,7 +228,7 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
             mass += weight
             largest2 = max(largest2, norms2[key])
             own[0, c] = weight
-            own[1, c] = weight if norms2[key] > 0 else 0.0
+            own[1, c] = weight if group.inverses[key] > 0 else 0.0
             zeros -= own[1, c] == 0  # those outside the set remain
         done = count
         left = length - count

@@ -18,6 +18,7 @@ from attnscope.measure._kernels_top import add_up, choose, lift_of
 from attnscope.normalizers._kernels import compiled, helper
 
 BATCH = 4
+_SMALL = 1e-50  # of a squared length, below which products in float32 lose digits
 
 
 def products_of(sets: int) -> int:
@@ -172,7 +173,7 @@ def _collect(
     for s in range(sets):
         # A set of one has a single direction: one product serves its context and its unit context.
         slots[s], ratios[s] = used, 1.0
-        if counts[s] == 1 and norms2[members[0]] > 0:
+        if counts[s] == 1 and norms2[members[0]] > _SMALL:
             slots[s], ratios[s] = s, 1 / np.sqrt(norms2[members[0]])
             continue
         for k in range(xbar.size):

@@ -82,7 +82,7 @@ class Layer:
     """The vectors of one layer, and what follows from them alone."""
 
     def __init__(self, vectors: Float[Tensor, "groups keys dims"], rows: int = 0) -> None:
-        """`rows`: how many rows of a head will be measured in all, if more than come at once."""
+        """`rows`: how many rows of a group will be measured in all, if more than come at once."""
         self.vectors = vectors.detach()
         self.rows = rows
         self._token = object()
