@@ -3,7 +3,10 @@
 Between two of our calls torch runs the model on threads of OpenMP, and they wait for the next work actively, on the
 cores that we want: threads of our own would have to share these with them. So our work is given to the same threads
 wherever torch's OpenMP can be called, and to a pool of our own elsewhere. Either way a piece of work stays on one
-thread, in loops that hold no interpreter lock, and what it asks of torch runs on that thread alone.
+thread, in loops that hold no interpreter lock, and what it asks of torch runs on that thread alone, without gradients.
+
+A thread of OpenMP that calls Python is given an interpreter state for the call. It keeps the first one, as making it
+takes longer than a short piece of work.
 """
 
 from __future__ import annotations
@@ -21,24 +24,31 @@ import torch
 _Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _pools: dict[int, ThreadPoolExecutor] = {}
 _lock = threading.Lock()
+_own = threading.local()
 _rested = True  # whether OpenMP had no threads at the last fork
 _bereft = False  # whether this is a forked child whose OpenMP waits for threads that are gone
 
 
 def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
     """Call `work` on every piece, on as many threads as torch uses; the first error ends all and is raised."""
+    if torch.is_grad_enabled():  # a setting of each thread
+        with torch.no_grad():
+            share_out(work, pieces)
+        return
     pieces = list(pieces)
     threads = min(torch.get_num_threads(), len(pieces))
     left = iter(pieces)
     errors: list[BaseException] = []
+    caller = threading.get_ident()
 
     def take(_: object = None) -> None:
         try:
-            with torch.no_grad():  # a setting of each thread
-                for piece in left:
-                    if errors:
-                        return
-                    work(piece)
+            if threading.get_ident() != caller:
+                _join()
+            for piece in left:
+                if errors:
+                    return
+                work(piece)
         except BaseException as error:  # must not end a thread that is not ours
             errors.append(error)
 
@@ -52,6 +62,14 @@ def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
             result.result()
     if errors:
         raise errors[0]
+
+
+def _join() -> None:
+    """Prepare a thread of OpenMP, the first time it works for us."""
+    if not hasattr(_own, "joined"):
+        ctypes.pythonapi.PyGILState_Ensure()  # never released: this is what keeps the thread's state
+        torch.set_grad_enabled(False)
+        _own.joined = True
 
 
 @cache
@@ -79,6 +97,8 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 def _single_threaded() -> None:
     torch.set_num_threads(1)
     torch.get_num_threads()  # torch takes the number over into this thread when it is asked the first time
+    torch.set_grad_enabled(False)
+    _own.joined = True
 
 
 def _symbol(name: str) -> Any:
