@@ -270,6 +270,32 @@ def test_delta_of_the_rows_that_may_have_one_is_that_of_all_rows() -> None:
     assert some[:, 37:].isnan().all()
 
 
+def clustered(keys: int, dims: int, apart: float) -> np.ndarray:
+    """Vectors of many lengths whose nearest pair, in direction, comes closer and closer; a few of them are zero."""
+    random = np.random.default_rng(dims)
+    vectors = random.normal(size=(keys, dims))
+    for late in range(40, keys, 29):
+        early = int(random.integers(late))
+        vectors[late] = vectors[early] + apart ** (late / keys) * random.normal(size=dims)
+    vectors *= 10.0 ** random.integers(-6, 6, size=(keys, 1))
+    vectors[[keys // 2, keys - 3]] = 0
+    return vectors
+
+
+@pytest.mark.parametrize("dims", [2, 3, 17, 64])
+@pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-9, 0.0])
+def test_delta_of_every_prefix(dims: int, apart: float) -> None:
+    """Over several blocks and panels, also where integers and float32 cannot tell pairs apart."""
+    vectors = clustered(203, dims, apart)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = vectors / np.where(lengths > 0, lengths, 1)
+    gaps = np.linalg.norm(units[:, None] - units[None], axis=-1)
+    nearest = np.where(np.tril(np.ones_like(gaps), -1) > 0, gaps, np.inf).min(1)
+    expected = np.minimum.accumulate(nearest)
+    found = Layer(torch.from_numpy(vectors)[None]).prefix_gaps(0, len(vectors))
+    assert found == pytest.approx(expected, rel=1e-6, abs=1e-14)
+
+
 @pytest.mark.parametrize(("name", "logits", "vectors"), ADVERSARIAL, ids=[name for name, *_ in ADVERSARIAL])
 def test_adversarial_row_by_the_entry_point(name: str, logits: np.ndarray, vectors: np.ndarray) -> None:
     rows, weights = one_row(logits, vectors)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,12 +14,17 @@ from numba import njit
 from attnscope.measure._kernels_products import (
     AT_ONCE,
     FEWEST,
+    INTEGER_ONE,
     any_above,
+    any_integer_above,
     average,
+    integer_error,
     keep_most,
     multiply,
     pack,
     panels_shape,
+    to_integers,
+    words,
 )
 from attnscope.measure._kernels_tiles import PANEL
 
@@ -53,6 +61,22 @@ def most(few: Any, count: Any, start: Any, panels: Any, begin: Any, end: Any, be
 @njit
 def above(few: Any, first: Any, panels: Any, panel: Any, start: Any, cuts: Any) -> bool:
     return any_above(few, first, panels, panel, start, cuts)
+
+
+@njit
+def integers_above(few: Any, first: Any, panels: Any, panel: Any, start: Any, cuts: Any) -> bool:
+    return any_integer_above(few, first, panels, panel, start, cuts)
+
+
+@njit
+def rounded(vectors: Any, by: Any, out: Any) -> None:
+    for row in range(vectors.shape[0]):
+        to_integers(vectors[row], by[row], out[row])
+
+
+@njit
+def error_of_integers(dims: Any) -> float:
+    return integer_error(dims)
 
 
 @njit
@@ -114,6 +138,59 @@ def test_any_product_above_its_cut(dims: int) -> None:
                 cuts[first + row] -= 2e-3
                 assert above(few, first, panels, panel, start, cuts)
                 cuts[first + row] = np.inf
+
+
+def units(count: int, dims: int, seed: int) -> tuple[Any, Any]:
+    """Vectors of any length, the last two along an axis, and the inverses of their lengths."""
+    vectors = (
+        np.random.default_rng(seed).normal(size=(count, dims))
+        * 10.0 ** np.arange(-count // 2, count - count // 2)[:, None]
+    )
+    vectors[-2:] = 0
+    vectors[-2:, 0] = 3.0, -3.0
+    return vectors, 1 / np.linalg.norm(vectors, axis=1)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 7, 64, 129])
+def test_integers_are_within_their_bound(dims: int) -> None:
+    vectors, inverses = units(2 * PANEL, dims, seed=6)
+    found = np.full((len(vectors), words(dims)), -1, np.int32)
+    rounded(vectors, inverses, found)
+    integers = found.view(np.int16).astype(np.int64)
+    exact = vectors * inverses[:, None]
+    assert (np.abs(integers[:, :dims] - exact * INTEGER_ONE) <= 0.5 + 1e-6).all()
+    assert (integers[:, dims:] == 0).all()
+    off = np.abs(integers @ integers.T - exact @ exact.T * INTEGER_ONE**2)
+    assert off.max() <= error_of_integers(dims)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 7, 64, 129])
+def test_any_product_of_integers_above_its_cut(dims: int) -> None:
+    (vectors, inverses), (others, of_others) = units(2 * AT_ONCE, dims, seed=7), units(2 * PANEL, dims, seed=8)
+    few, keys = (np.empty((count, words(dims)), np.int32) for count in (2 * AT_ONCE, 2 * PANEL))
+    rounded(vectors, inverses, few)
+    rounded(others, of_others, keys)
+    panels = np.empty(panels_shape(*keys.shape), np.int32)
+    packed(keys, panels)
+    start = np.random.default_rng(9).integers(-(2**29), 0, 2 * PANEL).astype(np.int32)
+    values = start + few.view(np.int16).astype(np.int64) @ keys.view(np.int16).T.astype(np.int64)
+    for first in (0, AT_ONCE):
+        for panel in (0, 1):
+            highest = values[first : first + AT_ONCE, panel * PANEL : (panel + 1) * PANEL].max(1)
+            cuts = np.full(2 * AT_ONCE, 2**31 - 1, np.int32)
+            cuts[first : first + AT_ONCE] = highest
+            assert not integers_above(few, first, panels, panel, start, cuts)
+            for row in range(AT_ONCE):
+                cuts[first + row] -= 1
+                assert integers_above(few, first, panels, panel, start, cuts)
+                cuts[first + row] += 1
+
+
+def test_integers_on_a_processor_without_an_instruction_for_them() -> None:
+    plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "above_its_cut", __file__]
+    run = subprocess.run(command, env=os.environ | plain, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
 
 
 @pytest.mark.parametrize("dims", [1, 7, 8, 19, 64])

@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.measure._kernels_products import AT_ONCE, any_above, keep_most, multiply, pack
+from attnscope.measure._kernels_products import (
+    AT_ONCE,
+    INTEGER_ONE,
+    any_above,
+    any_integer_above,
+    integer_error,
+    keep_most,
+    multiply,
+    pack,
+    to_integers,
+)
 from attnscope.measure._kernels_tiles import PANEL
 from attnscope.normalizers._arithmetic import largest
 from attnscope.normalizers._kernels import compiled, helper
@@ -20,6 +30,7 @@ _MOST = 1000
 _VANISHING = 1e-200  # squares below this have lost digits
 _CHECKED = 64  # keys that are passed over together where none of them matters
 _NEVER: Any = np.float32(-np.inf)
+_LOWEST, _HIGHEST = -(2**31) + 2, 2**31 - 1
 
 
 @compiled
@@ -118,39 +129,48 @@ def _unit_gap2(x: Any, by: float, y: Any, by_other: float) -> float:
 
 @compiled
 def nearest_before(
-    vectors: Any, inverses: Any, squares: Any, panels: Any, error: Any, few: Any, products: Any, out: Any
-) -> None:
+    vectors: Any, inverses: Any, squares: Any, panels: Any, error: Any, few: Any, products: Any, integers: Any,
+    integer_panels: Any, out: Any,
+) -> None:  # fmt: skip
     """out[i] = the smallest squared gap between the unit vectors of two of the keys up to i.
 
-    inverses: what makes unit vectors; squares: their |u|^2; error: bound on a squared gap; few, products: scratch for
-    a block. With s = u_i.u_j - |u_j|^2 / 2 the squared gap is |u_i|^2 - 2 s: no s above a row's cut, none is nearer.
+    inverses: what makes unit vectors; squares: their |u|^2; error: bound on a squared gap; few, products, integers:
+    scratch for a block; integer_panels: for all keys. With s = u_i.u_j - |u_j|^2 / 2 the squared gap is |u_i|^2 - 2 s:
+    no s above a row's cut, none is nearer. Integers say so of most keys, float32 of most others.
     """
     keys, dims = vectors.shape
     block = few.shape[0]
-    start = np.full(panels.shape[0] * PANEL, _NEVER)
+    start, integer_start = np.full(panels.shape[0] * PANEL, _NEVER), np.zeros(panels.shape[0] * PANEL, np.int32)
     for j in range(keys):
         start[j] = np.float32(-0.5) * squares[j]
+        integer_start[j] = start[j] * INTEGER_ONE**2
     cuts, nearest = np.empty(block, np.float32), np.empty(block)
+    integer_cuts = np.empty(block, np.int32)
     best = np.inf
     for first in range(0, keys, block):
         rows = min(block, keys - first)
         for i in range(rows):
             for k in range(dims):
                 few[i, k] = vectors[first + i, k] * inverses[first + i]
+            to_integers(vectors[first + i], inverses[first + i], integers[i])
+            pack(integers[i], first + i, integer_panels)
         nearest[:] = best
         cuts[:] = np.inf
+        integer_cuts[:] = _HIGHEST
         for i in range(rows):
             cuts[i] = (squares[first + i] - error - best) / 2
+            integer_cuts[i] = _integer_cut(squares[first + i], best, dims)
         whole = first // PANEL  # panels of keys that all come before the block
         for p in range(whole):
             for i in range(0, rows, AT_ONCE):
-                if any_above(few, i, panels, p, start, cuts):
+                if any_integer_above(integers, i, integer_panels, p, integer_start, integer_cuts):
                     multiply(few[i : i + AT_ONCE], AT_ONCE, panels, p, p + 1, products)
                     for row in range(i, min(rows, i + AT_ONCE)):
                         _look_nearer(
                             vectors, inverses, squares, error, start, first + row, p * PANEL, (p + 1) * PANEL,
                             products[row - i], cuts[row:], nearest[row:],
                         )  # fmt: skip
+                        integer_cuts[row] = _integer_cut(squares[first + row], nearest[row], dims)
         multiply(few, rows, panels, whole, -(-(first + rows) // PANEL), products)
         for row in range(rows):
             _look_nearer(
@@ -159,6 +179,15 @@ def nearest_before(
             )  # fmt: skip
             best = min(best, nearest[row])
             out[first + row] = best
+        if best == 0:  # nothing can be nearer
+            out[first + rows :] = 0
+            return
+
+
+@helper
+def _integer_cut(square: Any, gap2: float, dims: int) -> Any:
+    """The s in integers above which a squared gap may be below `gap2`; rounding of `start` and of the cut included."""
+    return np.int32(max(_LOWEST, (square - gap2) / 2 * INTEGER_ONE**2 - integer_error(dims) - 2))
 
 
 @helper

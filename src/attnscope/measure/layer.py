@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from attnscope.measure import _kernels_pairs as kernels
-from attnscope.measure._kernels_products import AT_ONCE, panels_shape
+from attnscope.measure._kernels_products import AT_ONCE, panels_shape, words
 from attnscope.measure._kernels_tiles import PANEL
 from attnscope.measure._memory import memory, scratch
 
@@ -83,7 +83,8 @@ class Layer:
 
     def __init__(self, vectors: Float[Tensor, "groups keys dims"], rows: int = 0) -> None:
         """`rows`: how many rows of a group will be measured in all, if more than come at once."""
-        self.vectors = vectors.detach()
+        # A group's vectors lie far apart in a model's state: reading them in order once is faster than group by group.
+        self.vectors = vectors.detach().contiguous() if vectors.device.type == "cpu" else vectors.detach()
         self.rows = rows
         self._token = object()
         self._locks = [threading.Lock() for _ in range(len(vectors))]
@@ -159,7 +160,12 @@ def _gaps(
     panels: NDArray[np.float32],
 ) -> NDArray[np.float64]:
     gaps = np.empty(len(vectors))
-    kernels.nearest_before(vectors, inverses, squares, panels, group.unit_error, *_block(panels), gaps)
+    size = words(vectors.shape[1])
+    kernels.nearest_before(
+        vectors, inverses, squares, panels, group.unit_error, *_block(panels),
+        scratch("integers", (_BLOCK, size), np.int32),
+        scratch("integer panels", panels_shape(len(vectors), size), np.int32), gaps,
+    )  # fmt: skip
     return np.sqrt(gaps)
 
 

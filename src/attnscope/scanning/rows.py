@@ -103,7 +103,7 @@ class Measuring:
         heads, keys = call.heads, call.keys
         window.heads[layer] = source.entry(call, layer)
         own = own_normalizer(call)
-        finite = _finite(vectors).repeat_interleave(heads // len(vectors))
+        finite = _finite(shared.vectors).repeat_interleave(heads // len(vectors))
         copies = _COPIES.get(vectors.device.type, _COPIES_ELSEWHERE)
         size = max(1, min(_MOST_ROWS, self.settings.memory_budget // (heads * keys * 8 * copies)))
         start = 0
