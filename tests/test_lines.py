@@ -27,7 +27,7 @@ def lines(layer: int, label: str, positions: tuple[int, ...], kept: bool = True)
         "entropy": torch.where(place == 4, torch.nan, 100.0 * layer + 10 * head + place).double(),
     }
     columns = {n: c.double() if tables.ROWS[n] == pl.Float64 else c for n, c in columns.items()}
-    return Lines(layer, label, positions, columns, torch.full(shape, kept))
+    return Lines.of(layer, label, positions, columns, torch.full(shape, kept))
 
 
 def check(found: pl.DataFrame, labels: int, layers: int, positions: list[int]) -> None:

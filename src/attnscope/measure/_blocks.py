@@ -27,32 +27,23 @@ if TYPE_CHECKING:
 _TASKS = 3
 
 
-def row_columns(rows: Rows, weights: Tensor) -> dict[str, Tensor]:
-    """As `measure.rows.row_columns`."""
-    masks, mask_of = _masks(rows.visible)
-    spans = _spans(masks)
-    flat, logits = _flat(weights), _flat(rows.logits)
-    out = np.empty((len(flat), len(_kernels_rows.COLUMNS)))
-    step = max(1, -(-len(flat) // (2 * torch.get_num_threads())))
-
-    def measure(first: int) -> None:
-        _kernels_rows.spread(flat, logits, masks, mask_of, spans, out, first, min(len(flat), first + step))
-
-    share_out(measure, range(0, len(flat), step))
-    shaped = torch.from_numpy(out).view(*weights.shape[:2], -1)
-    columns = dict(zip(_kernels_rows.COLUMNS, shaped.unbind(-1), strict=True))
-    return columns | {name: columns[name].long() for name in ("length", "support")}
-
-
-def topn_columns(
+def columns(
     rows: Rows, weights: Tensor, n: Sequence[int], layer: Layer, delta_keys: int | None
-) -> dict[str, Tensor]:
-    """As `measure.topn.topn_columns`; rows of more than `delta_keys` keys have no delta."""
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """As `measure.rows.row_columns` and `measure.topn.topn_columns`.
+
+    Rows of more than `delta_keys` keys have no delta.
+    """
     masks, mask_of = _masks(rows.visible)
-    block = _Block(rows, _flat(weights), masks, mask_of, np.array(n), layer, delta_keys)
+    block = _Block(_flat(weights), _flat(rows.logits), masks, mask_of, np.array(n), layer, delta_keys)
     share_out(block.measure, block.tasks())
-    shaped = torch.from_numpy(block.out).view(*weights.shape[:2], len(n), -1)
-    return dict(zip(_kernels_sets.COLUMNS, shaped.unbind(-1), strict=True))
+    shape = weights.shape[:2]
+    per_row = {name: _tensor(values, shape) for name, values in zip(_kernels_rows.COLUMNS, block.of_rows, strict=True)}
+    per_set = {
+        name: _tensor(values, (*shape, len(n)))
+        for name, values in zip(_kernels_sets.COLUMNS, block.of_sets, strict=True)
+    }
+    return per_row | {name: per_row[name].long() for name in ("length", "support")}, per_set
 
 
 class _Block:
@@ -60,21 +51,26 @@ class _Block:
 
     def __init__(
         self,
-        rows: Rows,
         weights: NDArray[np.float64],
+        logits: NDArray[np.float64],
         masks: NDArray[np.bool_],
         mask_of: NDArray[np.int64],
         wanted: NDArray[np.int64],
         layer: Layer,
         delta_keys: int | None,
     ) -> None:
-        self.weights, self.masks, self.mask_of = weights, masks, mask_of
+        self.weights, self.logits, self.masks, self.mask_of = weights, logits, masks, mask_of
         self.wanted, self.layer = wanted, layer
         self.groups = len(layer.vectors)
         self.spans = _spans(masks)
         self.delta_keys = layer.vectors.shape[1] if delta_keys is None else delta_keys
-        self.gaps = self._gaps_of_scattered()
-        self.out = np.empty((len(weights), len(wanted), len(_kernels_sets.COLUMNS)))
+        first, last, self.lengths = self.spans.T
+        prefix, near = (first == 0) & (last == self.lengths), self.lengths <= self.delta_keys
+        self.by_prefix = prefix & near & (self.lengths > 0)
+        self.gaps = self._gaps_of_scattered(~prefix & near)
+        # Each column in one piece: the tables want it so.
+        self.of_rows = np.empty((len(_kernels_rows.COLUMNS), len(weights)))
+        self.of_sets = np.empty((len(_kernels_sets.COLUMNS), len(weights), len(wanted)))
 
     def tasks(self) -> list[tuple[int, NDArray[np.int64]]]:
         """Groups with their rows, evenly spaced; a group is divided if there are few of them."""
@@ -86,8 +82,9 @@ class _Block:
         return [(group, rows) for _, group, rows in found]
 
     def measure(self, task: tuple[int, NDArray[np.int64]]) -> None:
-        """Fill `out` for some rows of a group."""
+        """Fill the columns of some rows of a group."""
         index, rows = task[0], np.ascontiguousarray(task[1])  # of one layout, so that the loop is compiled once
+        _kernels_rows.spread(rows, self.weights, self.logits, self.masks, self.mask_of, self.spans, self.of_rows)
         sets, largest = len(self.wanted), int(min(self.wanted[-1], self.masks.shape[-1]))
         deltas = self._deltas(index, rows)
         listing = self.layer.listing_pays(len(self.weights) // self.groups, largest)
@@ -102,26 +99,23 @@ class _Block:
             pairs.prefixes, pairs.starts, pairs.longest, pairs.partners, pairs.gaps, deltas,
             scratch("lines", (_kernels_columns.LINES, covered), single),
             scratch("products", (together + FEWEST, covered), single),
-            scratch("few", (max(largest, together) + FEWEST, group.vectors.shape[1]), single), self.out,
+            scratch("few", (max(largest, together) + FEWEST, group.vectors.shape[1]), single), self.of_sets,
         )  # fmt: skip
 
     def _deltas(self, index: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """delta of some rows: by prefix where a row sees one, else what was found for its keys."""
-        masks = self.mask_of[rows]
-        first, last, length = self.spans[masks].T
-        found = self.gaps[index, masks] if self.gaps is not None else np.full(len(rows), np.nan)
-        by_prefix = (first == 0) & (last == length) & (length > 0) & (length <= self.delta_keys)
-        if by_prefix.any():
-            found[by_prefix] = self.layer.prefix_gaps(index, self.delta_keys)[length[by_prefix] - 1]
-        return found
+        found = self.gaps[index]
+        if self.by_prefix.any():
+            gaps = self.layer.prefix_gaps(index, self.delta_keys)
+            found = np.where(self.by_prefix, gaps[np.minimum(self.lengths, len(gaps)) - 1], found)
+        deltas: NDArray[np.float64] = found[self.mask_of[rows]]
+        return deltas
 
-    def _gaps_of_scattered(self) -> NDArray[np.float64] | None:
-        """delta for every group and mask that is no prefix, once for equal masks; None if there is no such mask."""
-        first, last, length = self.spans.T
-        own = ((first > 0) | (last > length)) & (length <= self.delta_keys)
-        if not own.any():
-            return None
+    def _gaps_of_scattered(self, own: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """delta for every group and some masks, once for equal ones; NaN for the others."""
         found = np.full((self.groups, len(self.masks)), np.nan)
+        if not own.any():
+            return found
         masks, which = np.unique(self.masks[own], axis=0, return_inverse=True)
         gaps = np.empty((self.groups, len(masks)))
 
@@ -132,6 +126,10 @@ class _Block:
         share_out(search, [(g, m) for g in range(self.groups) for m in range(len(masks))])
         found[:, own] = gaps[:, which.reshape(-1)]
         return found
+
+
+def _tensor(values: NDArray[np.float64], shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(values.reshape(shape))
 
 
 def _flat(values: Tensor) -> NDArray[np.float64]:

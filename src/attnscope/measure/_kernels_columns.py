@@ -155,7 +155,7 @@ def _farthest(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch) -> No
 
 @helper
 def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) -> None:
-    """The columns of a row; out: (sets, columns)."""
+    """The columns of a row; out: (columns, sets)."""
     _farthest(row, group, pairs, scratch)
     weights, keys, members, xbar = row.weights, row.keys, row.members, row.xbar
     vectors, norms2 = group.vectors, group.norms2
@@ -221,7 +221,7 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
     done = 0
     for s in range(sets):
         s32 = np.float32(s)
-        count, context, unit_context, result = row.counts[s], row.contexts[s], row.unit_contexts[s], out[s]
+        count, context, unit_context, result = row.counts[s], row.contexts[s], row.unit_contexts[s], out[:, s]
         for c in range(done, count):
             key = members[c]
             weight = weights[key]

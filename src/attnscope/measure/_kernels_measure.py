@@ -54,7 +54,7 @@ def measure(
     lines: Any,  # (LINES, keys of whole panels) scratch, float32
     products: Any,  # (BATCH * products_of(sets), keys of whole panels), so are these
     few: Any,  # (as many as a set or the products need, dims)
-    out: Any,  # (all rows, sets, columns)
+    out: Any,  # (columns, all rows, sets)
 ) -> None:
     """Fill `out` for the rows."""
     sets, dims, width, size = wanted.size, vectors.shape[1], weights.shape[1], few.shape[0]
@@ -118,14 +118,14 @@ def measure(
             row = rows[r + b]
             first, last, length = spans[mask_of[row]]
             if length < 2 or lifts[b] != lifts[b]:
-                out[row] = np.nan
+                out[:, row] = np.nan
                 continue
             keys = every[first:last] if last - first == length else keys_of[b, :length]
             of_row = Row(
                 weights[row], keys, first, last, lifts[b], means[r + b], deltas[r + b], begin * PANEL,
                 products[own[b] :], members[b], counts[b], contexts[b], unit_contexts[b], slots[b], ratios[b],
             )  # fmt: skip
-            fill(of_row, group, pairs, scratch, out[row])
+            fill(of_row, group, pairs, scratch, out[:, row])
         r += batch
 
 

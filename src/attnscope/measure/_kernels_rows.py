@@ -116,10 +116,10 @@ def _largest_eigenvalue(first: float, second: float, rest: float, left_over: flo
 
 
 @compiled
-def spread(weights: Any, logits: Any, masks: Any, mask_of: Any, spans: Any, out: Any, start: int, stop: int) -> None:
-    """Fill `out` (rows, columns) for rows `start` to `stop`; spans: of each mask the first key, the end, how many."""
+def spread(rows: Any, weights: Any, logits: Any, masks: Any, mask_of: Any, spans: Any, out: Any) -> None:
+    """Fill `out` (columns, all rows) for some rows; spans: of each mask the first key, the end, how many."""
     others, own_logits = np.empty(weights.shape[1]), np.empty(weights.shape[1])
-    for r in range(start, stop):
+    for r in rows:
         first_seen, last_seen, length = spans[mask_of[r]]
         row, logit = others[:length], logits[r, first_seen:last_seen]
         if last_seen - first_seen == length:
@@ -133,7 +133,7 @@ def spread(weights: Any, logits: Any, masks: Any, mask_of: Any, spans: Any, out:
                     row[place], logit[place] = weights[r, j], logits[r, j]
                     place += 1
         first = largest(row)
-        result = out[r]
+        result = out[:, r]
         if not first > -np.inf:  # nothing visible, or no numbers
             result[:] = np.nan
             result[0] = length

@@ -37,7 +37,7 @@ def columns(
     """
     layer = rows.shared or Layer(rows.vectors)
     if _loops.usable(weights, rows.logits, layer.vectors) and weights.dtype == torch.float64:
-        return _blocks.row_columns(rows, weights), _blocks.topn_columns(rows, weights, top_n, layer, delta_keys)
+        return _blocks.columns(rows, weights, top_n, layer, delta_keys)
     per_set = topn.topn_columns(rows, weights, top_n)
     if delta_keys is not None:
         long = rows.visible.sum(-1, keepdim=True) > delta_keys

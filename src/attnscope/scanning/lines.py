@@ -1,4 +1,4 @@
-"""Lines of the tables, kept as the tensors they were measured in until a window is done.
+"""Lines of the tables, kept as the arrays they were measured in until a window is done.
 
 A table is then built in one go: a window of many small tables takes longer to put together than to measure.
 """
@@ -8,16 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import torch
+from torch import Tensor
 
+from attnscope._pages import empty
 from attnscope._threads import share_out
+from attnscope.measure._memory import scratch
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from numpy.typing import NDArray
+
+_EXAMPLES: dict[pl.DataType, Tensor] = {
+    pl.Int32(): torch.empty(0, dtype=torch.int32),
+    pl.Float64(): torch.empty(0, dtype=torch.float64),
+}
+_SMALL = 1 << 15  # lines up to which a second thread costs more than it saves
 
 
 @dataclass(frozen=True)
@@ -27,21 +36,18 @@ class Lines:
     layer: int
     label: str
     positions: tuple[int, ...]
-    columns: dict[str, Tensor]  # of the shape of `kept`, or of one that broadcasts to it
-    kept: Tensor  # (heads, rows) or (heads, rows, several): which of them become lines
+    columns: dict[str, NDArray[Any]]  # of the shape of `kept`, or of one that broadcasts to it
+    kept: NDArray[np.bool_]  # (heads, rows) or (heads, rows, several): which of them become lines
 
     @classmethod
     def of(cls, layer: int, label: str, positions: tuple[int, ...], columns: dict[str, Tensor], kept: Tensor) -> Lines:
         """Lines that no longer need the device they were measured on."""
-        return cls(layer, label, positions, {name: values.cpu() for name, values in columns.items()}, kept.cpu())
+        arrays = {name: values.cpu().numpy() for name, values in columns.items()}
+        return cls(layer, label, positions, arrays, kept.cpu().numpy())
 
     def named(self, label: str) -> Lines:
         """The same numbers under another name."""
         return replace(self, label=label)
-
-    def column(self, name: str) -> Tensor:
-        """One column in full."""
-        return torch.broadcast_to(self.columns[name], self.kept.shape)
 
 
 def table(parts: Sequence[Lines], schema: pl.Schema, order: Sequence[str]) -> pl.DataFrame:
@@ -50,8 +56,12 @@ def table(parts: Sequence[Lines], schema: pl.Schema, order: Sequence[str]) -> pl
         return pl.DataFrame(schema=schema)
     in_layers = sorted(parts, key=lambda part: part.layer)
     runs = [list(run) for _, run in groupby(in_layers, lambda part: (part.layer, part.label))]
-    kept = torch.cat([_joined([part.kept for part in run]) for run in runs])
-    chosen = None if kept.all() else kept.nonzero().squeeze(-1)
+    places = _places(runs)
+    size = places[-1].end
+    kept = np.empty(size, np.bool_)
+    for place in places:
+        place.within(kept)[...] = place.part.kept
+    chosen = None if kept.all() else kept.nonzero()[0]
     data: dict[str, pl.Series] = {}
 
     def fill(name: str) -> None:
@@ -63,18 +73,51 @@ def table(parts: Sequence[Lines], schema: pl.Schema, order: Sequence[str]) -> pl
             ]
             data[name] = pl.concat(labels)
             return
-        values = torch.cat([_joined([part.column(name) for part in run]) for run in runs])
-        numbers = (values if chosen is None else values[chosen]).numpy()
-        data[name] = pl.Series(name, numbers.astype(np.int32 if kind == pl.Int32 else np.float64), nan_to_null=True)
+        like = _EXAMPLES[kind]
+        values = (
+            empty((size,), like).numpy() if chosen is None else scratch(f"column {kind}", (size,), like.numpy().dtype)
+        )
+        for place in places:
+            place.within(values)[...] = place.part.columns[name]
+        if chosen is not None:
+            values = values.take(chosen, out=empty((len(chosen),), like).numpy(), mode="clip")
+        data[name] = pl.Series(name, values, nan_to_null=True)
 
-    share_out(fill, schema)
+    if size > _SMALL:
+        share_out(fill, schema)
+    else:
+        for name in schema:
+            fill(name)
     found = pl.DataFrame({name: data[name] for name in schema})
     return found if _in_order(runs) else found.sort(order, maintain_order=True)
 
 
-def _joined(pieces: list[Tensor]) -> Tensor:
-    """The rows of each head one after another, as one line."""
-    return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)).flatten()
+class _Place(NamedTuple):
+    """Where a part's lines are in a column: among those of its run, the rows of each head one after another."""
+
+    part: Lines
+    begin: int  # of the run
+    end: int
+    shape: tuple[int, ...]
+    rows: slice
+
+    def within(self, column: NDArray[Any]) -> NDArray[Any]:
+        return column[self.begin : self.end].reshape(self.shape)[:, self.rows]
+
+
+def _places(runs: Sequence[Sequence[Lines]]) -> list[_Place]:
+    found = []
+    end = 0
+    for run in runs:
+        heads, _, *several = run[0].kept.shape
+        begin, end = end, end + sum(part.kept.size for part in run)
+        shape = (heads, sum(part.kept.shape[1] for part in run), *several)
+        row = 0
+        for part in run:
+            rows = slice(row, row + part.kept.shape[1])
+            found.append(_Place(part, begin, end, shape, rows))
+            row = rows.stop
+    return found
 
 
 def _in_order(runs: Sequence[Sequence[Lines]]) -> bool:
