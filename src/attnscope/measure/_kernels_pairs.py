@@ -35,16 +35,19 @@ _LOWEST, _HIGHEST = -(2**31) + 2, 2**31 - 1
 
 @compiled
 def prepare(
-    vectors: Any, mean: Any, norms2: Any, norms32: Any, inverses: Any, unit_squares: Any, unit_panels: Any,
+    source: Any, vectors: Any, mean: Any, norms2: Any, norms32: Any, inverses: Any, unit_squares: Any, unit_panels: Any,
     centred_squares: Any, centred_panels: Any,
-) -> float:  # fmt: skip
-    """Fill all but the first for one group, and bring the vectors near size 1 by a power of two; its inverse."""
-    keys, dims = vectors.shape
+) -> tuple[float, float]:  # fmt: skip
+    """Fill all but the first for one group, its vectors brought near size 1 by a power of two.
+
+    The inverse of that power, and the largest centred square.
+    """
+    keys, dims = source.shape
     size = 0.0
     for j in range(keys):
         total = 0.0
         for k in range(dims):
-            total += vectors[j, k] * vectors[j, k]
+            total += np.float64(source[j, k]) * np.float64(source[j, k])
         size = max(size, total)
     if _VANISHING < size < 1 / _VANISHING:
         size = np.sqrt(size)
@@ -52,7 +55,7 @@ def prepare(
         size = 0.0
         for j in range(keys):
             for k in range(dims):
-                size = max(size, abs(vectors[j, k]))
+                size = max(size, abs(np.float64(source[j, k])))
     exponent = 0
     if 0 < size < np.inf:
         exponent = max(-_MOST, min(_MOST, math.frexp(size)[1]))
@@ -60,10 +63,11 @@ def prepare(
     mean[:] = 0
     for j in range(keys):
         for k in range(dims):
-            vectors[j, k] *= scale
+            vectors[j, k] = source[j, k] * scale
             mean[k] += vectors[j, k]
     for k in range(dims):
         mean[k] /= keys
+    spread = 0.0
     unit_panels[-1] = 0
     centred_panels[-1] = 0
     changed = np.empty(dims)
@@ -83,8 +87,9 @@ def prepare(
             changed[k] = x[k] - mean[k]
             around += changed[k] * changed[k]
         centred_squares[j] = around
+        spread = max(spread, around)
         pack(changed, j, centred_panels)
-    return math.ldexp(1.0, exponent)
+    return math.ldexp(1.0, exponent), spread
 
 
 @helper

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,6 +30,7 @@ _LISTING = 2  # what a pair costs in listing, when one in products is 1
 _LISTED = 2048
 _SAMPLE = 4096
 FLOAT32 = 2.0**-24
+_PLAIN = (torch.float32, torch.float64)  # what the loops read
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Group:
     """The vectors of one group, brought near size 1 by a power of two; one group for heads that share them."""
 
     scale: float  # what lengths have to be multiplied by in the end
+    unit_error: np.float32  # how far a squared gap of unit vectors from float32 products can be off
+    centred_error: np.float32  # the same for the centred vectors
     vectors: NDArray[np.float64]
     mean: NDArray[np.float64]
     norms2: NDArray[np.float64]
@@ -47,16 +49,6 @@ class Group:
     unit_panels: NDArray[np.float32]  # for products, see `_kernels_products`
     centred_squares: NDArray[np.float32]
     centred_panels: NDArray[np.float32]  # about the mean: the same differences, fewer digits to cancel
-
-    @property
-    def unit_error(self) -> np.float32:
-        """How far a squared gap of unit vectors from float32 products can be off."""
-        return np.float32(4 * (self.vectors.shape[-1] + 8) * FLOAT32)
-
-    @cached_property
-    def centred_error(self) -> np.float32:
-        """The same for the centred vectors."""
-        return self.unit_error * self.centred_squares.max()
 
 
 @dataclass(frozen=True)
@@ -97,21 +89,11 @@ class Layer:
         if held is not None and held[0] is self._token and held[1] == index:
             group: Group = held[2]
             return group
-        keys, dims = self.vectors.shape[1:]
-        single, panels = np.float32, panels_shape(keys, dims)
-        vectors = scratch("vectors", (keys, dims))
-        torch.from_numpy(vectors).copy_(self.vectors[index])
-        parts = (
-            scratch("mean", (dims,)),
-            scratch("norms2", (keys,)),
-            scratch("norms32", (keys,), single),
-            scratch("inverses", (keys,)),
-            scratch("unit squares", (keys,), single),
-            scratch("unit panels", panels, single),
-            scratch("centred squares", (keys,), single),
-            scratch("centred panels", panels, single),
-        )
-        group = Group(kernels.prepare(vectors, *parts), vectors, *parts)
+        parts = _parts(*self.vectors.shape[1:])
+        source = self.vectors[index]
+        scale, spread = kernels.prepare((source if source.dtype in _PLAIN else source.float()).numpy(), *parts)
+        unit_error = np.float32(4 * (source.shape[-1] + 8) * FLOAT32)
+        group = Group(scale, unit_error, unit_error * np.float32(spread), *parts)
         memory()["group"] = (self._token, index, group)
         return group
 
@@ -150,6 +132,27 @@ class Layer:
             if index not in self._far:
                 self._far[index] = _list_far(self.group(index))
             return self._far[index]
+
+
+def _parts(keys: int, dims: int) -> tuple[NDArray[Any], ...]:
+    """Memory for a group's vectors in all forms."""
+    held = memory().get("parts")
+    if held is not None and held[0].shape == (keys, dims):
+        parts: tuple[NDArray[Any], ...] = held
+        return parts
+    single, panels = np.float32, panels_shape(keys, dims)
+    parts = memory()["parts"] = (
+        scratch("vectors", (keys, dims)),
+        scratch("mean", (dims,)),
+        scratch("norms2", (keys,)),
+        scratch("norms32", (keys,), single),
+        scratch("inverses", (keys,)),
+        scratch("unit squares", (keys,), single),
+        scratch("unit panels", panels, single),
+        scratch("centred squares", (keys,), single),
+        scratch("centred panels", panels, single),
+    )
+    return parts
 
 
 def _gaps(
