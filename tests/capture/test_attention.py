@@ -141,3 +141,25 @@ def test_position_bias_is_added() -> None:
     expected = (q[0] @ k[0].mT * 0.7 + bias[0])[:, [1, 4]].double()
     torch.testing.assert_close(call.logits((1, 4)), expected, rtol=1e-5, atol=1e-6)
     assert call.visible((1, 4)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("groups", "heads", "rows", "keys", "dims"),
+    [(1, 1, 1, 1, 1), (2, 2, 5, 9, 3), (3, 9, 2, 8, 64), (4, 4, 13, 1021, 17), (2, 6, 100, 130, 80)],
+)
+def test_logits_are_the_products_of_queries_and_keys(
+    dtype: torch.dtype, groups: int, heads: int, rows: int, keys: int, dims: int
+) -> None:
+    """However heads lie in memory, and for fewer keys than there are."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(1, keys, heads, dims, generator=generator).to(dtype).transpose(1, 2)
+    side_by_side = torch.randn(1, keys, groups, dims, generator=generator).to(dtype).transpose(1, 2)
+    positions = [(7 * row) % keys for row in range(rows)]
+    for key in (side_by_side, side_by_side.contiguous()):
+        call = AttentionCall(torch.nn.Identity(), query, key, key, None, {"scaling": 0.5})
+        of_heads = key[0].double().repeat_interleave(heads // groups, 0)
+        expected = 0.5 * query[0][:, positions].double() @ of_heads.mT
+        for some in {keys, 1 + keys // 2}:
+            found = call.logits(positions, keys=some)
+            assert torch.allclose(found, expected[..., :some], rtol=1e-12, atol=1e-12)

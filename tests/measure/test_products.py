@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numba import njit
 
+from attnscope._kernels_tiles import PANEL
 from attnscope.measure._kernels_products import (
     AT_ONCE,
     FEWEST,
@@ -26,7 +27,6 @@ from attnscope.measure._kernels_products import (
     to_integers,
     words,
 )
-from attnscope.measure._kernels_tiles import PANEL
 
 SIZES = [
     (1, 1, 1),

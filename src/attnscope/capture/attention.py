@@ -18,7 +18,9 @@ import torch
 
 from attnscope._pages import empty
 from attnscope._threads import share_out
+from attnscope.capture._kernels_logits import ROWS, multiply
 from attnscope.errors import ModelError
+from attnscope.normalizers import _loops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +46,9 @@ HARMLESS = {
 }
 # Model files that write their mask by hand hide a key with this number instead of the type's most negative one.
 HAND_WRITTEN_MASK = -1e4
+# Pieces of the keys for each thread, and how many keys are worth one.
+_PIECES = 2
+_FEWEST_KEYS = 64
 
 
 class Call(Protocol):
@@ -206,20 +211,8 @@ class AttentionCall:
         """The logits of these queries in float64, from the model's own queries and keys."""
         rows = self._rows(positions)
         keys = self.keys if keys is None else keys
-        query = (self.query[item, :, rows].double() * self.scale).unflatten(0, (self.key.shape[1], -1))
-        logits = empty((*query.shape[:-1], keys), query)
-        of_keys = self.key[item, :, :keys]
-
-        def multiply(group: int) -> None:
-            # Few groups of heads at a time: all keys in float64 would be as large as the model's own state.
-            torch.mm(query[group].flatten(0, 1), of_keys[group].double().mT, out=logits[group].flatten(0, 1))
-
-        if logits.device.type == "cpu":
-            share_out(multiply, range(len(query)))
-        else:
-            for group in range(len(query)):
-                multiply(group)
-        logits = logits.flatten(0, 1)
+        query = (self.query[item, :, rows].double() * self.scale).unflatten(0, (self.key.shape[1], -1)).flatten(1, 2)
+        logits = _products(query, self.key[item, :, :keys].detach()).reshape(self.heads, len(rows), keys)
         softcap = self.options.get("softcap")
         if softcap is not None:
             logits = softcap * torch.tanh(logits / softcap)
@@ -337,6 +330,25 @@ class LogitsCall:
 
     def _seen(self, positions: Sequence[int], item: int) -> Tensor:
         return _kept(self._pick(self.scores, positions, item), self._pick(self.weights, positions, item))
+
+
+def _products(query: Float[Tensor, "groups rows dims"], key: Float[Tensor, "groups keys dims"]) -> Tensor:
+    """The products of every group's queries and keys in float64; all keys in float64 are never held at one time."""
+    count, keys = query.shape[1], key.shape[1]
+    if not _loops.usable(query):
+        return torch.cat([torch.mm(query[group], key[group].double().mT)[None] for group in range(len(query))])
+    room = max(count, ROWS)
+    queries = torch.nn.functional.pad(query, (0, 0, 0, room - count))
+    products = empty((len(query), room, keys), query)
+    step = max(_FEWEST_KEYS, -(-keys // (_PIECES * torch.get_num_threads())))
+
+    def some(begin: int) -> None:
+        part = key[:, begin : begin + step]
+        part = part if part.dtype in (torch.float32, torch.float64) else part.float()
+        multiply(queries.numpy(), part.numpy(), begin, products.numpy())
+
+    share_out(some, range(0, keys, step))
+    return products[:, :count]
 
 
 def _kept(scores: Tensor, weights: Tensor) -> Tensor:

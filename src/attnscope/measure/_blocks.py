@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from attnscope._kernels_tiles import PANEL
 from attnscope._threads import share_out
 from attnscope.measure import _kernels_columns, _kernels_measure, _kernels_rows, _kernels_sets
 from attnscope.measure._kernels_products import FEWEST
-from attnscope.measure._kernels_tiles import PANEL
 from attnscope.measure._memory import scratch
 from attnscope.measure.layer import NO_PAIRS
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnscope._kernels_tiles import PANEL
 from attnscope.measure._kernels_pairs import farthest_across, farthest_from, farthest_listed
 from attnscope.measure._kernels_sets import (
     all_but_one,
@@ -23,7 +24,6 @@ from attnscope.measure._kernels_sets import (
     short_sums,
     squares,
 )
-from attnscope.measure._kernels_tiles import PANEL
 from attnscope.normalizers._kernels import helper
 
 # float32 lines of whole panels of keys that a row needs.

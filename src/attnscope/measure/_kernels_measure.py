@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from attnscope._kernels_tiles import PANEL
 from attnscope.measure._kernels_columns import SHORT, FarPairs, Row, Scratch, Vectors, fill
 from attnscope.measure._kernels_products import AT_ONCE, average, multiply
-from attnscope.measure._kernels_tiles import PANEL
 from attnscope.measure._kernels_top import add_up, choose, lift_of
 from attnscope.normalizers._kernels import compiled, helper
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from attnscope._kernels_tiles import PANEL
 from attnscope.measure._kernels_products import (
     AT_ONCE,
     INTEGER_ONE,
@@ -22,7 +23,6 @@ from attnscope.measure._kernels_products import (
     pack,
     to_integers,
 )
-from attnscope.measure._kernels_tiles import PANEL
 from attnscope.normalizers._arithmetic import largest
 from attnscope.normalizers._kernels import compiled, helper
 

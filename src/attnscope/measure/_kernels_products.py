@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.measure import _kernels_tiles as tiles
-from attnscope.measure._kernels_tiles import PANEL, WIDE
+from attnscope import _kernels_tiles as tiles
+from attnscope._kernels_tiles import PANEL, WIDE
 from attnscope.normalizers._kernels import helper
 
 FEWEST = 4  # rows that `few` and what is written for them must have room for

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from attnscope._kernels_tiles import PANEL
 from attnscope.measure import _kernels_pairs as kernels
 from attnscope.measure._kernels_products import AT_ONCE, panels_shape, words
-from attnscope.measure._kernels_tiles import PANEL
 from attnscope.measure._memory import memory, scratch
 
 if TYPE_CHECKING:

@@ -1,0 +1,44 @@
+"""Compiled loop: products of queries and keys in float64, from keys as the model has them.
+
+A matrix product wants all keys of a group in float64 first, wherever they lie. Here all groups go through the memory of
+the keys together, in the order it has where heads lie side by side, and only a few keys at a time are put in float64.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attnscope._kernels_tiles import WIDE, store_wide
+from attnscope.normalizers._kernels import compiled
+
+ROWS = 6  # that a tile has; there must be as many queries
+_BYTES = 8
+
+
+@compiled
+def multiply(queries: Any, keys: Any, begin: int, out: Any) -> None:
+    """out[g, i, begin + j] = queries[g, i] . keys[g, j].
+
+    queries (groups, at least `ROWS`, dims) and out (groups, as many, all keys) are in float64, keys of any layout.
+    """
+    groups, count, dims = queries.shape
+    width = out.shape[2]
+    few, products = np.zeros((dims, WIDE)), np.empty((ROWS, WIDE))
+    for first in range(0, keys.shape[1], WIDE):
+        some = min(WIDE, keys.shape[1] - first)
+        for g in range(groups):
+            for j in range(some):
+                for k in range(dims):
+                    few[k, j] = keys[g, first + j, k]
+            for i in range(0, count, ROWS):
+                row = min(i, count - ROWS)  # the last ones may overlap
+                place = out[g, row : row + ROWS, begin + first : begin + first + some]
+                target, stride = (place, width) if some == WIDE else (products[:, :], WIDE)
+                store_wide(
+                    queries[g, row].ctypes.data, dims, few.ctypes.data, WIDE, dims, few.ctypes.data, target.ctypes.data,
+                    stride,
+                )  # fmt: skip
+                if some < WIDE:
+                    place[:] = products[:, :some]
