@@ -1,4 +1,7 @@
-"""Memory on large pages: on a fresh tensor, mapping small ones can take longer than computing what comes into it."""
+"""Fresh memory: having its pages mapped can take longer than computing what comes into them.
+
+Large tensors are put on large pages, and what is freed between two layers is kept for the next.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from torch import Tensor
 
 _LARGE_PAGE = 1 << 21
 _LARGE = 1 << 22  # smaller ones are mostly found in memory that has been used before
+_LARGEST_KEPT = (1 << 25) - (1 << 16)  # glibc keeps no larger blocks
 
 
 def empty(shape: Sequence[int], like: Tensor) -> Tensor:
@@ -24,6 +28,16 @@ def empty(shape: Sequence[int], like: Tensor) -> Tensor:
         last = (result.data_ptr() + size) // _LARGE_PAGE * _LARGE_PAGE
         advise(first, last - first)
     return result
+
+
+def keep_freed() -> None:
+    """Have the C library keep as much freed memory as it ever does by itself.
+
+    glibc gives the end of its heap back to the system when that is twice as large as the largest block it has seen
+    freed. A model alone may stay below this; with what we allocate between its layers it does not, and every layer then
+    has its memory mapped anew. A block that is freed unused raises the limit, for as long as the process lives.
+    """
+    torch.empty(_LARGEST_KEPT, dtype=torch.uint8)
 
 
 @cache
