@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
+from attnscope.normalizers._loops import usable
 from attnscope.normalizers._maps import Kind, deviation, factors, power_on_support, product_of, weights_of
 
 _SERIES_BELOW = 0.5
@@ -32,9 +34,16 @@ def apply_map(
     k: int = 0,
 ) -> Tensor:
     """Weights of logits z; scale, alpha and sink hold one number a row, shape (..., 1)."""
+    if not torch.is_grad_enabled() and usable(z, visible, scale, alpha, sink) and not _dual(z, scale, alpha, sink):
+        return weights_of(kind, k, z, visible, scale, alpha, sink)
     function = Weights if torch.compiler.is_compiling() else TransformableWeights
     weights: Tensor = function.apply(kind, k, z, visible, scale, alpha, sink)  # type: ignore[no-untyped-call]
     return weights
+
+
+def _dual(*tensors: Tensor | None) -> bool:
+    """Whether any carries a tangent of forward mode."""
+    return any(unpack_dual(tensor).tangent is not None for tensor in tensors if tensor is not None)
 
 
 def _alpha_direction(w: Tensor, alpha: Tensor) -> Tensor:

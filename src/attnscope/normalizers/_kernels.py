@@ -131,6 +131,15 @@ def seen_row(visible: Any, index: Any, r: Any) -> Any:
 
 
 @helper
+def _end(seen: Any) -> int:
+    """The end of the visible keys: in causal attention half of a row is behind it."""
+    end = seen.size
+    while end > 0 and not seen[end - 1]:
+        end -= 1
+    return end
+
+
+@helper
 def exponentials(row: Any, lead: Any) -> Any:
     """Replace x by exp(x - lead) and return the sum."""
     total = 0.0
@@ -168,8 +177,11 @@ def softmax(z: Any, visible: Any, index: Any, scale: Any, sink: Any, out: Any, s
     """w = exp(c z) / (exp(sink) + sum exp(c z)); a sink of -inf is no sink."""
     one = out.dtype.type(1)
     for r in range(start, stop):
-        row = out[r]
-        open_, top = center(z[r], seen_row(visible, index, r), scale[r], row)
+        seen = seen_row(visible, index, r)
+        end = _end(seen) if seen.size else z.shape[1]
+        row = out[r, :end]
+        out[r, end:] = 0
+        open_, top = center(z[r, :end], seen[:end], scale[r], row)
         if not open_:
             continue
         ahead = sink[r] - top * scale[r]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attnscope._threads import share_out
 
-_TYPES = (torch.float32, torch.float64)
+_TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 _SMALL = 1 << 16  # entries below which a second thread costs more than it saves
 _CHUNKS_PER_THREAD = 4  # so that a delayed thread does not hold up the others for long
 
@@ -73,7 +73,7 @@ def per_row(parameter: Tensor | None, logits: Tensor, default: float) -> np.ndar
     """One number a row, in the type of the logits."""
     count = logits.shape[:-1].numel()
     if parameter is None:
-        return np.full(count, default, dtype=rows(logits[..., :0].reshape(0, 1)).dtype)
+        return np.full(count, default, dtype=_TYPES[logits.dtype])
     return parameter.detach().to(logits.dtype).reshape(-1).numpy()
 
 
@@ -88,8 +88,8 @@ def mask_rows(visible: Tensor | None, shape: torch.Size) -> tuple[np.ndarray[Any
             for dim, stride in enumerate(visible.stride())
         )
     ]
-    index = torch.arange(distinct.shape[:-1].numel()).view(distinct.shape[:-1]).expand(shape[:-1])
-    return rows(distinct), index.reshape(-1).numpy()
+    index = np.arange(distinct.shape[:-1].numel()).reshape(distinct.shape[:-1])
+    return rows(distinct), np.broadcast_to(index, shape[:-1]).reshape(-1)
 
 
 def run(loop: Callable[..., None], like: Tensor, *arguments: Any) -> None:

@@ -35,6 +35,8 @@ def prepare(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | No
             f"visible must be a boolean mask (True = attended), received {visible.dtype}: "
             "for an additive mask pass visible = mask > torch.finfo(mask.dtype).min / 2"
         )
+    if visible.shape == logits.shape:
+        return z, visible.to(z.device)
     try:
         shape = torch.broadcast_shapes(logits.shape, visible.shape)
     except RuntimeError:
