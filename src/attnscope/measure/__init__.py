@@ -9,7 +9,8 @@ On the CPU compiled loops do the work; elsewhere, and as their specification, th
 
 from attnscope.measure._memory import release
 from attnscope.measure.columns import columns
-from attnscope.measure.layer import Layer
+from attnscope.measure.layer import Layer, all_finite
 from attnscope.measure.rows import Rows, softmax_weights
+from attnscope.measure.seen import Seen
 
-__all__ = ["Layer", "Rows", "columns", "release", "softmax_weights"]
+__all__ = ["Layer", "Rows", "Seen", "all_finite", "columns", "release", "softmax_weights"]

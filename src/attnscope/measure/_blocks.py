@@ -11,8 +11,9 @@ from attnscope._kernels_tiles import PANEL
 from attnscope._threads import share_out
 from attnscope.measure import _kernels_columns, _kernels_measure, _kernels_rows, _kernels_sets
 from attnscope.measure._kernels_products import FEWEST
-from attnscope.measure._memory import scratch
+from attnscope.measure._memory import held, scratch
 from attnscope.measure.layer import NO_PAIRS
+from attnscope.measure.seen import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +35,7 @@ def columns(
 
     Rows of more than `delta_keys` keys have no delta.
     """
-    masks, mask_of = _masks(rows.visible)
-    block = _Block(_flat(weights), _flat(rows.logits), masks, mask_of, np.array(n), layer, delta_keys)
+    block = _Block(_flat(weights), _flat(rows.logits), rows.seen or Seen(rows.visible), np.array(n), layer, delta_keys)
     share_out(block.measure, block.tasks())
     shape = weights.shape[:2]
     per_row = {name: _tensor(values, shape) for name, values in zip(_kernels_rows.COLUMNS, block.of_rows, strict=True)}
@@ -53,20 +53,23 @@ class _Block:
         self,
         weights: NDArray[np.float64],
         logits: NDArray[np.float64],
-        masks: NDArray[np.bool_],
-        mask_of: NDArray[np.int64],
+        seen: Seen,
         wanted: NDArray[np.int64],
         layer: Layer,
         delta_keys: int | None,
     ) -> None:
-        self.weights, self.logits, self.masks, self.mask_of = weights, logits, masks, mask_of
+        self.weights, self.logits = weights, logits
+        self.masks, self.mask_of, self.spans = seen.masks, seen.mask_of, seen.spans
         self.wanted, self.layer = wanted, layer
-        self.groups = len(layer.vectors)
-        self.spans = _spans(masks)
-        self.delta_keys = layer.vectors.shape[1] if delta_keys is None else delta_keys
-        first, last, self.lengths = self.spans.T
-        prefix, near = (first == 0) & (last == self.lengths), self.lengths <= self.delta_keys
-        self.by_prefix = prefix & near & (self.lengths > 0)
+        self.groups, keys, self.dims = layer.vectors.shape
+        self.covered = -(-keys // PANEL) * PANEL
+        self.largest = int(min(wanted[-1], weights.shape[-1]))
+        self.listing = layer.listing_pays(len(weights) // self.groups, self.largest)
+        self.delta_keys = keys if delta_keys is None else min(delta_keys, keys)
+        first, last, lengths = self.spans.T
+        prefix, near = (first == 0) & (last == lengths), lengths <= self.delta_keys
+        self.by_prefix = (prefix & near & (lengths > 0)).nonzero()[0]
+        self.prefixes = lengths[self.by_prefix] - 1
         self.gaps = self._gaps_of_scattered(~prefix & near)
         # Each column in one piece: the tables want it so.
         self.of_rows = np.empty((len(_kernels_rows.COLUMNS), len(weights)))
@@ -85,31 +88,31 @@ class _Block:
         """Fill the columns of some rows of a group."""
         index, rows = task[0], np.ascontiguousarray(task[1])  # of one layout, so that the loop is compiled once
         _kernels_rows.spread(rows, self.weights, self.logits, self.masks, self.mask_of, self.spans, self.of_rows)
-        sets, largest = len(self.wanted), int(min(self.wanted[-1], self.masks.shape[-1]))
-        deltas = self._deltas(index, rows)
-        listing = self.layer.listing_pays(len(self.weights) // self.groups, largest)
-        pairs = self.layer.far_pairs(index) if listing else NO_PAIRS
+        deltas = self._deltas(index)[self.mask_of[rows]]
+        pairs = self.layer.far_pairs(index) if self.listing else NO_PAIRS
         group = self.layer.group(index)
-        covered, single = len(group.unit_panels) * PANEL, np.float32
-        together = _kernels_measure.BATCH * _kernels_measure.products_of(sets)
+        scratches = held("rows", (len(self.wanted), self.largest, self.covered, self.dims), self._scratch)
         _kernels_measure.measure(
             rows, self.weights, self.masks, self.mask_of, self.spans, self.wanted,
             group.scale, group.vectors, group.mean, group.norms2, group.norms32, group.inverses, group.unit_squares,
             group.unit_panels, group.centred_squares, group.centred_panels, 2 * group.centred_error,
-            pairs.prefixes, pairs.starts, pairs.longest, pairs.partners, pairs.gaps, deltas,
-            scratch("lines", (_kernels_columns.LINES, covered), single),
-            scratch("products", (together + FEWEST, covered), single),
-            scratch("few", (max(largest, together) + FEWEST, group.vectors.shape[1]), single), self.of_sets,
+            pairs.prefixes, pairs.starts, pairs.longest, pairs.partners, pairs.gaps, deltas, *scratches, self.of_sets,
         )  # fmt: skip
 
-    def _deltas(self, index: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """delta of some rows: by prefix where a row sees one, else what was found for its keys."""
-        found = self.gaps[index]
-        if self.by_prefix.any():
-            gaps = self.layer.prefix_gaps(index, self.delta_keys)
-            found = np.where(self.by_prefix, gaps[np.minimum(self.lengths, len(gaps)) - 1], found)
-        deltas: NDArray[np.float64] = found[self.mask_of[rows]]
-        return deltas
+    def _scratch(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        single, together = np.float32, _kernels_measure.BATCH * _kernels_measure.products_of(len(self.wanted))
+        return (
+            scratch("lines", (_kernels_columns.LINES, self.covered), single),
+            scratch("products", (together + FEWEST, self.covered), single),
+            scratch("few", (max(self.largest, together) + FEWEST, self.dims), single),
+        )
+
+    def _deltas(self, index: int) -> NDArray[np.float64]:
+        """delta of all masks: by prefix where one shows a prefix, else what was found for its keys."""
+        found: NDArray[np.float64] = self.gaps[index]
+        if len(self.by_prefix):
+            found[self.by_prefix] = self.layer.prefix_gaps(index, self.delta_keys)[self.prefixes]
+        return found
 
     def _gaps_of_scattered(self, own: NDArray[np.bool_]) -> NDArray[np.float64]:
         """delta for every group and some masks, once for equal ones; NaN for the others."""
@@ -134,19 +137,3 @@ def _tensor(values: NDArray[np.float64], shape: tuple[int, ...]) -> Tensor:
 
 def _flat(values: Tensor) -> NDArray[np.float64]:
     return values.detach().contiguous().view(-1, values.shape[-1]).numpy()
-
-
-def _masks(visible: Tensor) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """The rows' masks, those of one head where all heads have the same, and for every row which one is its own."""
-    heads, rows, _ = visible.shape
-    shared = heads == 1 or visible.stride(0) == 0
-    masks = visible[0] if shared else visible.reshape(heads * rows, -1)
-    index = np.tile(np.arange(rows), heads) if shared else np.arange(heads * rows)
-    return masks.contiguous().numpy(), index
-
-
-def _spans(masks: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Of each mask the first visible key, the end of them, and how many they are."""
-    lengths = masks.sum(-1)
-    stops = masks.shape[-1] - masks[:, ::-1].argmax(-1)
-    return np.stack([masks.argmax(-1), np.where(lengths > 0, stops, 0), lengths], -1)

@@ -37,18 +37,20 @@ _LOWEST, _HIGHEST = -(2**31) + 2, 2**31 - 1
 def prepare(
     source: Any, vectors: Any, mean: Any, norms2: Any, norms32: Any, inverses: Any, unit_squares: Any, unit_panels: Any,
     centred_squares: Any, centred_panels: Any,
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float, bool]:  # fmt: skip
     """Fill all but the first for one group, its vectors brought near size 1 by a power of two.
 
-    The inverse of that power, and the largest centred square.
+    The inverse of that power, the largest centred square, and whether all numbers are finite; only if not, it may be
+    that their squares are too large.
     """
     keys, dims = source.shape
-    size = 0.0
+    size = of_all = 0.0
     for j in range(keys):
         total = 0.0
         for k in range(dims):
             total += np.float64(source[j, k]) * np.float64(source[j, k])
         size = max(size, total)
+        of_all += total
     if _VANISHING < size < 1 / _VANISHING:
         size = np.sqrt(size)
     else:  # the squares may have vanished, or left all bounds
@@ -89,7 +91,7 @@ def prepare(
         centred_squares[j] = around
         spread = max(spread, around)
         pack(changed, j, centred_panels)
-    return math.ldexp(1.0, exponent), spread
+    return math.ldexp(1.0, exponent), spread, of_all < np.inf
 
 
 @helper
@@ -137,7 +139,7 @@ def nearest_before(
     vectors: Any, inverses: Any, squares: Any, panels: Any, error: Any, few: Any, products: Any, integers: Any,
     integer_panels: Any, out: Any,
 ) -> None:  # fmt: skip
-    """out[i] = the smallest squared gap between the unit vectors of two of the keys up to i.
+    """out[i] = the smallest gap between the unit vectors of two of the keys up to i.
 
     inverses: what makes unit vectors; squares: their |u|^2; error: bound on a squared gap; few, products, integers:
     scratch for a block; integer_panels: for all keys. With s = u_i.u_j - |u_j|^2 / 2 the squared gap is |u_i|^2 - 2 s:
@@ -183,7 +185,7 @@ def nearest_before(
                 cuts[row:], nearest[row:],
             )  # fmt: skip
             best = min(best, nearest[row])
-            out[first + row] = best
+            out[first + row] = np.sqrt(best)
         if best == 0:  # nothing can be nearer
             out[first + rows :] = 0
             return

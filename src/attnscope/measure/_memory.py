@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Hashable
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
+
+Kept = TypeVar("Kept")
 
 _kept: dict[int, dict[str, Any]] = {}  # by thread: one that Python has not begun has no storage of its own
 
@@ -33,6 +36,16 @@ def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) ->
         kept = own[name] = torch.empty(size * np.dtype(dtype).itemsize, dtype=torch.uint8).numpy().view(dtype)
     array: NDArray[Any] = kept[:size].reshape(shape)
     return array
+
+
+def held(name: str, key: Hashable, make: Callable[[], Kept]) -> Kept:
+    """What this thread keeps under a name, made anew where it was made for another key."""
+    own = memory()
+    kept = own.get(name)
+    if kept is None or kept[0] != key:
+        kept = own[name] = (key, make())
+    found: Kept = kept[1]
+    return found
 
 
 def release() -> None:

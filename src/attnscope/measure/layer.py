@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ import torch
 from attnscope._kernels_tiles import PANEL
 from attnscope.measure import _kernels_pairs as kernels
 from attnscope.measure._kernels_products import AT_ONCE, panels_shape, words
-from attnscope.measure._memory import memory, scratch
+from attnscope.measure._memory import held, scratch
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -33,8 +33,7 @@ FLOAT32 = 2.0**-24
 _PLAIN = (torch.float32, torch.float64)  # what the loops read
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """The vectors of one group, brought near size 1 by a power of two; one group for heads that share them."""
 
     scale: float  # what lengths have to be multiplied by in the end
@@ -80,22 +79,28 @@ class Layer:
         self.rows = rows
         self._token = object()
         self._locks = [threading.Lock() for _ in range(len(vectors))]
+        self._finite: dict[int, bool] = {}
         self._gaps: dict[int, NDArray[np.float64]] = {}
         self._far: dict[int, FarPairs] = {}
 
     def group(self, index: int) -> Group:
         """One group, in the memory of this thread until it asks for another."""
-        held = memory().get("group")
-        if held is not None and held[0] is self._token and held[1] == index:
-            group: Group = held[2]
-            return group
-        parts = _parts(*self.vectors.shape[1:])
+        return held("group", (self._token, index), lambda: self._prepared(index))
+
+    def _prepared(self, index: int) -> Group:
+        keys, dims = self.vectors.shape[1:]
+        parts = held("parts", (keys, dims), lambda: _parts(keys, dims))
         source = self.vectors[index]
-        scale, spread = kernels.prepare((source if source.dtype in _PLAIN else source.float()).numpy(), *parts)
-        unit_error = np.float32(4 * (source.shape[-1] + 8) * FLOAT32)
-        group = Group(scale, unit_error, unit_error * np.float32(spread), *parts)
-        memory()["group"] = (self._token, index, group)
-        return group
+        scale, spread, sound = kernels.prepare((source if source.dtype in _PLAIN else source.float()).numpy(), *parts)
+        self._finite[index] = sound or bool(source.isfinite().all())
+        unit_error = np.float32(4 * (dims + 8) * FLOAT32)
+        return Group(scale, unit_error, unit_error * np.float32(spread), *parts)
+
+    def finite(self) -> Bool[Tensor, " groups"]:
+        """Whether all vectors of a group are finite; known already where they have been measured on the CPU."""
+        if len(self._finite) < len(self.vectors):
+            return all_finite(self.vectors)
+        return torch.tensor([self._finite[index] for index in range(len(self.vectors))])
 
     def prefix_gaps(self, index: int, most: int) -> NDArray[np.float64]:
         """delta of the first 1, 2, ... and at most `most` keys of a group: the smallest distance between two of them.
@@ -134,14 +139,16 @@ class Layer:
             return self._far[index]
 
 
+def all_finite(values: Float[Tensor, "some ..."]) -> Bool[Tensor, " some"]:
+    """For each of the first axis, whether all values are finite: one pass, as a sum keeps what is not."""
+    sums = values.flatten(1).sum(-1)
+    return sums.isfinite() if sums.isfinite().all() else values.flatten(1).isfinite().all(-1)
+
+
 def _parts(keys: int, dims: int) -> tuple[NDArray[Any], ...]:
     """Memory for a group's vectors in all forms."""
-    held = memory().get("parts")
-    if held is not None and held[0].shape == (keys, dims):
-        parts: tuple[NDArray[Any], ...] = held
-        return parts
     single, panels = np.float32, panels_shape(keys, dims)
-    parts = memory()["parts"] = (
+    return (
         scratch("vectors", (keys, dims)),
         scratch("mean", (dims,)),
         scratch("norms2", (keys,)),
@@ -152,7 +159,6 @@ def _parts(keys: int, dims: int) -> tuple[NDArray[Any], ...]:
         scratch("centred squares", (keys,), single),
         scratch("centred panels", panels, single),
     )
-    return parts
 
 
 def _gaps(
@@ -163,20 +169,24 @@ def _gaps(
     panels: NDArray[np.float32],
 ) -> NDArray[np.float64]:
     gaps = np.empty(len(vectors))
-    size = words(vectors.shape[1])
-    kernels.nearest_before(
-        vectors, inverses, squares, panels, group.unit_error, *_block(panels),
-        scratch("integers", (_BLOCK, size), np.int32),
-        scratch("integer panels", panels_shape(len(vectors), size), np.int32), gaps,
-    )  # fmt: skip
-    return np.sqrt(gaps)
+    scratches = held("gaps", vectors.shape, lambda: (*_block(vectors.shape[1]), *_integers(*vectors.shape)))
+    kernels.nearest_before(vectors, inverses, squares, panels, group.unit_error, *scratches, gaps)
+    return gaps
 
 
-def _block(panels: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _block(dims: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Scratch for a block of vectors, and for its products with as many keys and what else is in their panels."""
     return (
-        scratch("block", (_BLOCK, panels.shape[1] // PANEL), np.float32),
+        scratch("block", (_BLOCK, dims), np.float32),
         scratch("pairs", (_BLOCK, -(-_BLOCK // PANEL) * PANEL + PANEL), np.float32),
+    )
+
+
+def _integers(keys: int, dims: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Scratch for a block of vectors in integers, and for all keys."""
+    return (
+        scratch("integers", (_BLOCK, words(dims)), np.int32),
+        scratch("integer panels", panels_shape(keys, words(dims)), np.int32),
     )
 
 
@@ -237,7 +247,7 @@ def _collect(
         values = scratch("far values", (room,), np.float32)
         count = kernels.collect_far(
             group.vectors, group.mean, group.centred_squares, group.centred_panels, cuts,
-            *_block(group.centred_panels), low, high, values,
+            *_block(group.vectors.shape[1]), low, high, values,
         )  # fmt: skip
         if count <= room:
             return low[:count], high[:count], values[:count]

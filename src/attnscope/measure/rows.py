@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.measure.layer import Layer
+    from attnscope.measure.seen import Seen
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Rows:
     vectors: Float[Tensor, "groups all_keys dims"]  # there may be more, behind the last key that a row sees
     sinks: Float[Tensor, " heads"] | None = None  # a logit that takes weight and has no vector
     shared: Layer | None = None  # what blocks of rows of one layer share; made anew where it is missing
+    seen: Seen | None = None  # `visible`, or more keys that no row sees; made anew where it is missing
 
     @property
     def heads(self) -> int:

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 import torch
 
 from attnscope import tables
 from attnscope.capture.models import Model, PlainModel
 from attnscope.errors import ModelError
-from attnscope.measure import Layer, Rows, columns
+from attnscope.measure import Layer, Rows, Seen, all_finite, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.planning import Settings
 from attnscope.scanning.lines import Lines, table
@@ -62,6 +63,13 @@ class Window:
     skipped: dict[tuple[int, int], str] = field(default_factory=dict)
     heads: dict[int, dict[str, Any]] = field(default_factory=dict)
     dropped_rows: int = 0
+    _seen: Seen | None = None
+
+    def seen(self, visible: Tensor) -> Seen:
+        """What follows from masks, kept for the next layer that has the same."""
+        if self._seen is None or self._seen.visible is not visible:
+            self._seen = Seen(visible)
+        return self._seen
 
     def part(self) -> tables.Part:
         """The window's tables without the heads that were skipped, and its notes."""
@@ -103,20 +111,19 @@ class Measuring:
         heads, keys = call.heads, call.keys
         window.heads[layer] = source.entry(call, layer)
         own = own_normalizer(call)
-        finite = _finite(shared.vectors).repeat_interleave(heads // len(vectors))
         copies = _COPIES.get(vectors.device.type, _COPIES_ELSEWHERE)
         size = max(1, min(_MOST_ROWS, self.settings.memory_budget // (heads * keys * 8 * copies)))
         start = 0
         while start < len(positions):
             block = positions[start : start + size]
             try:
-                visible = call.visible(block)
+                seen = window.seen(call.visible(block))
                 if self.model.causal:
-                    self._check_causal(layer, block, visible)
-                stop = _last_key(visible)  # what no row sees need not be computed
+                    self._check_causal(layer, block, seen)
+                stop = max(1, int(seen.ends.max()))  # what no row sees need not be computed
                 logits = call.logits(block, keys=stop)
-                rows = Rows(layer, block, logits, visible[..., :stop], vectors, call.sinks, shared)
-                self._block(window, rows, own, finite)
+                rows = Rows(layer, block, logits, seen.visible[..., :stop], vectors, call.sinks, shared, seen)
+                self._block(window, rows, seen.length, shared, own)
             except (MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -128,11 +135,10 @@ class Measuring:
                 return
             start += len(block)
 
-    def _block(self, window: Window, rows: Rows, own: Normalizer, finite: Tensor) -> None:
-        length = _distinct(rows.visible).sum(-1).expand(rows.heads, -1)
+    def _block(self, window: Window, rows: Rows, length: Tensor, shared: Layer, own: Normalizer) -> None:
         keys = self._keys(rows, window.number, length)
         counts = torch.tensor(self.settings.top_n, device=length.device)
-        wide = {name: value.unsqueeze(-1) for name, value in keys.items()} | {"n": counts.expand(*length.shape, -1)}
+        wide = {name: value.unsqueeze(-1) for name, value in keys.items()} | {"n": counts}
         kept = length > 0
         found: dict[str, tuple[Lines, Lines]] = {}
         plain = isinstance(own, Softmax)
@@ -147,7 +153,7 @@ class Measuring:
                 per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
                 per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
             if label == tables.OWN:
-                usable = self._usable_heads(window, rows, per_row, finite)
+                usable = self._usable_heads(window, rows, per_row, shared)
                 window.dropped_rows += int((usable[:, None] & ~kept).sum())
                 kept = usable[:, None] & kept
             kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
@@ -170,50 +176,34 @@ class Measuring:
     def _keys(self, rows: Rows, window: int, length: Tensor) -> dict[str, Tensor]:
         device = length.device
         return {
-            "window": torch.full_like(length, window),
-            "layer": torch.full_like(length, rows.layer),
-            "head": torch.arange(rows.heads, device=device)[:, None].expand_as(length),
-            "position": torch.tensor(rows.positions, device=device).expand_as(length),
+            "window": torch.tensor(window, device=device),
+            "layer": torch.tensor(rows.layer, device=device),
+            "head": torch.arange(rows.heads, device=device)[:, None],
+            "position": torch.tensor(rows.positions, device=device),
             "length": length,
         }
 
-    def _check_causal(self, layer: int, positions: tuple[int, ...], visible: Tensor) -> None:
-        places = torch.arange(visible.shape[-1], device=visible.device)
-        last = torch.tensor(positions, device=places.device)
-        if (_distinct(visible) & (places > last[:, None])).any():
+    def _check_causal(self, layer: int, positions: tuple[int, ...], seen: Seen) -> None:
+        if (seen.ends > np.array(positions) + 1).any():
             raise ModelError(
                 f"layer {layer} of {self.model.name} ({self.model.family}) sees later tokens, so it is not "
                 "causal as its class says; attnscope cannot take every length from one forward"
             )
 
-    def _usable_heads(self, window: Window, rows: Rows, per_row: dict[str, Tensor], vectors: Tensor) -> Tensor:
+    def _usable_heads(self, window: Window, rows: Rows, per_row: dict[str, Tensor], shared: Layer) -> Tensor:
         """Which heads have finite logits and vectors; the others are recorded and left out."""
         # What is measured of a row shows whether a logit is not finite; only then all of them are looked at.
         sound = (per_row["logit_range"] + per_row["weight_sum"]).isfinite() | (per_row["length"] == 0)
         logits = sound.all(-1)
         if not logits.all():
-            logits = _finite(torch.where(rows.visible, rows.logits, 0))
-        for name, finite in (("logits", logits), ("vectors", vectors)):
-            for head in (~finite).nonzero().flatten().tolist():
-                window.skipped.setdefault((rows.layer, head), f"{name} not finite")
-        return logits & vectors
-
-
-def _distinct(visible: Tensor) -> Tensor:
-    """The masks of one head where all heads share them."""
-    return visible[:1] if visible.stride(0) == 0 else visible
-
-
-def _last_key(visible: Tensor) -> int:
-    """The end of the keys that any row sees; at least one."""
-    seen = _distinct(visible).flatten(0, 1).any(0).nonzero()
-    return int(seen[-1]) + 1 if len(seen) else 1
-
-
-def _finite(values: Tensor) -> Tensor:
-    """For each of the first axis, whether all values are finite: one pass, as a sum keeps what is not."""
-    sums = values.flatten(1).sum(-1)
-    return sums.isfinite() if sums.isfinite().all() else values.flatten(1).isfinite().all(-1)
+            logits = all_finite(torch.where(rows.visible, rows.logits, 0))
+        vectors = shared.finite().repeat_interleave(rows.heads // len(shared.vectors))
+        usable = logits & vectors
+        if not usable.all():
+            for name, finite in (("logits", logits), ("vectors", vectors)):
+                for head in (~finite).nonzero().flatten().tolist():
+                    window.skipped.setdefault((rows.layer, head), f"{name} not finite")
+        return usable
 
 
 def _out_of_memory(error: Exception) -> bool:
@@ -224,5 +214,7 @@ def _out_of_memory(error: Exception) -> bool:
 def _largest(rows: Rows, weights: Float[Tensor, "heads 1 keys"], keys: dict[str, Tensor]) -> Lines:
     """The largest weights of the last row of every head, the larger first; weights of zero are left out."""
     weight, key = weights.topk(min(_SHOWN_WEIGHTS, weights.shape[-1]))
-    columns = {name: values[:, -1:, None] for name, values in keys.items()} | {"key": key, "weight": weight}
+    shape = keys["length"].shape
+    last = {name: values.expand(shape)[:, -1:, None] for name, values in keys.items()}
+    columns = last | {"key": key, "weight": weight}
     return Lines.of(rows.layer, tables.OWN, rows.positions[-1:], columns, weight > 0)

@@ -1,0 +1,61 @@
+"""Which keys the rows of a block see, in the forms that measuring wants.
+
+Layers of a causal model mostly see alike: what is found out here for one layer serves the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """The masks of a block of rows."""
+
+    visible: Bool[Tensor, "heads rows keys"]
+
+    @property
+    def shared(self) -> bool:
+        """Whether all heads have the same masks, in one place."""
+        return len(self.visible) == 1 or self.visible.stride(0) == 0
+
+    @cached_property
+    def masks(self) -> NDArray[np.bool_]:
+        """The masks of all rows, (masks, keys); those of one head where all heads have the same."""
+        masks = self.visible[0] if self.shared else self.visible.flatten(0, 1)
+        return masks.cpu().contiguous().numpy()
+
+    @cached_property
+    def mask_of(self) -> NDArray[np.int64]:
+        """For every row of every head which mask is its own."""
+        heads, rows, _ = self.visible.shape
+        return np.tile(np.arange(rows), heads) if self.shared else np.arange(heads * rows)
+
+    @cached_property
+    def spans(self) -> NDArray[np.int64]:
+        """Of each mask the first visible key, the end of them, and how many they are; zeros if there is none."""
+        masks = self.masks
+        lengths = masks.sum(-1)
+        ends = masks.shape[-1] - masks[:, ::-1].argmax(-1)
+        return np.stack([masks.argmax(-1), np.where(lengths > 0, ends, 0), lengths], -1)
+
+    @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """The end of the visible keys, (heads or 1, rows)."""
+        return self.spans[:, 1].reshape(-1, self.visible.shape[1])
+
+    @cached_property
+    def length(self) -> Int[Tensor, "heads rows"]:
+        """How many keys each row sees."""
+        heads, rows, _ = self.visible.shape
+        return torch.from_numpy(self.spans[:, 2].reshape(-1, rows)).to(self.visible.device).expand(heads, rows)
