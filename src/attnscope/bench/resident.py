@@ -8,12 +8,11 @@ free, and all processes that are compared have the same allocator: large blocks 
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from attnscope._pages import of_the_c_library
 
 # Of mallopt: one heap, and blocks from 256 KiB on mapped one by one. What is freed is then no longer resident.
 _ALLOCATOR = {"arenas": (-8, 1), "mapped from": (-3, 1 << 18), "trimmed from": (-1, 1 << 18)}
@@ -23,7 +22,7 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 def plain_allocator() -> None:
     """Have large blocks mapped one by one from now on, where the C library can."""
-    set_option = _of_the_c_library("mallopt")
+    set_option = of_the_c_library("mallopt")
     for option, value in _ALLOCATOR.values() if set_option is not None else ():
         set_option(option, value)
 
@@ -31,7 +30,7 @@ def plain_allocator() -> None:
 def resident_peak(call: Callable[[], object]) -> int | None:
     """Bytes by which a call raises the resident size at its highest; None where the system cannot tell."""
     gc.collect()
-    give_back = _of_the_c_library("malloc_trim")
+    give_back = of_the_c_library("malloc_trim")
     if give_back is not None:
         give_back(0)
     try:
@@ -43,11 +42,6 @@ def resident_peak(call: Callable[[], object]) -> int | None:
     peak = _status("VmHWM")
     del kept
     return max(0, peak - before)
-
-
-def _of_the_c_library(name: str) -> Any:
-    """A function that glibc has and others may not."""
-    return getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None
 
 
 def _status(field: str) -> int:

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from attnscope.measure.layer import Layer
     from attnscope.measure.rows import Rows
 
-# Tasks for each thread, at least, so that threads end together.
+# Tasks for each thread, at least; and for each of the last groups, if they have many rows.
 _TASKS = 3
+_LAST = 4
+_MANY = 64
 
 
 def columns(
@@ -76,10 +78,13 @@ class _Block:
         self.of_sets = np.empty((len(_kernels_sets.COLUMNS), len(weights), len(wanted)))
 
     def tasks(self) -> list[tuple[int, NDArray[np.int64]]]:
-        """Groups with their rows, evenly spaced; a group is divided if there are few of them."""
-        shares = -(-_TASKS * torch.get_num_threads() // self.groups)
+        """Groups with their rows, evenly spaced; some groups are divided, so that threads end together."""
+        threads = torch.get_num_threads()
+        fewest = -(-_TASKS * threads // self.groups)
         found = []
         for group, own in enumerate(np.arange(len(self.weights)).reshape(self.groups, -1)):
+            last = group >= self.groups - threads and len(own) >= _MANY
+            shares = max(fewest, _LAST) if last else fewest
             found += [(share, group, own[share::shares]) for share in range(shares) if len(own[share::shares])]
         found.sort(key=lambda task: task[0])
         return [(group, rows) for _, group, rows in found]
