@@ -143,10 +143,12 @@ def test_an_encoder_takes_no_begin_token(text: str) -> None:
 
 def test_the_model_is_left_as_it_was(tokenizer: Any, text: str) -> None:
     model = build("gpt2").train()
+    next(part for part in model.modules() if isinstance(part, torch.nn.Dropout)).eval()
+    modes = [part.training for part in model.modules()]
     before = {name: value.clone() for name, value in model.state_dict().items()}
     implementation = model.config._attn_implementation
     scan(model, text, tokenizer=tokenizer, length=17, top_n=[3], vectors="hidden")
-    assert model.training
+    assert [part.training for part in model.modules()] == modes
     assert model.config._attn_implementation == implementation
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 _LARGE_PAGE = 1 << 21
@@ -23,15 +25,28 @@ _KEPT = 1 << 28
 def empty(shape: Sequence[int], like: Tensor) -> Tensor:
     """An uninitialized contiguous tensor of the type and on the device of another, on large pages if it is large."""
     result = torch.empty(shape, dtype=like.dtype, device=like.device)
-    size = result.numel() * result.element_size()
-    advise = _madvise()
-    if size >= _LARGE and advise is not None and result.device.type == "cpu":
-        first = -(-result.data_ptr() // _LARGE_PAGE) * _LARGE_PAGE
-        last = (result.data_ptr() + size) // _LARGE_PAGE * _LARGE_PAGE
-        advise(first, last - first)
+    if result.device.type == "cpu":
+        _advise(result.data_ptr(), result.nbytes)
     return result
 
 
+def empty_array(size: int, dtype: DTypeLike) -> NDArray[Any]:
+    """The same as an array of numpy."""
+    result = np.empty(size, dtype)
+    _advise(result.ctypes.data, result.nbytes)
+    return result
+
+
+def _advise(address: int, size: int) -> None:
+    """Ask for large pages, if it is worth it."""
+    advise = _madvise()
+    if size >= _LARGE and advise is not None:
+        first = -(-address // _LARGE_PAGE) * _LARGE_PAGE
+        last = (address + size) // _LARGE_PAGE * _LARGE_PAGE
+        advise(first, last - first)
+
+
+@cache
 def keep_freed() -> None:
     """Have the C library keep freed memory for the next layer, for as long as the process lives.
 
@@ -40,15 +55,12 @@ def keep_freed() -> None:
     has its memory mapped anew. Blocks of up to 32 MB are to come from the heap, which a block that is freed unused
     brings about, and only much more than a layer needs is to be given back.
     """
-    torch.empty(_LARGEST_KEPT, dtype=torch.uint8)
-    _keep_at_the_end_of_the_heap()
-
-
-@cache
-def _keep_at_the_end_of_the_heap() -> None:
-    set_option = of_the_c_library("mallopt")
-    if set_option is not None:
-        set_option(-1, _KEPT)  # M_TRIM_THRESHOLD
+    allocate, free, set_option = (of_the_c_library(name) for name in ("malloc", "free", "mallopt"))
+    if set_option is None:
+        return
+    allocate.restype = ctypes.c_void_p
+    free(ctypes.c_void_p(allocate(ctypes.c_size_t(_LARGEST_KEPT))))
+    set_option(-1, _KEPT)  # M_TRIM_THRESHOLD
 
 
 @cache

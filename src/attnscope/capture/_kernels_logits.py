@@ -14,6 +14,7 @@ from attnscope._kernels_tiles import WIDE, store_wide
 from attnscope.normalizers._kernels import compiled
 
 ROWS = 6  # that a tile has; there must be as many queries
+_TILES = 4  # side by side, so that rows are written in longer pieces
 _BYTES = 8
 
 
@@ -25,20 +26,24 @@ def multiply(queries: Any, keys: Any, begin: int, out: Any) -> None:
     """
     groups, count, dims = queries.shape
     width = out.shape[2]
-    few, products = np.zeros((dims, WIDE)), np.empty((ROWS, WIDE))
-    for first in range(0, keys.shape[1], WIDE):
-        some = min(WIDE, keys.shape[1] - first)
+    few, products = np.zeros((_TILES, dims, WIDE)), np.empty((ROWS, WIDE))
+    for first in range(0, keys.shape[1], _TILES * WIDE):
+        some = min(_TILES * WIDE, keys.shape[1] - first)
         for g in range(groups):
             for j in range(some):
+                packed, place = few[j // WIDE], j % WIDE
                 for k in range(dims):
-                    few[k, j] = keys[g, first + j, k]
+                    packed[k, place] = keys[g, first + j, k]
             for i in range(0, count, ROWS):
                 row = min(i, count - ROWS)  # the last ones may overlap
-                place = out[g, row : row + ROWS, begin + first : begin + first + some]
-                target, stride = (place, width) if some == WIDE else (products[:, :], WIDE)
-                store_wide(
-                    queries[g, row].ctypes.data, dims, few.ctypes.data, WIDE, dims, few.ctypes.data, target.ctypes.data,
-                    stride,
-                )  # fmt: skip
-                if some < WIDE:
-                    place[:] = products[:, :some]
+                for tile in range(-(-some // WIDE)):
+                    columns = min(WIDE, some - tile * WIDE)
+                    start = begin + first + tile * WIDE
+                    found = out[g, row : row + ROWS, start : start + columns]
+                    target, stride = (found, width) if columns == WIDE else (products[:, :], WIDE)
+                    store_wide(
+                        queries[g, row].ctypes.data, dims, few[tile].ctypes.data, WIDE, dims, few.ctypes.data,
+                        target.ctypes.data, stride,
+                    )  # fmt: skip
+                    if columns < WIDE:
+                        found[:] = products[:, :columns]

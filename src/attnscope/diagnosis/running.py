@@ -10,6 +10,7 @@ import numpy as np
 
 from attnscope.capture.inputs import spread_windows
 from attnscope.capture.models import Model, load_model
+from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, read_text, tokenize
 from attnscope.diagnosis.budgets import budget_by_error, budget_by_share
 from attnscope.diagnosis.findings import findings, verdict
@@ -124,9 +125,7 @@ def diagnose_windows(
         raise InputError(f"a diagnosis takes rows from 1 up; received {rows!r}")
     limits = thresholds or Thresholds()
     tell = progress or (lambda what, done, total: None)
-    training = model.module.training
-    model.module.eval()
-    try:
+    with evaluating(model.module):
         seen = _observe(model, chosen.watched, rows, limits, seed, tell)
         labels, agreed, skipped = _labels(seen, limits, model)
         checked = None
@@ -135,8 +134,6 @@ def diagnose_windows(
 
             budgets = [budget_by_error(seen, labels, limits.enough), budget_by_share(seen, labels, limits.budget)]
             checked = verify(model, chosen.held_out, labels, limits, seed, tell, budgets, normalizers)
-    finally:
-        model.module.train(training)
     heads = describe(seen, labels, limits, seed)
     length = len(chosen.watched[0])
     found = findings(heads, seen, agreed, length, limits, checked, what_if, seed)

@@ -13,6 +13,7 @@ import polars as pl
 
 from attnscope.capture.forward import forward
 from attnscope.capture.inputs import inputs_by_length, window_tokens
+from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, tokenize
 from attnscope.capture.vectors import VectorSource
 from attnscope.experiments.store import NAMES
@@ -76,15 +77,13 @@ class Collector:
             return kept
         module, window = self.model.module, Window(number, self.model, self.settings)
         sources = [VectorSource(module, kind) for kind in self.settings.vectors]
-        training = module.training
-        module.eval()
         try:
-            for step, (ids, lengths) in enumerate(inputs_by_length(self.model, tokens, self.settings.lengths)):
-                self._forward(window, ids, lengths, sources, step)
+            with evaluating(module):
+                for step, (ids, lengths) in enumerate(inputs_by_length(self.model, tokens, self.settings.lengths)):
+                    self._forward(window, ids, lengths, sources, step)
         finally:
             for source in sources:
                 source.close()
-            module.train(training)
         notes: dict[str, Any] = {
             "heads": [{"layer": layer, "heads": heads} for layer, heads in sorted(window.heads.items())],
             "skipped": [

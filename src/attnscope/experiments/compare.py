@@ -20,6 +20,7 @@ import torch
 
 from attnscope.bench.memory import peak_bytes
 from attnscope.capture.models import Model, load_model
+from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, read_text, tokenize
 from attnscope.capture.text import windows as cut
 from attnscope.errors import InputError
@@ -143,15 +144,11 @@ class _Comparison:
         inputs = [torch.tensor(ids) for ids in cut(tokens, size, count + extra, self.text.source)]
         inputs = [ids.to(self.model.module.device) for ids in inputs]
         module = self.model.module
-        training = module.training
-        module.eval()
-        try:
+        with evaluating(module):
             calibrated = [self._calibrated(s, inputs[count:], calibration) for s in plain] if calibration else []
             lines = self._what_if([*plain, *calibrated]) if "what-if" in self.modes else []
             if "swapped" in self.modes:
                 lines += self._swapped([*plain, *calibrated], inputs[:count])
-        finally:
-            module.train(training)
         run = {
             "model": self.model.name,
             "family": self.model.family,

@@ -21,6 +21,7 @@ from attnscope import tables
 from attnscope.capture.attention import unpadded
 from attnscope.capture.forward import Inputs, run
 from attnscope.capture.models import PlainModel
+from attnscope.capture.modes import evaluating
 from attnscope.capture.text import token_texts
 from attnscope.capture.vectors import VectorSource
 from attnscope.measure import release
@@ -51,9 +52,6 @@ class InputsScan:
         """Run the module once and measure whatever attends in it."""
         started = time.perf_counter()
         module = self.model.module
-        # Parts of a module may be in different modes: each goes back to its own.
-        modes = {part: part.training for part in module.modules()}
-        module.eval()
         source = VectorSource(module, self.settings.vectors)
         calls = 0
 
@@ -69,12 +67,11 @@ class InputsScan:
                 self.progress(Step(calls, calls, 0, 1, layer))
 
         try:
-            run(module, self.inputs, collect)
+            with evaluating(module):
+                run(module, self.inputs, collect)
         finally:
             release()
             source.close()
-            for part, training in modes.items():
-                part.training = training
         return self._result(started)
 
     def _item(self, call: Call, item: int, layer: int, source: VectorSource, first: bool) -> None:

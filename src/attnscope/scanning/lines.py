@@ -12,20 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
-import torch
-from torch import Tensor
 
-from attnscope._pages import empty
+from attnscope._pages import empty_array
 from attnscope._threads import share_out
 from attnscope.measure._memory import scratch
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
+    from torch import Tensor
 
-_EXAMPLES: dict[pl.DataType, Tensor] = {
-    pl.Int32(): torch.empty(0, dtype=torch.int32),
-    pl.Float64(): torch.empty(0, dtype=torch.float64),
-}
+_TYPES: dict[pl.DataType, DTypeLike] = {pl.Int32(): np.int32, pl.Float64(): np.float64}
 _SMALL = 1 << 15  # lines up to which a second thread costs more than it saves
 
 
@@ -73,14 +69,13 @@ def table(parts: Sequence[Lines], schema: pl.Schema, order: Sequence[str]) -> pl
             ]
             data[name] = pl.concat(labels)
             return
-        like = _EXAMPLES[kind]
-        values = (
-            empty((size,), like).numpy() if chosen is None else scratch(f"column {kind}", (size,), like.numpy().dtype)
-        )
+        number = _TYPES[kind]
+        # A series goes on using the memory of its array: only what is copied from can be taken again.
+        values = empty_array(size, number) if chosen is None else scratch(f"column {kind}", (size,), number)
         for place in places:
             place.within(values)[...] = place.part.columns[name]
         if chosen is not None:
-            values = values.take(chosen, out=empty((len(chosen),), like).numpy(), mode="clip")
+            values = values.take(chosen, out=empty_array(len(chosen), number), mode="clip")
         data[name] = pl.Series(name, values, nan_to_null=True)
 
     if size > _SMALL:

@@ -16,6 +16,7 @@ from attnscope import tables
 from attnscope.capture.forward import forward
 from attnscope.capture.inputs import inputs_by_length, window_tokens
 from attnscope.capture.models import Model
+from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, token_texts, tokenize
 from attnscope.capture.vectors import VectorSource
 from attnscope.measure import release
@@ -73,15 +74,13 @@ class Scan:
             return kept
         window = Window(number)
         module = self.model.module
-        training = module.training
-        module.eval()
         source = VectorSource(module, self.settings.vectors)
         try:
-            for index, (ids, positions) in enumerate(forwards):
-                self._forward(window, ids, positions, source, index, len(forwards))
+            with evaluating(module):
+                for index, (ids, positions) in enumerate(forwards):
+                    self._forward(window, ids, positions, source, index, len(forwards))
         finally:
             source.close()
-            module.train(training)
         part = window.part()
         if parts is not None and self.settings.windows > 1:
             parts.add(number, part)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attnscope.capture.huggingface import probed
+from attnscope.capture.modes import evaluating
 from attnscope.capture.vectors import VectorSource
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import Softmax
@@ -66,18 +67,14 @@ def _probe(model: Any) -> list[Site]:
         site = Site(call.module, names[call.module], layer, call.query.shape[1], call.value.shape[-1])
         found.setdefault(call.module, site)
 
-    training = model.training
-    model.eval()
     try:
-        with torch.no_grad(), probed(model, look):
+        with torch.no_grad(), evaluating(model), probed(model, look):
             model(**_inputs(model))
     except ModelError:
         raise
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(f"cannot run {_named(model)} on a few tokens to find its attention: {reason}") from error
-    finally:
-        model.train(training)
     if not found:
         raise ModelError(
             f"{_named(model)} does not use transformers' attention interface; attnscope cannot swap its normalizer"
