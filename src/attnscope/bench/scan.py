@@ -2,9 +2,9 @@
 
 Decisions:
 
-- every subject is timed in a process of its own on the same model and tokens: after a warm-up, rounds of a plain
-  forward and then the subject; the median of these paired ratios is reported, so what else runs meets both alike. What
-  takes minutes is run until a minute is spent;
+- every subject is timed in a process of its own on the same model and tokens: after a warm-up, plain forwards and the
+  subject in turn; each run is divided by the mean of the forwards before and after it, and the median of these ratios
+  is reported, so what else happens on the machine meets both alike. What takes minutes is run until a minute is spent;
 - peak memory is measured in further processes, one for each subject and one for the plain forward: code is loaded by a
   run on a tiny model, then the model is built, and a single run raises the resident size (`bench/resident.py`).;
 - the naive way asks the model for all its attention matrices and computes the columns of `topn.parquet` and
@@ -21,6 +21,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -175,15 +176,16 @@ def _times(name: str, place: dict[str, int], repeats: int) -> dict[str, float]:
     forward()
     if name != "naive":
         run()
-    forwards: list[float] = []
+    forwards = [_time(forward)]
     runs: list[float] = []
     while len(runs) < repeats and (not runs or sum(runs) < _ENOUGH):
-        forwards.append(_time(forward))
         runs.append(_time(run))
+        forwards.append(_time(forward))
+    around = [(before + after) / 2 for before, after in pairwise(forwards)]
     return {
         "seconds": round(statistics.median(runs), 4),
         "forward_seconds": round(statistics.median(forwards), 4),
-        "time_ratio": round(statistics.median(a / b for a, b in zip(runs, forwards, strict=True)), 3),
+        "time_ratio": round(statistics.median(a / b for a, b in zip(runs, around, strict=True)), 3),
     }
 
 
