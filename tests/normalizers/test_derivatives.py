@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
-from torch.func import hessian, jacfwd, jacrev, jvp, vmap
+from torch.func import hessian, jacfwd, jacrev, jvp, linearize, vmap
 
 from attnscope import normalizers as nz
 
@@ -124,6 +124,17 @@ def test_a_forward_mode_derivative_is_the_jacobian_on_the_direction(normalizer: 
     _, found = jvp(normalizer, (z,), (v,))
     want = torch.einsum("rij,rj->ri", vmap(jacrev(normalizer))(z), v)
     torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax", "sigmoid", "lipmax"])
+def test_a_recorded_derivative_is_that_of_forward_mode(name: str) -> None:
+    """Recorded operations run again on other numbers: none of them may be left out."""
+    z, direction = smooth_rows(), smooth_rows().flip(-1)
+    value, derivative = linearize(ALL[name], z)
+    assert torch.equal(value, ALL[name](z))
+    for step in (direction, -2 * direction):
+        assert torch.allclose(derivative(step), jvp(ALL[name], (z,), (step,))[1], rtol=1e-12, atol=1e-14)
 
 
 @EVERY

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
@@ -193,9 +192,14 @@ class AttentionCall:
 
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
         """The keys that each of the queries may attend to; none for a query that is padding."""
+        rows = self._rows(positions)
         if self.mask is None:
-            return _unmasked(tuple(positions), self.keys, self.heads, self.causal, self.query.device)
-        seen = _shown(self._mask_rows(self._rows(positions), item))
+            if self.causal:
+                seen = torch.arange(self.keys, device=rows.device) <= rows[:, None]
+            else:
+                seen = torch.ones(len(rows), self.keys, dtype=torch.bool, device=rows.device)
+            return seen.expand(self.heads, -1, -1)
+        seen = _shown(self._mask_rows(rows, item))
         # An indexer leaves out keys that nobody chose: they look like padding, and are not.
         if self.queries == self.keys and not self.cross and not hasattr(self.module, "indexer"):
             seen = seen & ~self._padding(seen, positions, item)[:, None]
@@ -326,15 +330,6 @@ class LogitsCall:
 
     def _seen(self, positions: Sequence[int], item: int) -> Tensor:
         return _kept(self._pick(self.scores, positions, item), self._pick(self.weights, positions, item))
-
-
-@lru_cache(maxsize=2)
-def _unmasked(positions: tuple[int, ...], keys: int, heads: int, causal: bool, device: torch.device) -> Tensor:
-    """What queries see without a mask; the same for most layers of a model, and not to be written to."""
-    rows = torch.tensor(positions, dtype=torch.long, device=device)
-    places = torch.arange(keys, device=device)
-    seen = places <= rows[:, None] if causal else torch.ones(len(rows), keys, dtype=torch.bool, device=device)
-    return seen.expand(heads, -1, -1)
 
 
 def _products(query: Float[Tensor, "groups rows dims"], key: Float[Tensor, "groups keys dims"]) -> Tensor:

@@ -43,6 +43,7 @@ def held(name: str, key: Hashable, make: Callable[[], Kept]) -> Kept:
     own = memory()
     kept = own.get(name)
     if kept is None or kept[0] != key:
+        own.pop(name, None)  # should making end halfway, what was kept may be overwritten
         kept = own[name] = (key, make())
     found: Kept = kept[1]
     return found

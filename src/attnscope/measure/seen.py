@@ -1,6 +1,6 @@
 """Which keys the rows of a block see, in the forms that measuring wants.
 
-Layers of a causal model mostly see alike: what is found out here for one layer serves the others.
+Layers of a model mostly see alike: what is found out here for one layer serves the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ class Seen:
     @property
     def shared(self) -> bool:
         """Whether all heads have the same masks, in one place."""
-        return len(self.visible) == 1 or self.visible.stride(0) == 0
+        return _shared(self.visible)
+
+    def of_all_heads(self, visible: Bool[Tensor, "heads rows keys"]) -> bool:
+        """Whether these are the same masks, each of all heads."""
+        alike = visible.shape == self.visible.shape and visible.device == self.visible.device
+        return alike and self.shared and _shared(visible) and torch.equal(visible[0], self.visible[0])
 
     @cached_property
     def masks(self) -> NDArray[np.bool_]:
@@ -59,3 +64,7 @@ class Seen:
         """How many keys each row sees."""
         heads, rows, _ = self.visible.shape
         return torch.from_numpy(self.spans[:, 2].reshape(-1, rows)).to(self.visible.device).expand(heads, rows)
+
+
+def _shared(visible: Bool[Tensor, "heads rows keys"]) -> bool:
+    return len(visible) == 1 or visible.stride(0) == 0

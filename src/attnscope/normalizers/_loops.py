@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -48,9 +49,16 @@ def usable(logits: Tensor, *others: Tensor | None) -> bool:
         logits.device.type == "cpu"
         and logits.dtype in _TYPES
         and not torch.compiler.is_compiling()
+        and not _recorded()
         and not _reference.get()
         and all(_has_memory(tensor) for tensor in (logits, *others) if tensor is not None)
     )
+
+
+def _recorded() -> bool:
+    """Whether operations are recorded to run again, as by torch.func.linearize: what a loop writes would be missing."""
+    recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return recorder is not None and recorder.get_proxy_mode() is not None
 
 
 def _has_memory(tensor: Tensor) -> bool:

@@ -67,7 +67,7 @@ class Window:
 
     def seen(self, visible: Tensor) -> Seen:
         """What follows from masks, kept for the next layer that has the same."""
-        if self._seen is None or self._seen.visible is not visible:
+        if self._seen is None or not self._seen.of_all_heads(visible):
             self._seen = Seen(visible)
         return self._seen
 
