@@ -6,7 +6,7 @@ Decisions:
   subject in turn; each run is divided by the mean of the forwards before and after it, and the median of these ratios
   is reported, so what else happens on the machine meets both alike. What takes minutes is run until a minute is spent;
 - peak memory is measured in further processes, one for each subject and one for the plain forward: code is loaded by a
-  run on a tiny model, then the model is built, and a single run raises the resident size (`bench/resident.py`).;
+  run on a tiny model, then the model is built, and a single run raises the resident size (`bench/resident.py`);
 - the naive way asks the model for all its attention matrices and computes the columns of `topn.parquet` and
   `rows.parquet` from their definitions, row block by row block in torch (`bench/naive.py`);
 - TransformerLens and nnsight, where installed, only capture weights and values (`bench/peers.py`).

@@ -1,7 +1,7 @@
 """Compiled loop: products of queries and keys in float64, from keys as the model has them.
 
-A matrix product wants all keys of a group in float64 first, wherever they lie. Here all groups go through the memory of
-the keys together, in the order it has where heads lie side by side, and only a few keys at a time are put in float64.
+A matrix product wants all keys of a group in float64 first, wherever they lie. Here all groups go through the keys
+together, as in most models the heads of a key lie side by side, and only a few keys at a time are put in float64.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from attnscope.normalizers._kernels import compiled
 
 ROWS = 6  # that a tile has; there must be as many queries
 _TILES = 4  # side by side, so that rows are written in longer pieces
-_BYTES = 8
 
 
 @compiled
@@ -40,6 +39,7 @@ def multiply(queries: Any, keys: Any, begin: int, out: Any) -> None:
                     columns = min(WIDE, some - tile * WIDE)
                     start = begin + first + tile * WIDE
                     found = out[g, row : row + ROWS, start : start + columns]
+                    # A slice of all, so that both are of one type.
                     target, stride = (found, width) if columns == WIDE else (products[:, :], WIDE)
                     store_wide(
                         queries[g, row].ctypes.data, dims, few[tile].ctypes.data, WIDE, dims, few.ctypes.data,

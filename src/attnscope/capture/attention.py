@@ -335,7 +335,7 @@ class LogitsCall:
 def _products(query: Float[Tensor, "groups rows dims"], key: Float[Tensor, "groups keys dims"]) -> Tensor:
     """The products of every group's queries and keys in float64; all keys in float64 are never held at one time."""
     count, keys = query.shape[1], key.shape[1]
-    if not _loops.usable(query):
+    if not _loops.usable(query, key):
         return torch.cat([torch.mm(query[group], key[group].double().mT)[None] for group in range(len(query))])
     room = max(count, ROWS)
     queries = torch.nn.functional.pad(query, (0, 0, 0, room - count))

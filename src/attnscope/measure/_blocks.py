@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from attnscope.measure.layer import Layer
     from attnscope.measure.rows import Rows
 
-# Tasks for each thread, at least; and for each of the last groups, if they have many rows.
-_TASKS = 3
-_LAST = 4
+_TASKS = 3  # for each thread, at least
+_LAST = 4  # tasks of each of the last groups, if they have many rows
 _MANY = 64
 
 

@@ -63,7 +63,7 @@ class Window:
     skipped: dict[tuple[int, int], str] = field(default_factory=dict)
     heads: dict[int, dict[str, Any]] = field(default_factory=dict)
     dropped_rows: int = 0
-    _seen: Seen | None = None
+    _seen: Seen | None = field(default=None, init=False, repr=False)
 
     def seen(self, visible: Tensor) -> Seen:
         """What follows from masks, kept for the next layer that has the same."""
