@@ -11,7 +11,8 @@ for these pairs that the compiler does not find by itself; the rest of the code 
 processor.
 
 What becomes of the sums: `store` writes them, `most` keeps each key's largest, and `above` only says whether any is
-above its row's cut. They begin with nothing, with a number of each row, or with a number of each column.
+above its row's cut, or above one cut for all. They begin with nothing, with a number of each row, or with a number of
+each column.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _Begin = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class _Lanes:
+class Lanes:
     """Vectors of one type of number."""
 
     number: Any
@@ -68,7 +69,7 @@ class _Lanes:
         return builder.fcmp_ordered(">", value, other)
 
 
-class _Pairs(_Lanes):
+class _Pairs(Lanes):
     """Vectors of pairs of 16-bit integers; of 32-bit integers once they are multiplied."""
 
     def add_product(self, context: Any, builder: Any, total: Any, entry: Any, column: Any) -> Any:
@@ -91,25 +92,25 @@ class _Pairs(_Lanes):
         return builder.icmp_signed(">", value, other)
 
 
-_SINGLE = _Lanes(ir.FloatType(), PANEL // _PARTS)
-_DOUBLE = _Lanes(ir.DoubleType(), WIDE // _PARTS)
+_SINGLE = Lanes(ir.FloatType(), PANEL // _PARTS)
+_DOUBLE = Lanes(ir.DoubleType(), WIDE // _PARTS)
 _PAIRED = _Pairs(_INT32, PANEL // _PARTS)
 
 
-def _nothing(builder: Any, lanes: _Lanes, start: Any, row: Any, part: Any) -> Any:
-    return ir.Constant(lanes.vector, [0.0] * lanes.count)
+def _nothing(builder: Any, lanes: Lanes, start: Any, row: Any, part: Any) -> Any:
+    return ir.Constant(lanes.vector, None)
 
 
-def _of_columns(builder: Any, lanes: _Lanes, start: Any, row: Any, part: Any) -> Any:
+def _of_columns(builder: Any, lanes: Lanes, start: Any, row: Any, part: Any) -> Any:
     return lanes.load(builder, start, part)
 
 
-def _of_rows(builder: Any, lanes: _Lanes, start: Any, row: Any, part: Any) -> Any:
+def _of_rows(builder: Any, lanes: Lanes, start: Any, row: Any, part: Any) -> Any:
     return lanes.everywhere(builder, builder.load(builder.gep(start, [row])))
 
 
 def _multiplied(
-    context: Any, builder: Any, lanes: _Lanes, rows: int, begin: _Begin, few: Any, stride: Any, lines: Any,
+    context: Any, builder: Any, lanes: Lanes, rows: int, begin: _Begin, few: Any, stride: Any, lines: Any,
     line_stride: Any, count: Any, start: Any,
 ) -> _Sums:  # fmt: skip
     """Sums over `count` lines of the rows' entries times the line's columns, on top of what they begin with."""
@@ -130,7 +131,7 @@ def _multiplied(
     return [[builder.load(place) for place in of_row] for of_row in sums]
 
 
-def _write(builder: Any, lanes: _Lanes, sums: _Sums, out: Any, stride: Any) -> Any:
+def _write(builder: Any, lanes: Lanes, sums: _Sums, out: Any, stride: Any) -> Any:
     """out[row, column] = sum."""
     for row, of_row in enumerate(sums):
         line = builder.gep(out, [builder.mul(stride, ir.Constant(stride.type, row))])
@@ -139,7 +140,7 @@ def _write(builder: Any, lanes: _Lanes, sums: _Sums, out: Any, stride: Any) -> A
     return ir.Constant(_INT32, 0)
 
 
-def _any_above(builder: Any, lanes: _Lanes, sums: _Sums, cuts: Any, stride: Any) -> Any:
+def _any_above(builder: Any, lanes: Lanes, sums: _Sums, cuts: Any, stride: Any) -> Any:
     """Not zero if any sum is above its row's cut."""
     found = None
     for row, of_row in enumerate(sums):
@@ -150,18 +151,31 @@ def _any_above(builder: Any, lanes: _Lanes, sums: _Sums, cuts: Any, stride: Any)
     return builder.zext(builder.bitcast(found, ir.IntType(lanes.count)), _INT32)
 
 
-def _maximum(builder: Any, lanes: _Lanes, sums: _Sums, best: Any, stride: Any) -> Any:
+def _any_above_one(builder: Any, lanes: Lanes, sums: _Sums, cut: Any, stride: Any) -> Any:
+    """Not zero if any sum is above the one cut: faster than with a cut for each row."""
+    values = [value for of_row in sums for value in of_row]
+    while len(values) > 1:
+        values.append(_larger(builder, lanes, values.pop(0), values.pop(0)))
+    above = lanes.above(builder, values[0], lanes.everywhere(builder, builder.load(cut)))
+    return builder.zext(builder.bitcast(above, ir.IntType(lanes.count)), _INT32)
+
+
+def _maximum(builder: Any, lanes: Lanes, sums: _Sums, best: Any, stride: Any) -> Any:
     """best[column] = the largest of itself and the sums."""
     for part in range(_PARTS):
         place = lanes.at(builder, best, ir.Constant(stride.type, part * lanes.count))
         highest = builder.load(place, align=4)
         for of_row in sums:
-            highest = builder.select(lanes.above(builder, of_row[part], highest), of_row[part], highest)
+            highest = _larger(builder, lanes, of_row[part], highest)
         builder.store(highest, place, align=4)
     return ir.Constant(_INT32, 0)
 
 
-def _tile(lanes: _Lanes, rows: int, begin: _Begin, finish: Callable[..., Any]) -> Any:
+def _larger(builder: Any, lanes: Lanes, value: Any, other: Any) -> Any:
+    return builder.select(lanes.above(builder, value, other), value, other)
+
+
+def _tile(lanes: Lanes, rows: int, begin: _Begin, finish: Callable[..., Any]) -> Any:
     """An operation: (few, its stride, lines, their stride, their count, start, target, its stride) -> int32.
 
     Arrays are given by address, strides in numbers.
@@ -191,5 +205,5 @@ def _tile(lanes: _Lanes, rows: int, begin: _Begin, finish: Callable[..., Any]) -
 store_4, store_5, store_6 = (_tile(_SINGLE, rows, _nothing, _write) for rows in (4, 5, 6))
 most_4, most_5, most_6 = (_tile(_SINGLE, rows, _of_rows, _maximum) for rows in (4, 5, 6))
 above_6 = _tile(_SINGLE, 6, _of_columns, _any_above)
-above_pairs_6 = _tile(_PAIRED, 6, _of_columns, _any_above)
+above_one_6 = _tile(_PAIRED, 6, _nothing, _any_above_one)
 store_wide = _tile(_DOUBLE, 6, _nothing, _write)

@@ -282,11 +282,8 @@ def clustered(keys: int, dims: int, apart: float) -> np.ndarray:
     return vectors
 
 
-@pytest.mark.parametrize("dims", [2, 3, 17, 64])
-@pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-9, 0.0])
-def test_delta_of_every_prefix(dims: int, apart: float) -> None:
-    """Over several blocks and panels, also where integers and float32 cannot tell pairs apart."""
-    vectors = clustered(203, dims, apart)
+def assert_prefix_gaps(vectors: np.ndarray) -> None:
+    """Against all gaps, formed one by one."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     units = vectors / np.where(lengths > 0, lengths, 1)
     gaps = np.linalg.norm(units[:, None] - units[None], axis=-1)
@@ -294,6 +291,21 @@ def test_delta_of_every_prefix(dims: int, apart: float) -> None:
     expected = np.minimum.accumulate(nearest)
     found = Layer(torch.from_numpy(vectors)[None]).prefix_gaps(0, len(vectors))
     assert found == pytest.approx(expected, rel=1e-6, abs=1e-14)
+
+
+@pytest.mark.parametrize("dims", [2, 3, 17, 64])
+@pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-9, 0.0])
+def test_delta_of_every_prefix(dims: int, apart: float) -> None:
+    """Over several blocks and panels, also where integers and float32 cannot tell pairs apart."""
+    assert_prefix_gaps(clustered(203, dims, apart))
+
+
+@pytest.mark.parametrize("zeros", [[0], [1], [0, 1], [47], [48], [0, 99], [30, 33], [20, 98]])
+def test_delta_where_zeros_are_nearer_than_anything_else(zeros: list[int]) -> None:
+    """Axes are sqrt(2) apart, a zero is at 1 from all of them, and no product tells so."""
+    vectors = np.eye(100)
+    vectors[zeros] = 0
+    assert_prefix_gaps(vectors)
 
 
 @pytest.mark.parametrize(("name", "logits", "vectors"), ADVERSARIAL, ids=[name for name, *_ in ADVERSARIAL])

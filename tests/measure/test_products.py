@@ -12,20 +12,23 @@ import pytest
 from numba import njit
 
 from attnscope._kernels_tiles import PANEL
+from attnscope.measure._kernels_panels import (
+    INTEGER_ONE,
+    integer_error,
+    pack,
+    panels_shape,
+    panels_to_integers,
+    to_integers,
+    words,
+)
 from attnscope.measure._kernels_products import (
     AT_ONCE,
     FEWEST,
-    INTEGER_ONE,
     any_above,
-    any_integer_above,
     average,
-    integer_error,
     keep_most,
     multiply,
-    pack,
-    panels_shape,
-    to_integers,
-    words,
+    next_above,
 )
 
 SIZES = [
@@ -42,10 +45,8 @@ SIZES = [
 
 
 @njit
-def packed(vectors: Any, panels: Any) -> None:
-    panels[:] = 0
-    for key in range(vectors.shape[0]):
-        pack(vectors[key], key, panels)
+def packed(vectors: Any, shifts: Any, factors: Any, panels: Any) -> None:
+    pack(vectors, shifts, factors, panels)
 
 
 @njit
@@ -64,14 +65,19 @@ def above(few: Any, first: Any, panels: Any, panel: Any, start: Any, cuts: Any) 
 
 
 @njit
-def integers_above(few: Any, first: Any, panels: Any, panel: Any, start: Any, cuts: Any) -> bool:
-    return any_integer_above(few, first, panels, panel, start, cuts)
+def next_panel(integers: Any, panels: Any, begin: Any, end: Any, cut: Any) -> int:
+    return next_above(integers, panels, begin, end, cut)
 
 
 @njit
-def rounded(vectors: Any, by: Any, out: Any) -> None:
+def rounded(vectors: Any, out: Any) -> None:
     for row in range(vectors.shape[0]):
-        to_integers(vectors[row], by[row], out[row])
+        to_integers(vectors[row], out[row])
+
+
+@njit
+def rounded_panels(panels: Any, out: Any) -> None:
+    panels_to_integers(panels, out)
 
 
 @njit
@@ -86,9 +92,28 @@ def averages(weights: Any, rows: Any, ends: Any, vectors: Any, few: Any, sums: A
 
 def group(keys: int, dims: int, seed: int = 0) -> tuple[Any, Any]:
     vectors = np.random.default_rng(seed).normal(size=(keys, dims)).astype(np.float32)
-    panels = np.empty(panels_shape(keys, dims), np.float32)
-    packed(vectors, panels)
-    return vectors, panels
+    return vectors, panels_of(vectors, np.zeros(dims), np.ones(keys))
+
+
+def panels_of(vectors: Any, shifts: Any, factors: Any) -> Any:
+    panels = np.full(panels_shape(*vectors.shape), np.nan, np.float32)
+    packed(vectors.astype(np.float64), shifts, factors, panels)
+    return panels
+
+
+def unpacked(panels: Any, dims: int) -> Any:
+    """The vectors of all places, (places, dims)."""
+    return panels.reshape(len(panels), dims, PANEL).transpose(0, 2, 1).reshape(-1, dims)
+
+
+@pytest.mark.parametrize("keys", [1, 7, 8, 16, 31, 40])
+@pytest.mark.parametrize("dims", [1, 7, 8, 17, 64])
+def test_panels_hold_the_vectors_and_zeros_behind_them(keys: int, dims: int) -> None:
+    random = np.random.default_rng(10)
+    vectors, shifts, factors = random.normal(size=(keys, dims)), random.normal(size=dims), random.normal(size=keys)
+    found = unpacked(panels_of(vectors, shifts, factors), dims)
+    assert (found[:keys] == ((vectors - shifts) * factors[:, None]).astype(np.float32)).all()
+    assert (found[keys:] == 0).all()
 
 
 def rows_of(count: int, dims: int) -> Any:
@@ -140,55 +165,72 @@ def test_any_product_above_its_cut(dims: int) -> None:
                 cuts[first + row] = np.inf
 
 
-def units(count: int, dims: int, seed: int) -> tuple[Any, Any]:
-    """Vectors of any length, the last two along an axis, and the inverses of their lengths."""
-    vectors = (
-        np.random.default_rng(seed).normal(size=(count, dims))
-        * 10.0 ** np.arange(-count // 2, count - count // 2)[:, None]
-    )
+def units(count: int, dims: int, seed: int) -> Any:
+    """Vectors of length 1 in float32, the last two along an axis."""
+    vectors = np.random.default_rng(seed).normal(size=(count, dims))
     vectors[-2:] = 0
     vectors[-2:, 0] = 3.0, -3.0
-    return vectors, 1 / np.linalg.norm(vectors, axis=1)
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def integers_of(vectors: Any) -> Any:
+    found = np.full((len(vectors), words(vectors.shape[1])), -1, np.int32)
+    rounded(vectors, found)
+    return found
+
+
+def integer_panels_of(vectors: Any) -> Any:
+    keys, dims = vectors.shape
+    found = np.full(panels_shape(keys, words(dims)), -1, np.int32)
+    rounded_panels(panels_of(vectors, np.zeros(dims), np.ones(keys)), found)
+    return found
 
 
 @pytest.mark.parametrize("dims", [1, 2, 7, 64, 129])
 def test_integers_are_within_their_bound(dims: int) -> None:
-    vectors, inverses = units(2 * PANEL, dims, seed=6)
-    found = np.full((len(vectors), words(dims)), -1, np.int32)
-    rounded(vectors, inverses, found)
-    integers = found.view(np.int16).astype(np.int64)
-    exact = vectors * inverses[:, None]
-    assert (np.abs(integers[:, :dims] - exact * INTEGER_ONE) <= 0.5 + 1e-6).all()
+    exact = units(2 * PANEL, dims, seed=6)
+    integers = integers_of(exact).view(np.int16).astype(np.int64)
+    exact = exact.astype(np.float64)
+    assert (np.abs(integers[:, :dims] - exact * INTEGER_ONE) <= 0.51).all()
     assert (integers[:, dims:] == 0).all()
     off = np.abs(integers @ integers.T - exact @ exact.T * INTEGER_ONE**2)
     assert off.max() <= error_of_integers(dims)
 
 
+@pytest.mark.parametrize("keys", [1, 15, 16, 33])
 @pytest.mark.parametrize("dims", [1, 2, 7, 64, 129])
-def test_any_product_of_integers_above_its_cut(dims: int) -> None:
-    (vectors, inverses), (others, of_others) = units(2 * AT_ONCE, dims, seed=7), units(2 * PANEL, dims, seed=8)
-    few, keys = (np.empty((count, words(dims)), np.int32) for count in (2 * AT_ONCE, 2 * PANEL))
-    rounded(vectors, inverses, few)
-    rounded(others, of_others, keys)
-    panels = np.empty(panels_shape(*keys.shape), np.int32)
-    packed(keys, panels)
-    start = np.random.default_rng(9).integers(-(2**29), 0, 2 * PANEL).astype(np.int32)
-    values = start + few.view(np.int16).astype(np.int64) @ keys.view(np.int16).T.astype(np.int64)
-    for first in (0, AT_ONCE):
-        for panel in (0, 1):
-            highest = values[first : first + AT_ONCE, panel * PANEL : (panel + 1) * PANEL].max(1)
-            cuts = np.full(2 * AT_ONCE, 2**31 - 1, np.int32)
-            cuts[first : first + AT_ONCE] = highest
-            assert not integers_above(few, first, panels, panel, start, cuts)
-            for row in range(AT_ONCE):
-                cuts[first + row] -= 1
-                assert integers_above(few, first, panels, panel, start, cuts)
-                cuts[first + row] += 1
+def test_panels_of_integers_hold_the_same_integers(keys: int, dims: int) -> None:
+    vectors = units(max(keys, 2), dims, seed=11)[:keys]
+    found = unpacked(integer_panels_of(vectors), words(dims))
+    assert (found[:keys] == integers_of(vectors)).all()
+    assert (found[keys:] == 0).all()
+
+
+@pytest.mark.parametrize("dims", [1, 2, 7, 64, 129])
+def test_the_next_panel_with_a_product_of_integers_above_the_cut(dims: int) -> None:
+    vectors, others = units(AT_ONCE, dims, seed=7), units(5 * PANEL, dims, seed=8)
+    few, panels = integers_of(vectors), integer_panels_of(others)
+    values = few.view(np.int16).astype(np.int64) @ integers_of(others).view(np.int16).T.astype(np.int64)
+    highest = values.reshape(AT_ONCE, 5, PANEL).max((0, 2))
+    for begin, end in ((0, 5), (1, 4), (3, 3)):
+        for cut in {*highest.tolist(), *(highest - 1).tolist(), 2**31 - 1, -(2**31)}:
+            expected = next((panel for panel in range(begin, end) if highest[panel] > cut), end)
+            assert next_panel(few, panels, begin, end, np.array([cut], np.int32)) == expected
 
 
 def test_integers_on_a_processor_without_an_instruction_for_them() -> None:
     plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "above_its_cut", __file__]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "above or panels_of_integers",
+        __file__,
+    ]
     run = subprocess.run(command, env=os.environ | plain, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout
 

@@ -12,17 +12,8 @@ from typing import Any
 import numpy as np
 
 from attnscope._kernels_tiles import PANEL
-from attnscope.measure._kernels_products import (
-    AT_ONCE,
-    INTEGER_ONE,
-    any_above,
-    any_integer_above,
-    integer_error,
-    keep_most,
-    multiply,
-    pack,
-    to_integers,
-)
+from attnscope.measure._kernels_panels import INTEGER_ONE, integer_error, pack, panels_to_integers, to_integers
+from attnscope.measure._kernels_products import AT_ONCE, any_above, keep_most, multiply, next_above
 from attnscope.normalizers._arithmetic import largest
 from attnscope.normalizers._kernels import compiled, helper
 
@@ -30,7 +21,7 @@ _MOST = 1000
 _VANISHING = 1e-200  # squares below this have lost digits
 _CHECKED = 64  # keys that are passed over together where none of them matters
 _NEVER: Any = np.float32(-np.inf)
-_LOWEST, _HIGHEST = -(2**31) + 2, 2**31 - 1
+_LOWEST = -(2**31) + 2
 
 
 @compiled
@@ -70,27 +61,19 @@ def prepare(
     for k in range(dims):
         mean[k] /= keys
     spread = 0.0
-    unit_panels[-1] = 0
-    centred_panels[-1] = 0
-    changed = np.empty(dims)
     for j in range(keys):
         x = vectors[j]
         total = around = 0.0
         for k in range(dims):
             total += x[k] * x[k]
+            around += (x[k] - mean[k]) * (x[k] - mean[k])
         norms2[j] = norms32[j] = total
-        inverse = 1 / np.sqrt(total) if total > _VANISHING else _inverse_of_small(x)
-        inverses[j] = inverse
-        unit_squares[j] = 1 if inverse > 0 else 0
-        for k in range(dims):
-            changed[k] = x[k] * inverse
-        pack(changed, j, unit_panels)
-        for k in range(dims):
-            changed[k] = x[k] - mean[k]
-            around += changed[k] * changed[k]
+        inverses[j] = 1 / np.sqrt(total) if total > _VANISHING else _inverse_of_small(x)
+        unit_squares[j] = 1 if inverses[j] > 0 else 0
         centred_squares[j] = around
         spread = max(spread, around)
-        pack(changed, j, centred_panels)
+    pack(vectors, np.zeros(dims), inverses, unit_panels)
+    pack(vectors, mean, np.ones(keys), centred_panels)
     return math.ldexp(1.0, exponent), spread, of_all < np.inf
 
 
@@ -110,9 +93,7 @@ def _inverse_of_small(x: Any) -> float:
 @compiled
 def pack_units(vectors: Any, inverses: Any, panels: Any) -> None:
     """Pack the unit vectors of some vectors for products."""
-    panels[-1] = 0
-    for j in range(vectors.shape[0]):
-        pack(vectors[j] * inverses[j], j, panels)
+    pack(vectors, np.zeros(vectors.shape[1]), inverses, panels)
 
 
 @helper
@@ -142,48 +123,38 @@ def nearest_before(
     """out[i] = the smallest gap between the unit vectors of two of the keys up to i.
 
     inverses: what makes unit vectors; squares: their |u|^2; error: bound on a squared gap; few, products, integers:
-    scratch for a block; integer_panels: for all keys. With s = u_i.u_j - |u_j|^2 / 2 the squared gap is |u_i|^2 - 2 s:
-    no s above a row's cut, none is nearer. Integers say so of most keys, float32 of most others.
+    scratch for six rows; integer_panels: for all keys. The squared gap of two unit vectors is 2 - 2 u.v: where no
+    product is above a cut, none is nearer. Integers say so of most keys, float32 of most others.
     """
     keys, dims = vectors.shape
-    block = few.shape[0]
-    start, integer_start = np.full(panels.shape[0] * PANEL, _NEVER), np.zeros(panels.shape[0] * PANEL, np.int32)
-    for j in range(keys):
-        start[j] = np.float32(-0.5) * squares[j]
-        integer_start[j] = start[j] * INTEGER_ONE**2
-    cuts, nearest = np.empty(block, np.float32), np.empty(block)
-    integer_cuts = np.empty(block, np.int32)
+    panels_to_integers(panels, integer_panels)
+    cut, nearest = np.empty(1, np.int32), np.empty(AT_ONCE)
     best = np.inf
-    for first in range(0, keys, block):
-        rows = min(block, keys - first)
-        for i in range(rows):
-            for k in range(dims):
-                few[i, k] = vectors[first + i, k] * inverses[first + i]
-            to_integers(vectors[first + i], inverses[first + i], integers[i])
-            pack(integers[i], first + i, integer_panels)
-        nearest[:] = best
-        cuts[:] = np.inf
-        integer_cuts[:] = _HIGHEST
-        for i in range(rows):
-            cuts[i] = (squares[first + i] - error - best) / 2
-            integer_cuts[i] = _integer_cut(squares[first + i], best, dims)
-        whole = first // PANEL  # panels of keys that all come before the block
-        for p in range(whole):
-            for i in range(0, rows, AT_ONCE):
-                if any_integer_above(integers, i, integer_panels, p, integer_start, integer_cuts):
-                    multiply(few[i : i + AT_ONCE], AT_ONCE, panels, p, p + 1, products)
-                    for row in range(i, min(rows, i + AT_ONCE)):
-                        _look_nearer(
-                            vectors, inverses, squares, error, start, first + row, p * PANEL, (p + 1) * PANEL,
-                            products[row - i], cuts[row:], nearest[row:],
-                        )  # fmt: skip
-                        integer_cuts[row] = _integer_cut(squares[first + row], nearest[row], dims)
-        multiply(few, rows, panels, whole, -(-(first + rows) // PANEL), products)
+    zeros = 0
+    for first in range(0, keys, AT_ONCE):
+        rows = min(AT_ONCE, keys - first)
         for row in range(rows):
-            _look_nearer(
-                vectors, inverses, squares, error, start, first + row, whole * PANEL, first + row, products[row],
-                cuts[row:], nearest[row:],
-            )  # fmt: skip
+            own = first + row
+            for k in range(dims):
+                few[row, k] = vectors[own, k] * inverses[own]
+            to_integers(few[row], integers[row])
+            nearest[row] = min(best, _gap2_to_zero(squares[own], own, zeros))
+            zeros += squares[own] == 0
+        whole = first // PANEL  # panels of keys that all come before the rows
+        p = -1
+        while p < whole:
+            cut[0] = _integer_cut(largest(nearest[:rows]), dims)
+            p = next_above(integers, integer_panels, p + 1, whole, cut)
+            multiply(few, rows, panels, p, p + 1, products)
+            for row in range(rows):
+                end = min((p + 1) * PANEL, first + row)
+                _look_nearer(vectors, inverses, error, first + row, p * PANEL, end, products[row], nearest[row:])
+        if first + rows > (whole + 1) * PANEL:
+            multiply(few, rows, panels, whole + 1, whole + 2, products)
+            for row in range(rows):
+                begin = (whole + 1) * PANEL
+                _look_nearer(vectors, inverses, error, first + row, begin, first + row, products[row], nearest[row:])
+        for row in range(rows):
             best = min(best, nearest[row])
             out[first + row] = np.sqrt(best)
         if best == 0:  # nothing can be nearer
@@ -192,23 +163,32 @@ def nearest_before(
 
 
 @helper
-def _integer_cut(square: Any, gap2: float, dims: int) -> Any:
-    """The s in integers above which a squared gap may be below `gap2`; rounding of `start` and of the cut included."""
-    return np.int32(max(_LOWEST, (square - gap2) / 2 * INTEGER_ONE**2 - integer_error(dims) - 2))
+def _gap2_to_zero(square: Any, before: int, zeros: int) -> float:
+    """The squared gap to an earlier vector if one of the two is zero, which products do not tell; else infinity."""
+    if square == 0 and zeros:
+        return 0.0
+    return 1.0 if zeros or (square == 0 and before) else np.inf
+
+
+@helper
+def _integer_cut(gap2: float, dims: int) -> Any:
+    """The product in integers above which a squared gap may be below `gap2`."""
+    return np.int32(max(_LOWEST, (1 - gap2 / 2) * INTEGER_ONE**2 - integer_error(dims) - 1))
 
 
 @helper
 def _look_nearer(
-    vectors: Any, inverses: Any, squares: Any, error: Any, start: Any, own: int, begin: int, end: int, products: Any,
-    cut: Any, nearest: Any,
-) -> None:  # fmt: skip
+    vectors: Any, inverses: Any, error: Any, own: int, begin: int, end: int, products: Any, nearest: Any
+) -> None:
     """Measure the keys from `begin` to `end` that may be nearer to `own` than any before."""
-    for j in range(begin, end):
-        if start[j] + products[j - begin] > cut[0]:
-            gap2 = _unit_gap2(vectors[own], inverses[own], vectors[j], inverses[j])
-            if gap2 < nearest[0]:
-                nearest[0] = gap2
-                cut[0] = (squares[own] - error - gap2) / 2
+    cut = np.float32((2 - error - nearest[0]) / 2)
+    near = np.int32(0)
+    for j in range(end - begin):
+        near = np.int32(near + np.int32(products[j] > cut))
+    if near:
+        for j in range(begin, end):
+            if products[j - begin] > cut:
+                nearest[0] = min(nearest[0], _unit_gap2(vectors[own], inverses[own], vectors[j], inverses[j]))
 
 
 @compiled

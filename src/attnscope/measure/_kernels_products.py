@@ -1,22 +1,16 @@
 """Compiled loops: products of a few vectors with all vectors of a group, in float32.
 
-The group is packed in panels of `PANEL` keys, one line of keys for each dimension; a panel stays in the nearest cache
-while all the few are multiplied with it. Within a loop that runs for microseconds a call of a matrix library would
+The group is packed in panels (`_kernels_panels`); a panel stays in the nearest cache while all the few are multiplied
+with it. Within a loop that runs for microseconds a call of a matrix library would
 cost more than it saves, and would need the interpreter.
 
 The few go six, five or four at a time, whichever leaves the fewest over, and the last ones may overlap: a row is then
 multiplied twice, with the same result. Fewer than four are filled up by whatever stands behind them.
-
-Where it is enough to know that products are not above a cut, vectors of length 1 are rounded to 16-bit integers, which
-multiply at twice the speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from attnscope import _kernels_tiles as tiles
 from attnscope._kernels_tiles import PANEL, WIDE
@@ -24,22 +18,8 @@ from attnscope.normalizers._kernels import helper
 
 FEWEST = 4  # rows that `few` and what is written for them must have room for
 AT_ONCE = 6
-INTEGER_ONE = 32767  # what stands for 1 in 16 bits
 _BYTES = 4
 _WIDE_BYTES = 8
-
-
-def panels_shape(keys: int, dims: int) -> tuple[int, int]:
-    """The shape of the packed vectors of a group."""
-    return -(-keys // PANEL), dims * PANEL
-
-
-@helper
-def pack(vector: Any, key: int, panels: Any) -> None:
-    """Put one vector into its place."""
-    panel, place = panels[key // PANEL], key % PANEL
-    for k in range(vector.size):
-        panel[k * PANEL + place] = vector[k]
 
 
 @helper
@@ -92,46 +72,29 @@ def keep_most(few: Any, count: int, start: Any, panels: Any, begin: int, end: in
             i += step
 
 
-def _question(above: Any) -> Callable[..., bool]:
-    @helper
-    def any_above(few: Any, first: int, panels: Any, p: int, start: Any, cuts: Any) -> bool:
-        stride = few.strides[0]
-        found = above(
-            few.ctypes.data + first * stride, stride // _BYTES, panels[p].ctypes.data, PANEL, few.shape[1],
-            start.ctypes.data + p * PANEL * _BYTES, cuts.ctypes.data + first * _BYTES, 0,
-        )  # fmt: skip
-        return found != 0
-
-    return any_above
-
-
-# Whether start[j] + few[i] . x is above cuts[i] for any of six rows from `first` on and any x of panel `p`: of (few,
-# first, panels, p, start, cuts), where `start` has a number for each key. In float32, and in integers (`to_integers`).
-any_above = _question(tiles.above_6)
-any_integer_above = _question(tiles.above_pairs_6)
-
-
-def words(dims: int) -> int:
-    """How many 32-bit words a vector of 16-bit integers takes."""
-    return -(-dims // 2)
-
-
 @helper
-def to_integers(vector: Any, by: float, out: Any) -> None:
-    """The vector times `by`, at most 1 long, in 16-bit integers, two to a word of `out`."""
-    integers = out.view(np.int16)
-    integers[-1] = 0
-    for k in range(vector.size):
-        integers[k] = np.floor(vector[k] * (by * INTEGER_ONE) + 0.5)
+def any_above(few: Any, first: int, panels: Any, p: int, start: Any, cuts: Any) -> bool:
+    """Whether start[j] + few[i] . x is above cuts[i] for any of six rows from `first` on and any x of panel `p`.
 
-
-@helper
-def integer_error(dims: int) -> float:
-    """How far a product of two such vectors can be off.
-
-    Rounding moves each by at most half a step in every dimension: by sqrt(dims) / 2.
+    `start` has a number for each key.
     """
-    return INTEGER_ONE * np.sqrt(dims) + dims / 4
+    stride = few.strides[0]
+    found = tiles.above_6(
+        few.ctypes.data + first * stride, stride // _BYTES, panels[p].ctypes.data, PANEL, few.shape[1],
+        start.ctypes.data + p * PANEL * _BYTES, cuts.ctypes.data + first * _BYTES, 0,
+    )  # fmt: skip
+    return found != 0
+
+
+@helper
+def next_above(integers: Any, panels: Any, begin: int, end: int, cut: Any) -> int:
+    """The first panel from `begin` on where a product of one of six rows is above cut[0], all in integers; or `end`."""
+    rows, stride, words = integers.ctypes.data, integers.strides[0] // _BYTES, integers.shape[1]
+    for p in range(begin, end):
+        panel = panels.ctypes.data + p * panels.strides[0]
+        if tiles.above_one_6(rows, stride, panel, PANEL, words, rows, cut.ctypes.data, 0) != 0:
+            return p
+    return end
 
 
 @helper

@@ -16,7 +16,8 @@ import torch
 
 from attnscope._kernels_tiles import PANEL
 from attnscope.measure import _kernels_pairs as kernels
-from attnscope.measure._kernels_products import AT_ONCE, panels_shape, words
+from attnscope.measure._kernels_panels import panels_shape, words
+from attnscope.measure._kernels_products import AT_ONCE
 from attnscope.measure._memory import held, scratch
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _gaps(
     panels: NDArray[np.float32],
 ) -> NDArray[np.float64]:
     gaps = np.empty(len(vectors))
-    scratches = held("gaps", vectors.shape, lambda: (*_block(vectors.shape[1]), *_integers(*vectors.shape)))
+    scratches = held("gaps", vectors.shape, lambda: _six(*vectors.shape))
     kernels.nearest_before(vectors, inverses, squares, panels, group.unit_error, *scratches, gaps)
     return gaps
 
@@ -182,10 +183,12 @@ def _block(dims: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     )
 
 
-def _integers(keys: int, dims: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Scratch for a block of vectors in integers, and for all keys."""
+def _six(keys: int, dims: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
+    """Scratch for six vectors, their products with a panel, the six in integers, and all keys in integers."""
     return (
-        scratch("integers", (_BLOCK, words(dims)), np.int32),
+        scratch("six", (AT_ONCE, dims), np.float32),
+        scratch("six products", (AT_ONCE, PANEL), np.float32),
+        scratch("integers", (AT_ONCE, words(dims)), np.int32),
         scratch("integer panels", panels_shape(keys, words(dims)), np.int32),
     )
 
