@@ -156,7 +156,7 @@ def test_logits_are_the_products_of_queries_and_keys(
     query = torch.randn(1, keys, heads, dims, generator=generator).to(dtype).transpose(1, 2)
     side_by_side = torch.randn(1, keys, groups, dims, generator=generator).to(dtype).transpose(1, 2)
     positions = [(7 * row) % keys for row in range(rows)]
-    for key in (side_by_side, side_by_side.contiguous()):
+    for key in (side_by_side, side_by_side.contiguous(), side_by_side.mT.contiguous().mT):
         call = AttentionCall(torch.nn.Identity(), query, key, key, None, {"scaling": 0.5})
         of_heads = key[0].double().repeat_interleave(heads // groups, 0)
         expected = 0.5 * query[0][:, positions].double() @ of_heads.mT

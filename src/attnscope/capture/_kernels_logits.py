@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from attnscope._kernels_tiles import WIDE, store_wide
-from attnscope.normalizers._kernels import compiled
+from attnscope._kernels_turning import EIGHT, turn_wide
+from attnscope.normalizers._kernels import compiled, helper
 
 ROWS = 6  # that a tile has; there must be as many queries
 _TILES = 4  # side by side, so that rows are written in longer pieces
@@ -29,10 +30,7 @@ def multiply(queries: Any, keys: Any, begin: int, out: Any) -> None:
     for first in range(0, keys.shape[1], _TILES * WIDE):
         some = min(_TILES * WIDE, keys.shape[1] - first)
         for g in range(groups):
-            for j in range(some):
-                packed, place = few[j // WIDE], j % WIDE
-                for k in range(dims):
-                    packed[k, place] = keys[g, first + j, k]
+            _pack(keys[g, first : first + some], few)
             for i in range(0, count, ROWS):
                 row = min(i, count - ROWS)  # the last ones may overlap
                 for tile in range(-(-some // WIDE)):
@@ -47,3 +45,19 @@ def multiply(queries: Any, keys: Any, begin: int, out: Any) -> None:
                     )  # fmt: skip
                     if columns < WIDE:
                         found[:] = products[:, :columns]
+
+
+@helper
+def _pack(keys: Any, few: Any) -> None:
+    """few[t, k, j] = keys[WIDE t + j, k]: in registers where float32 lies in order, `WIDE` being eight."""
+    count, dims = keys.shape
+    turned = count - count % EIGHT if keys.itemsize == 4 and keys.strides[1] == 4 else 0
+    whole = dims - dims % EIGHT
+    for j in range(0, turned, EIGHT):
+        source, lines = keys[j].ctypes.data, few[j // WIDE]
+        for k in range(0, whole, EIGHT):
+            turn_wide(source + k * 4, keys.strides[0] // 4, source, source, lines[k].ctypes.data, WIDE)
+    for j in range(count):
+        lines, place = few[j // WIDE], j % WIDE
+        for k in range(whole if j < turned else 0, dims):
+            lines[k, place] = keys[j, k]

@@ -62,7 +62,7 @@ class _Block:
         self.weights, self.logits = weights, logits
         self.masks, self.mask_of, self.spans = seen.masks, seen.mask_of, seen.spans
         self.wanted, self.layer = wanted, layer
-        self.groups, keys, self.dims = layer.vectors.shape
+        self.groups, keys, self.dims = layer.numbers.shape  # read by this thread, before the others want them
         self.covered = -(-keys // PANEL) * PANEL
         self.largest = int(min(wanted[-1], weights.shape[-1]))
         self.listing = layer.listing_pays(len(weights) // self.groups, self.largest)

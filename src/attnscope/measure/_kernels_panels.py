@@ -1,7 +1,6 @@
 """Compiled loops: a group's vectors in the layout that products want.
 
-Vectors are packed in panels of `PANEL` keys, one line of keys for each dimension. Turning rows into lines number by
-number takes longer than computing the numbers, so eight vectors are turned at a time, in registers.
+Vectors are packed in panels of `PANEL` keys, one line of keys for each dimension.
 
 Where it is enough to know that products are not above a cut, vectors of length 1 are rounded to 16-bit integers, which
 multiply at twice the speed.
@@ -17,14 +16,12 @@ from numba import types
 from numba.extending import intrinsic
 
 from attnscope._kernels_tiles import PANEL, Lanes
+from attnscope._kernels_turning import EIGHT, turn_moved
 from attnscope.normalizers._kernels import helper
 
 INTEGER_ONE = 32767  # what stands for 1 in 16 bits
 _MIDDLE = 32768  # makes all integers positive: truncation then rounds them all down
-_EIGHT = 8
-_DOUBLES, _SINGLES = Lanes(ir.DoubleType(), _EIGHT), Lanes(ir.FloatType(), _EIGHT)
-_LINE = Lanes(ir.FloatType(), PANEL)
-_INTEGERS = Lanes(ir.IntType(32), PANEL)
+_LINE, _INTEGERS = Lanes(ir.FloatType(), PANEL), Lanes(ir.IntType(32), PANEL)
 
 
 def panels_shape(keys: int, dims: int) -> tuple[int, int]:
@@ -37,89 +34,50 @@ def words(dims: int) -> int:
     return -(-dims // 2)
 
 
-def _operation(describe: Any) -> Any:
-    return intrinsic(describe)
-
-
-def _turned(builder: Any, rows: list[Any]) -> list[Any]:
-    """The columns of eight rows of eight: ever smaller squares off the diagonal change places."""
-    side = _EIGHT // 2
-    while side:
-        lower = [place if place // side % 2 == 0 else place - side + _EIGHT for place in range(_EIGHT)]
-        upper = [place + side if place // side % 2 == 0 else place + _EIGHT for place in range(_EIGHT)]
-        for first in (place for place in range(_EIGHT) if place // side % 2 == 0):
-            pair = rows[first], rows[first + side]
-            for row, places in ((first, lower), (first + side, upper)):
-                rows[row] = builder.shuffle_vector(*pair, ir.Constant(ir.VectorType(ir.IntType(32), _EIGHT), places))
-        side //= 2
-    return rows
-
-
-@_operation
-def _pack_eight(context: Any, vectors: Any, stride: Any, shifts: Any, factors: Any, lines: Any) -> Any:
-    """lines[k, j] = (vectors[j, k] - shifts[k]) factors[j] in float32, for eight vectors and eight dimensions.
-
-    All are given by address, the stride of the vectors in numbers.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vectors, stride, shifts, factors, lines = arguments
-        vectors, shifts, factors = (
-            builder.inttoptr(p, _DOUBLES.number.as_pointer()) for p in (vectors, shifts, factors)
-        )
-        lines = builder.inttoptr(lines, _SINGLES.number.as_pointer())
-        at = [ir.Constant(stride.type, place) for place in range(_EIGHT)]
-        shift = _DOUBLES.load(builder, shifts, at[0])
-        rows = []
-        for j in at:
-            own = builder.fsub(_DOUBLES.load(builder, vectors, builder.mul(stride, j)), shift)
-            factor = _DOUBLES.everywhere(builder, builder.load(builder.gep(factors, [j])))
-            rows.append(builder.fptrunc(builder.fmul(own, factor), _SINGLES.vector))
-        for k, line in enumerate(_turned(builder, rows)):
-            builder.store(line, _SINGLES.at(builder, lines, ir.Constant(stride.type, k * PANEL)), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.uintp, types.intp, types.uintp, types.uintp, types.uintp), generate
-
-
 @helper
 def pack(vectors: Any, shifts: Any, factors: Any, panels: Any) -> None:
     """Put (vector - shifts) factor of all vectors, in float64, into panels of float32; zero behind the last."""
     keys, dims = vectors.shape
-    whole = dims - dims % _EIGHT
+    whole = dims - dims % EIGHT
     panels[-1] = 0
-    for first in range(0, keys - keys % _EIGHT, _EIGHT):
+    for first in range(0, keys - keys % EIGHT, EIGHT):
         target = panels[first // PANEL].ctypes.data + first % PANEL * 4
         source, factor = vectors[first].ctypes.data, factors.ctypes.data + first * 8
-        for k in range(0, whole, _EIGHT):
-            _pack_eight(source + k * 8, dims, shifts.ctypes.data + k * 8, factor, target + k * PANEL * 4)
+        for k in range(0, whole, EIGHT):
+            turn_moved(source + k * 8, dims, shifts.ctypes.data + k * 8, factor, target + k * PANEL * 4, PANEL)
     for j in range(keys):
         panel, place = panels[j // PANEL], j % PANEL
-        for k in range(whole if j < keys - keys % _EIGHT else 0, dims):
+        for k in range(whole if j < keys - keys % EIGHT else 0, dims):
             panel[k * PANEL + place] = (vectors[j, k] - shifts[k]) * factors[j]
 
 
-@_operation
-def _join_lines(context: Any, low: Any, high: Any, out: Any) -> Any:
-    """A line of words from the lines of two dimensions, given by address."""
+def _joining() -> Any:
+    """An operation: a line of words (the last) from the lines of two dimensions; all are addresses."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        start = ir.Constant(ir.IntType(64), 0)
-        integers = []
-        for line in arguments[:2]:
-            value = _LINE.load(builder, builder.inttoptr(line, _LINE.number.as_pointer()), start)
-            value = builder.fmul(value, ir.Constant(_LINE.vector, [float(INTEGER_ONE)] * PANEL))
-            value = builder.fadd(value, ir.Constant(_LINE.vector, [_MIDDLE + 0.5] * PANEL))
-            integers.append(builder.fptosi(value, _INTEGERS.vector))
-        low, high = integers
-        both = builder.or_(low, builder.shl(high, ir.Constant(_INTEGERS.vector, [16] * PANEL)))
-        # Takes the middle from both halves, as the highest bit of each stands for it.
-        both = builder.xor(both, ir.Constant(_INTEGERS.vector, [(_MIDDLE << 16) + _MIDDLE] * PANEL))
-        out = builder.inttoptr(arguments[2], _INTEGERS.number.as_pointer())
-        builder.store(both, _INTEGERS.at(builder, out, start), align=4)
-        return context.get_dummy_value()
+    @intrinsic
+    def join(context: Any, low: Any, high: Any, out: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            start = ir.Constant(ir.IntType(64), 0)
+            halves = []
+            for line in arguments[:2]:
+                value = _LINE.load(builder, builder.inttoptr(line, _LINE.number.as_pointer()), start)
+                value = builder.fmul(value, ir.Constant(_LINE.vector, [float(INTEGER_ONE)] * PANEL))
+                value = builder.fadd(value, ir.Constant(_LINE.vector, [_MIDDLE + 0.5] * PANEL))
+                halves.append(builder.fptosi(value, _INTEGERS.vector))
+            low, high = halves
+            both = builder.or_(low, builder.shl(high, ir.Constant(_INTEGERS.vector, [16] * PANEL)))
+            # Takes the middle from both halves, as the highest bit of each stands for it.
+            both = builder.xor(both, ir.Constant(_INTEGERS.vector, [(_MIDDLE << 16) + _MIDDLE] * PANEL))
+            out = builder.inttoptr(arguments[2], _INTEGERS.number.as_pointer())
+            builder.store(both, _INTEGERS.at(builder, out, start), align=4)
+            return context.get_dummy_value()
 
-    return types.void(types.uintp, types.uintp, types.uintp), generate
+        return types.void(types.uintp, types.uintp, types.uintp), generate
+
+    return join
+
+
+_join = _joining()
 
 
 @helper
@@ -132,7 +90,7 @@ def panels_to_integers(panels: Any, out: Any) -> None:
         for k in range(0, dims, 2):
             low = source + k * PANEL * 4
             high = low + PANEL * 4 if k + 1 < dims else zeros.ctypes.data
-            _join_lines(low, high, target + k // 2 * PANEL * 4)
+            _join(low, high, target + k // 2 * PANEL * 4)
 
 
 @helper

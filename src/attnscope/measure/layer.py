@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -75,10 +76,10 @@ class Layer:
 
     def __init__(self, vectors: Float[Tensor, "groups keys dims"], rows: int = 0) -> None:
         """`rows`: how many rows of a group will be measured in all, if more than come at once."""
-        # A group's vectors lie far apart in a model's state: reading them in order once is faster than group by group.
-        self.vectors = vectors.detach().contiguous() if vectors.device.type == "cpu" else vectors.detach()
+        self.vectors = vectors.detach()
         self.rows = rows
         self._token = object()
+        self._error = np.float32(4 * (vectors.shape[-1] + 8) * FLOAT32)
         self._locks = [threading.Lock() for _ in range(len(vectors))]
         self._finite: dict[int, bool] = {}
         self._gaps: dict[int, NDArray[np.float64]] = {}
@@ -88,14 +89,21 @@ class Layer:
         """One group, in the memory of this thread until it asks for another."""
         return held("group", (self._token, index), lambda: self._prepared(index))
 
+    @cached_property
+    def numbers(self) -> NDArray[np.floating]:
+        """The vectors as the loops read them.
+
+        A group's vectors lie far apart in a model's state: reading them in order once is faster than group by group.
+        """
+        plain = self.vectors if self.vectors.dtype in _PLAIN else self.vectors.float()
+        return plain.contiguous().numpy()
+
     def _prepared(self, index: int) -> Group:
-        keys, dims = self.vectors.shape[1:]
-        parts = held("parts", (keys, dims), lambda: _parts(keys, dims))
-        source = self.vectors[index]
-        scale, spread, sound = kernels.prepare((source if source.dtype in _PLAIN else source.float()).numpy(), *parts)
-        self._finite[index] = sound or bool(source.isfinite().all())
-        unit_error = np.float32(4 * (dims + 8) * FLOAT32)
-        return Group(scale, unit_error, unit_error * np.float32(spread), *parts)
+        source = self.numbers[index]
+        parts = held("parts", source.shape, lambda: _parts(*source.shape))
+        scale, spread, sound = kernels.prepare(source, *parts)
+        self._finite[index] = sound or bool(np.isfinite(source).all())
+        return Group(scale, self._error, np.float32(self._error * spread), *parts)
 
     def finite(self) -> Bool[Tensor, " groups"]:
         """Whether all vectors of a group are finite; known already where they have been measured on the CPU."""
