@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
-import torch
 
 from attnscope import tables
 from attnscope.scanning.lines import Lines, table
@@ -14,20 +14,19 @@ HEADS = 2
 
 def lines(layer: int, label: str, positions: tuple[int, ...], kept: bool = True) -> Lines:
     """Rows whose entropy says where they belong; that of position 4 is missing."""
-    head = torch.arange(HEADS)[:, None]
-    place = torch.tensor(positions)
+    head = np.arange(HEADS)[:, None]
+    place = np.array(positions)
     shape = (HEADS, len(positions))
-    columns = {name: torch.zeros(shape) for name in tables.ROWS if name != "normalizer"} | {
-        "window": torch.zeros(shape, dtype=torch.long),
-        "layer": torch.full(shape, layer),
-        "head": head.expand(shape),
-        "position": place.expand(shape),
-        "length": (place + 1).expand(shape),
-        "support": torch.ones(shape, dtype=torch.long),
-        "entropy": torch.where(place == 4, torch.nan, 100.0 * layer + 10 * head + place).double(),
+    columns = {name: np.zeros(shape) for name in tables.ROWS if name != "normalizer"} | {
+        "window": np.array(0),
+        "layer": np.full(shape, layer),
+        "head": head,
+        "position": place,
+        "length": place + 1,
+        "support": np.ones(shape, dtype=np.int64),
+        "entropy": np.where(place == 4, np.nan, 100.0 * layer + 10 * head + place),
     }
-    columns = {n: c.double() if tables.ROWS[n] == pl.Float64 else c for n, c in columns.items()}
-    return Lines.of(layer, label, positions, columns, torch.full(shape, kept))
+    return Lines(layer, label, positions, columns, np.full(shape, kept))
 
 
 def check(found: pl.DataFrame, labels: int, layers: int, positions: list[int]) -> None:

@@ -12,6 +12,7 @@ takes longer than a short piece of work.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -25,6 +26,8 @@ _Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _pools: dict[int, ThreadPoolExecutor] = {}
 _lock = threading.Lock()
 _own = threading.local()
+_works: dict[int, Callable[[], None]] = {}  # under way on threads of OpenMP
+_numbers = itertools.count(1)
 _rested = True  # whether OpenMP had no threads at the last fork
 _bereft = False  # whether this is a forked child whose OpenMP waits for threads that are gone
 
@@ -41,7 +44,7 @@ def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
     errors: list[BaseException] = []
     caller = threading.get_ident()
 
-    def take(_: object = None) -> None:
+    def take() -> None:
         try:
             if threading.get_ident() != caller:
                 _join()
@@ -56,12 +59,22 @@ def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
     if threads <= 1:
         take()
     elif parallel is not None and not _bereft:
-        parallel(_Task(take), None, threads, 0)
+        number = next(_numbers)
+        _works[number] = take
+        parallel(_begin, number, threads, 0)
+        del _works[number]
     else:
         for result in [_pool(torch.get_num_threads()).submit(take) for _ in range(threads)]:
             result.result()
     if errors:
         raise errors[0]
+
+
+def _take_part(number: int) -> None:
+    _works[number]()
+
+
+_begin = _Task(_take_part)  # made once: that takes as long as a short piece of work
 
 
 def _join() -> None:

@@ -10,7 +10,7 @@ Both answer the same questions, for one item of the batch and the wanted rows on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -85,6 +85,10 @@ class Call(Protocol):
     @property
     def sinks(self) -> Float[Tensor, " heads"] | None:
         """Logits that take weight and have no key, one for each head."""
+
+    @property
+    def sight(self) -> Hashable | None:
+        """What calls that see alike have in common, where that is plain without looking; else None."""
 
     def logits(
         self, positions: Sequence[int], item: int = 0, keys: int | None = None
@@ -185,6 +189,11 @@ class AttentionCall:
         return bool(causal) and self.queries > 1
 
     @property
+    def sight(self) -> Hashable | None:
+        """What calls without a mask have in common if they see alike."""
+        return (self.causal, self.heads, self.queries, self.keys, self.query.device) if self.mask is None else None
+
+    @property
     def sinks(self) -> Float[Tensor, " heads"] | None:
         """Logits that take weight and have no key, one for each head."""
         sinks = self.options.get("s_aux")
@@ -211,7 +220,7 @@ class AttentionCall:
         """The logits of these queries in float64, from the model's own queries and keys."""
         rows = self._rows(positions)
         keys = self.keys if keys is None else keys
-        query = (self.query[item, :, rows].double() * self.scale).unflatten(0, (self.key.shape[1], -1)).flatten(1, 2)
+        query = (self.query[item, :, rows].double() * self.scale).reshape(self.key.shape[1], -1, self.query.shape[-1])
         logits = _products(query, self.key[item, :, :keys].detach()).reshape(self.heads, len(rows), keys)
         softcap = self.options.get("softcap")
         if softcap is not None:
@@ -293,6 +302,11 @@ class LogitsCall:
         return self.scores.shape[3]
 
     @property
+    def sight(self) -> None:
+        """Only the scores say what is visible."""
+        return
+
+    @property
     def sinks(self) -> None:
         """No family that forms its logits in full has sinks."""
         return
@@ -338,7 +352,7 @@ def _products(query: Float[Tensor, "groups rows dims"], key: Float[Tensor, "grou
     if not _loops.usable(query, key):
         return torch.cat([torch.mm(query[group], key[group].double().mT)[None] for group in range(len(query))])
     room = max(count, ROWS)
-    queries = torch.nn.functional.pad(query, (0, 0, 0, room - count))
+    queries = (query if room == count else torch.nn.functional.pad(query, (0, 0, 0, room - count))).detach()
     products = empty((len(query), room, keys), query)
     step = max(_FEWEST_KEYS, -(-keys // (_PIECES * torch.get_num_threads())))
 

@@ -8,9 +8,19 @@ On the CPU compiled loops do the work; elsewhere, and as their specification, th
 """
 
 from attnscope.measure._memory import release
-from attnscope.measure.columns import columns
+from attnscope.measure.columns import arrays, columns, to_array
 from attnscope.measure.layer import Layer, all_finite
 from attnscope.measure.rows import Rows, softmax_weights
 from attnscope.measure.seen import Seen
 
-__all__ = ["Layer", "Rows", "Seen", "all_finite", "columns", "release", "softmax_weights"]
+__all__ = [
+    "Layer",
+    "Rows",
+    "Seen",
+    "all_finite",
+    "arrays",
+    "columns",
+    "release",
+    "softmax_weights",
+    "to_array",
+]

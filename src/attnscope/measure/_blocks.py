@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ _MANY = 64
 
 def columns(
     rows: Rows, weights: Tensor, n: Sequence[int], layer: Layer, delta_keys: int | None
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
     """As `measure.rows.row_columns` and `measure.topn.topn_columns`.
 
     Rows of more than `delta_keys` keys have no delta.
@@ -39,12 +39,10 @@ def columns(
     block = _Block(_flat(weights), _flat(rows.logits), rows.seen or Seen(rows.visible), np.array(n), layer, delta_keys)
     share_out(block.measure, block.tasks())
     shape = weights.shape[:2]
-    per_row = {name: _tensor(values, shape) for name, values in zip(_kernels_rows.COLUMNS, block.of_rows, strict=True)}
-    per_set = {
-        name: _tensor(values, (*shape, len(n)))
-        for name, values in zip(_kernels_sets.COLUMNS, block.of_sets, strict=True)
-    }
-    return per_row | {name: per_row[name].long() for name in ("length", "support")}, per_set
+    per_row = dict(zip(_kernels_rows.COLUMNS, block.of_rows.reshape(-1, *shape), strict=True))
+    per_set = dict(zip(_kernels_sets.COLUMNS, block.of_sets.reshape(-1, *shape, len(n)), strict=True))
+    with np.errstate(invalid="ignore"):  # a row with NaN has no support
+        return per_row | {name: per_row[name].astype(np.int64) for name in ("length", "support")}, per_set
 
 
 class _Block:
@@ -133,10 +131,6 @@ class _Block:
         share_out(search, [(g, m) for g in range(self.groups) for m in range(len(masks))])
         found[:, own] = gaps[:, which.reshape(-1)]
         return found
-
-
-def _tensor(values: NDArray[np.float64], shape: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(values.reshape(shape))
 
 
 def _flat(values: Tensor) -> NDArray[np.float64]:

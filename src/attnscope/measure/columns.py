@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxtyping import Float
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from attnscope.measure.rows import Rows
@@ -29,6 +30,20 @@ def columns(
     top_n: Sequence[int],
     delta_keys: int | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The same as `arrays`, as tensors on the device of the weights."""
+    per_row, per_set = (
+        {name: torch.as_tensor(values, device=weights.device) for name, values in found.items()}
+        for found in arrays(rows, weights, top_n, delta_keys)
+    )
+    return per_row, per_set
+
+
+def arrays(
+    rows: Rows,
+    weights: Float[Tensor, "heads rows keys"],
+    top_n: Sequence[int],
+    delta_keys: int | None = None,
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
     """The columns of `rows.parquet`, (heads, rows), and of `topn.parquet` for ascending N, (heads, rows, sets).
 
     delta looks at all pairs of keys; in rows of more than
@@ -42,4 +57,11 @@ def columns(
     if delta_keys is not None:
         long = rows.visible.sum(-1, keepdim=True) > delta_keys
         per_set |= {name: per_set[name].masked_fill(long, torch.nan) for name in FROM_DELTA}
-    return by_row.row_columns(rows, weights), per_set
+    per_row = by_row.row_columns(rows, weights)
+    return {name: to_array(per_row[name]) for name in per_row}, {name: to_array(per_set[name]) for name in per_set}
+
+
+def to_array(values: Tensor) -> NDArray[Any]:
+    """A tensor that no longer needs its device."""
+    array: NDArray[Any] = values.detach().cpu().numpy()
+    return array

@@ -105,11 +105,11 @@ class Layer:
         self._finite[index] = sound or bool(np.isfinite(source).all())
         return Group(scale, self._error, np.float32(self._error * spread), *parts)
 
-    def finite(self) -> Bool[Tensor, " groups"]:
+    def finite(self) -> NDArray[np.bool_]:
         """Whether all vectors of a group are finite; known already where they have been measured on the CPU."""
         if len(self._finite) < len(self.vectors):
-            return all_finite(self.vectors)
-        return torch.tensor([self._finite[index] for index in range(len(self.vectors))])
+            return np.array(all_finite(self.vectors).tolist())
+        return np.array([self._finite[index] for index in range(len(self.vectors))])
 
     def prefix_gaps(self, index: int, most: int) -> NDArray[np.float64]:
         """delta of the first 1, 2, ... and at most `most` keys of a group: the smallest distance between two of them.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
+    from jaxtyping import Bool
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -60,10 +60,10 @@ class Seen:
         return self.spans[:, 1].reshape(-1, self.visible.shape[1])
 
     @cached_property
-    def length(self) -> Int[Tensor, "heads rows"]:
-        """How many keys each row sees."""
+    def length(self) -> NDArray[np.int64]:
+        """How many keys each row sees, (heads, rows)."""
         heads, rows, _ = self.visible.shape
-        return torch.from_numpy(self.spans[:, 2].reshape(-1, rows)).to(self.visible.device).expand(heads, rows)
+        return np.broadcast_to(self.spans[:, 2].reshape(-1, rows), (heads, rows))
 
 
 def _shared(visible: Bool[Tensor, "heads rows keys"]) -> bool:

@@ -19,7 +19,6 @@ from attnscope.measure._memory import scratch
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
-    from torch import Tensor
 
 _TYPES: dict[pl.DataType, DTypeLike] = {pl.Int32(): np.int32, pl.Float64(): np.float64}
 _SMALL = 1 << 15  # lines up to which a second thread costs more than it saves
@@ -34,12 +33,6 @@ class Lines:
     positions: tuple[int, ...]
     columns: dict[str, NDArray[Any]]  # of the shape of `kept`, or of one that broadcasts to it
     kept: NDArray[np.bool_]  # (heads, rows) or (heads, rows, several): which of them become lines
-
-    @classmethod
-    def of(cls, layer: int, label: str, positions: tuple[int, ...], columns: dict[str, Tensor], kept: Tensor) -> Lines:
-        """Lines that no longer need the device they were measured on."""
-        arrays = {name: values.cpu().numpy() for name, values in columns.items()}
-        return cls(layer, label, positions, arrays, kept.cpu().numpy())
 
     def named(self, label: str) -> Lines:
         """The same numbers under another name."""

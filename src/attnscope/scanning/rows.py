@@ -6,7 +6,7 @@ halved; a layer of which not even one row fits is left out and named.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import torch
 from attnscope import tables
 from attnscope.capture.models import Model, PlainModel
 from attnscope.errors import ModelError
-from attnscope.measure import Layer, Rows, Seen, all_finite, columns
+from attnscope.measure import Layer, Rows, Seen, all_finite, arrays, to_array
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.planning import Settings
 from attnscope.scanning.lines import Lines, table
@@ -25,6 +25,7 @@ from attnscope.swapping.measured import own_normalizer
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from attnscope.capture.attention import Call
@@ -64,11 +65,16 @@ class Window:
     heads: dict[int, dict[str, Any]] = field(default_factory=dict)
     dropped_rows: int = 0
     _seen: Seen | None = field(default=None, init=False, repr=False)
+    _sight: Hashable = field(default=None, init=False, repr=False)
 
-    def seen(self, visible: Tensor) -> Seen:
-        """What follows from masks, kept for the next layer that has the same."""
-        if self._seen is None or not self._seen.of_all_heads(visible):
-            self._seen = Seen(visible)
+    def seen(self, call: Call, positions: tuple[int, ...]) -> Seen:
+        """Which keys the rows of a call see, kept for the next layer that sees the same."""
+        sight = None if call.sight is None else (call.sight, positions)
+        if self._seen is None or sight is None or sight != self._sight:
+            visible = call.visible(positions)
+            if self._seen is None or not self._seen.of_all_heads(visible):
+                self._seen = Seen(visible)
+        self._sight = sight
         return self._seen
 
     def part(self) -> tables.Part:
@@ -117,7 +123,7 @@ class Measuring:
         while start < len(positions):
             block = positions[start : start + size]
             try:
-                seen = window.seen(call.visible(block))
+                seen = window.seen(call, block)
                 if self.model.causal:
                     self._check_causal(layer, block, seen)
                 stop = max(1, int(seen.ends.max()))  # what no row sees need not be computed
@@ -135,10 +141,10 @@ class Measuring:
                 return
             start += len(block)
 
-    def _block(self, window: Window, rows: Rows, length: Tensor, shared: Layer, own: Normalizer) -> None:
+    def _block(self, window: Window, rows: Rows, length: NDArray[np.int64], shared: Layer, own: Normalizer) -> None:
         keys = self._keys(rows, window.number, length)
-        counts = torch.tensor(self.settings.top_n, device=length.device)
-        wide = {name: value.unsqueeze(-1) for name, value in keys.items()} | {"n": counts}
+        counts = np.array(self.settings.top_n)
+        wide = {name: value[..., None] for name, value in keys.items()} | {"n": counts}
         kept = length > 0
         found: dict[str, tuple[Lines, Lines]] = {}
         plain = isinstance(own, Softmax)
@@ -148,22 +154,22 @@ class Measuring:
                 found[label] = of_rows.named(label), of_sets.named(label)
                 continue
             weights = normalizer.weights(rows.logits, rows.visible)
-            per_row, per_set = columns(rows, weights, self.settings.top_n, self.settings.delta_keys)
+            per_row, per_set = arrays(rows, weights, self.settings.top_n, self.settings.delta_keys)
             if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
-                per_row["jacobian_norm"] = normalizer.jacobian_norm(rows.logits, rows.visible)
-                per_row["jacobian_bound"] = normalizer.jacobian_bound(rows.logits, rows.visible)
+                per_row["jacobian_norm"] = to_array(normalizer.jacobian_norm(rows.logits, rows.visible))
+                per_row["jacobian_bound"] = to_array(normalizer.jacobian_bound(rows.logits, rows.visible))
             if label == tables.OWN:
                 usable = self._usable_heads(window, rows, per_row, shared)
                 window.dropped_rows += int((usable[:, None] & ~kept).sum())
                 kept = usable[:, None] & kept
-            kept_sets = kept.unsqueeze(-1) & (counts < length.unsqueeze(-1))
+            kept_sets = kept[..., None] & (counts < length[..., None])
             found[label] = (
-                Lines.of(rows.layer, label, rows.positions, keys | per_row, kept),
-                Lines.of(rows.layer, label, rows.positions, wide | per_set, kept_sets),
+                Lines(rows.layer, label, rows.positions, keys | per_row, kept),
+                Lines(rows.layer, label, rows.positions, wide | per_set, kept_sets),
             )
             if label == tables.OWN and window.number == 0 and rows.positions[-1] == window.last:
                 # An encoder runs once for each length: the longest comes last and stays.
-                window.weights[rows.layer] = _largest(rows, weights[:, -1:], keys)
+                window.weights[rows.layer] = _largest(rows, weights[:, -1], keys)
         for of_rows, of_sets in found.values():
             window.rows.append(of_rows)
             window.topn.append(of_sets)
@@ -173,13 +179,12 @@ class Measuring:
         yield tables.OWN, own
         yield from what_ifs(self.settings, own, None if rows.sinks is None else rows.sinks[:, None])
 
-    def _keys(self, rows: Rows, window: int, length: Tensor) -> dict[str, Tensor]:
-        device = length.device
+    def _keys(self, rows: Rows, window: int, length: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         return {
-            "window": torch.tensor(window, device=device),
-            "layer": torch.tensor(rows.layer, device=device),
-            "head": torch.arange(rows.heads, device=device)[:, None],
-            "position": torch.tensor(rows.positions, device=device),
+            "window": np.array(window),
+            "layer": np.array(rows.layer),
+            "head": np.arange(rows.heads)[:, None],
+            "position": np.array(rows.positions),
             "length": length,
         }
 
@@ -190,18 +195,20 @@ class Measuring:
                 "causal as its class says; attnscope cannot take every length from one forward"
             )
 
-    def _usable_heads(self, window: Window, rows: Rows, per_row: dict[str, Tensor], shared: Layer) -> Tensor:
+    def _usable_heads(
+        self, window: Window, rows: Rows, per_row: dict[str, NDArray[Any]], shared: Layer
+    ) -> NDArray[np.bool_]:
         """Which heads have finite logits and vectors; the others are recorded and left out."""
         # What is measured of a row shows whether a logit is not finite; only then all of them are looked at.
-        sound = (per_row["logit_range"] + per_row["weight_sum"]).isfinite() | (per_row["length"] == 0)
+        sound = np.isfinite(per_row["logit_range"] + per_row["weight_sum"]) | (per_row["length"] == 0)
         logits = sound.all(-1)
         if not logits.all():
-            logits = all_finite(torch.where(rows.visible, rows.logits, 0))
-        vectors = shared.finite().repeat_interleave(rows.heads // len(shared.vectors))
-        usable = logits & vectors
+            logits = to_array(all_finite(torch.where(rows.visible, rows.logits, 0)))
+        vectors = shared.finite().repeat(rows.heads // len(shared.vectors))
+        usable: NDArray[np.bool_] = logits & vectors
         if not usable.all():
             for name, finite in (("logits", logits), ("vectors", vectors)):
-                for head in (~finite).nonzero().flatten().tolist():
+                for head in (~finite).nonzero()[0].tolist():
                     window.skipped.setdefault((rows.layer, head), f"{name} not finite")
         return usable
 
@@ -211,10 +218,10 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _largest(rows: Rows, weights: Float[Tensor, "heads 1 keys"], keys: dict[str, Tensor]) -> Lines:
+def _largest(rows: Rows, weights: Float[Tensor, "heads keys"], keys: dict[str, NDArray[np.int64]]) -> Lines:
     """The largest weights of the last row of every head, the larger first; weights of zero are left out."""
-    weight, key = weights.topk(min(_SHOWN_WEIGHTS, weights.shape[-1]))
+    weight, key = (to_array(found)[:, None] for found in weights.topk(min(_SHOWN_WEIGHTS, weights.shape[-1])))
     shape = keys["length"].shape
-    last = {name: values.expand(shape)[:, -1:, None] for name, values in keys.items()}
+    last = {name: np.broadcast_to(values, shape)[:, -1:, None] for name, values in keys.items()}
     columns = last | {"key": key, "weight": weight}
-    return Lines.of(rows.layer, tables.OWN, rows.positions[-1:], columns, weight > 0)
+    return Lines(rows.layer, tables.OWN, rows.positions[-1:], columns, weight > 0)
