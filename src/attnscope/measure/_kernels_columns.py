@@ -8,30 +8,15 @@ import numpy as np
 
 from attnscope._kernels_tiles import PANEL
 from attnscope.measure._kernels_pairs import farthest_across, farthest_from, farthest_listed
-from attnscope.measure._kernels_sets import (
-    all_but_one,
-    bounds,
-    distances,
-    edge,
-    expectations,
-    is_inside,
-    nearest,
-    norm2,
-    printed,
-    repair,
-    root_sums,
-    short_rests,
-    short_sums,
-    squares,
-)
+from attnscope.measure._kernels_sets import Terms, bounds, dot, edge, is_inside, nearest, norm2, rests, set_sums
 from attnscope.normalizers._kernels import helper
 
 # float32 lines of whole panels of keys that a row needs.
 LINES = 12
+# float64 lines of `SHORT` keys that a short row needs, and one more for each set.
+EXACT_LINES = 10
 SHORT = 128  # rows up to this length are summed in float64
 FLOAT32 = 2.0**-24
-_ZERO: Any = np.float32(0)
-_ALL: Any = np.float32(-1)  # no set: every key is outside
 
 
 class Vectors(NamedTuple):
@@ -91,7 +76,7 @@ class Scratch(NamedTuple):
     far: Any  # (sets,)
     own: Any  # (2, members)
     sums: Any  # (2, members)
-    exact: Any  # (5, SHORT)
+    exact: Any  # (EXACT_LINES + sets, SHORT)
     wide: Any  # (2, keys)
 
 
@@ -154,6 +139,46 @@ def _farthest(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch) -> No
 
 
 @helper
+def _terms(lines: Any, length: int) -> Terms:
+    """Where the terms of a row are."""
+    return Terms(
+        lines[0, :length], lines[1, :length], lines[2, :length], lines[3, :length], lines[4, :length],
+        lines[5, :length], lines[6, :length], lines[7, :length], lines[8, :length], lines[9, :length],
+    )  # fmt: skip
+
+
+@helper
+def _fill_single(row: Row, group: Vectors, own_weights: Any, terms: Terms) -> None:
+    """The terms of a row in float32, but for their levels."""
+    plain, norms2, size, of_mean = terms.plain, terms.norms2, terms.size, terms.of_mean
+    norms2[:] = _shown(row, group.norms32, 0, norms2)
+    terms.of_unit_mean[:] = _shown(row, row.products[row.counts.size], row.base, terms.of_unit_mean)
+    of_unit_mean, back = terms.of_unit_mean, np.float32(1 / row.lift)
+    # A loop writes one array: with more the compiler gives up proving that they are apart.
+    for j in range(size.size):
+        plain[j] = own_weights[j]
+    for j in range(size.size):
+        size[j] = own_weights[j] * row.lift
+    for j in range(size.size):
+        size[j] *= np.sqrt(norms2[j])
+    for j in range(size.size):
+        of_mean[j] = np.sqrt(norms2[j]) * of_unit_mean[j] * back
+
+
+@helper
+def _fill_double(row: Row, group: Vectors, own_weights: Any, inverses: Any, level: Any, terms: Terms, of: Any) -> None:
+    """The terms of a row in float64, and `of`, for every set the products of its context with unit vectors."""
+    for j in range(row.keys.size):
+        x, by = group.vectors[row.keys[j]], inverses[j] * row.lift
+        terms.plain[j], terms.level[j], terms.norms2[j] = own_weights[j], level[j], group.norms2[row.keys[j]]
+        terms.of_mean[j] = dot(x, row.xbar)
+        for s in range(row.counts.size):
+            of[s, j] = dot(x, row.contexts[s]) * by
+        terms.of_unit_mean[j] = terms.of_mean[j] * by
+        terms.size[j] = own_weights[j] * row.lift * np.sqrt(terms.norms2[j])
+
+
+@helper
 def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) -> None:
     """The columns of a row; out: (columns, sets)."""
     _farthest(row, group, pairs, scratch)
@@ -161,59 +186,29 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
     vectors, norms2 = group.vectors, group.norms2
     sets, length, dims = row.counts.size, keys.size, xbar.size
     lift, lines = row.lift, scratch.lines
-    lift2 = lift * lift
-
-    # A loop writes one array: with more the compiler gives up proving that they are apart.
-    n2 = _shown(row, group.norms32, 0, lines[0])
-    unit_size, size, size_rest = lines[1, :length], lines[2, :length], lines[3, :length]
-    scatter, square_rest, level = lines[4, :length], lines[5, :length], lines[6, :length]
-    plain, of_mean, work = lines[7, :length], lines[8, :length], lines[9, :length]
     mean2 = norm2(xbar)
     own_weights, inverses = _shown(row, weights, 0, scratch.wide[0]), _shown(row, group.inverses, 0, scratch.wide[1])
     zeros = np.int64(0)
     for j in range(length):
         zeros += np.int64((own_weights[j] == 0) | (inverses[j] == 0))
+    unit_size = lines[10, :length]
+    shown = _shown(row, group.unit_squares, 0, lines[11])
     for j in range(length):
-        plain[j] = own_weights[j]
-    for j in range(length):
-        unit_size[j] = own_weights[j] * lift
-    for j in range(length):
-        size[j] = unit_size[j] * np.sqrt(n2[j])
-    shown = _shown(row, group.unit_squares, 0, lines[10])
-    for j in range(length):
-        unit_size[j] = unit_size[j] * shown[j]
-    shown = _shown(row, row.products[sets], row.base, lines[10])
-    for j in range(length):
-        of_mean[j] = np.sqrt(n2[j]) * shown[j]
-    of_unit_mean = lines[11, :length]
-    for j in range(length):
-        of_unit_mean[j] = shown[j]
+        unit_size[j] = own_weights[j] * lift * shown[j]
+    single, double = _terms(lines, length), _terms(scratch.exact, min(length, SHORT))
+    level, work = single.level, single.work
     level[:] = sets
     for s in range(sets - 1, -1, -1):
         for c in range(row.counts[s]):
             scattered = length < row.last - row.first
             level[np.searchsorted(keys, members[c]) if scattered else members[c] - row.first] = s
-    short = length <= SHORT
-    exact = scratch.exact[:, :length]
+    short, of_contexts = length <= SHORT, scratch.exact[EXACT_LINES:, : min(length, SHORT)]
     if short:
-        short_rests(weights, keys, vectors, norms2, xbar, exact[0], exact[1], exact[2], exact[3], exact[4])
+        _fill_double(row, group, own_weights, inverses, level, double, of_contexts)
+        rests(weights, keys, vectors, xbar, mean2, lift, double)
     else:
-        # |y - xbar/L|^2: variances do not change with the origin, and nothing cancels when all y are alike.
-        share = 1 / length
-        if squares(size, of_unit_mean, np.float32(share), np.float32(mean2 * share * share * lift2), scatter):
-            repair(weights, keys, vectors, 0.0, xbar, share, lift, scatter)
-        all_but_one(scatter, work)
-        fraction = np.float32(1 / (length - 1))
-        for j in range(length):
-            value = work[j] - scatter[j] * fraction
-            scatter[j] = value if value > _ZERO else _ZERO
-        for j in range(length):
-            work[j] = size[j] * size[j]
-        all_but_one(work, square_rest)
-        all_but_one(size, size_rest)
-        one = np.float32(1 / lift)
-        for j in range(length):
-            of_mean[j] *= one
+        _fill_single(row, group, own_weights, single)
+        rests(weights, keys, vectors, xbar, mean2, lift, single)
 
     unit_error = np.float32((dims + 12) * FLOAT32)
     own = scratch.own
@@ -237,7 +232,7 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
         # The ball of eq. (10).
         of_unit, ratio = row.products[row.slots[s]], row.ratios[s]
         unit_norm = np.float32(np.sqrt(norm2(unit_context)) * lift)
-        shown = _shown(row, of_unit, row.base, lines[10])
+        shown = _shown(row, of_unit, row.base, lines[11])
         close = scratch.near[
             : nearest(unit_size, shown, np.float32(ratio), level, s32, unit_norm, unit_error, work, scratch.near)
         ]
@@ -259,30 +254,15 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
         n = length - 1
         p = count / n
         factor = count * (n - count) / (n * (n - 1)) if n > 1 else 0.0
-        by = p / (1 + p)
         if short:
-            total, total2, lower, upper, epsilon, main = short_sums(
-                weights, keys, vectors, context, xbar, p, factor, level, s32, exact[1], exact[2], exact[3], exact[4]
+            total, total2, lower, upper, epsilon, main = set_sums(
+                weights, keys, vectors, context, of_contexts[s], xbar, mean2, p, factor, lift, s32, double
             )
         else:
-            shown = _shown(row, row.products[s], row.base, lines[10])
-            target2 = np.float32(norm2(context) * lift2)
-            total, total2, lost = distances(size, shown, target2, level, s32, work)
-            if lost:
-                repair(weights, keys, vectors, 0.0, context, 1.0, lift, work)
-                total, total2 = root_sums(work, level, s32)
-            # |(1 + p) y - p xbar|^2, over (1 + p)^2
-            by32, alone = np.float32(by), np.float32(1 / (1 + p))
-            factor32 = np.float32(factor / ((1 + p) * (1 + p)))
-            if squares(size, of_unit_mean, by32, np.float32(by * by * mean2 * lift2), work):
-                repair(weights, keys, vectors, 0.0, xbar, by, lift, work)
-            lower, upper, epsilon = expectations(work, scatter, size, size_rest, square_rest, alone, by32, factor32)
-            main, lost = printed(plain, n2, of_mean, np.float32(p), np.float32(mean2), work)
-            if lost:
-                repair(weights, keys, vectors, p, xbar, 1.0, 1.0, work)
-                main, _ = root_sums(work, level, _ALL)
-            total, total2 = total / lift, total2 / lift2
-            lower, upper, epsilon = (1 + p) * lower / lift, (1 + p) * upper / lift, epsilon / ((1 + p) * lift)
+            shown = _shown(row, row.products[s], row.base, lines[11])
+            total, total2, lower, upper, epsilon, main = set_sums(
+                weights, keys, vectors, context, shown, xbar, mean2, p, factor, lift, s32, single
+            )
         scale = group.scale
         result[1] = scale * total
         result[2] = scale * ((1 - mass) * scratch.far[s] + np.sqrt(largest2) * (mass * left - (1 - mass)))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnscope._kernels_tiles import PANEL
-from attnscope.measure._kernels_columns import SHORT, FarPairs, Row, Scratch, Vectors, fill
+from attnscope.measure._kernels_columns import EXACT_LINES, SHORT, FarPairs, Row, Scratch, Vectors, fill
 from attnscope.measure._kernels_products import AT_ONCE, average, multiply
 from attnscope.measure._kernels_top import add_up, choose, lift_of
 from attnscope.normalizers._kernels import compiled, helper
@@ -68,7 +68,7 @@ def measure(
     pairs = FarPairs(prefixes, starts, longest, partners, gaps)
     scratch = Scratch(
         lines, few, np.full(vectors.shape[0], -1, np.int16), np.empty(width, np.int64), np.empty(sets),
-        np.empty((2, size)), np.empty((2, size)), np.empty((5, SHORT)), np.empty((2, width)),
+        np.empty((2, size)), np.empty((2, size)), np.empty((EXACT_LINES + sets, SHORT)), np.empty((2, width)),
     )  # fmt: skip
     values = np.empty(width)
     room, dropped = np.empty(width, np.int64), np.empty(width + 1, np.int64)

@@ -4,8 +4,9 @@
 
 Decisions:
 
-- sums over keys are of float32 terms, eight at a time, added up in float64: they are good to about 1e-7. Short rows,
-  where the errors of the terms would not cancel out, are summed in float64 throughout.
+- sums over keys are of float32 terms, eight at a time, added up in float64: they are good to about 1e-7. In short rows,
+  where the errors of the terms would not cancel out, the terms are in float64 too, and what is said here of float32
+  holds for them by the same code;
   Weights are lifted by a power of two that brings the row's largest near 1, so that nothing overflows or vanishes;
 - squared distances |f x - v|^2 are expanded; where the terms cancel to less than an eighth, the difference is formed
   directly, in float64. Such squares are NaN until then, and sums that met one are taken again;
@@ -17,7 +18,7 @@ Decisions:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +53,7 @@ _CHECKED = 64
 _TWO: Any = np.float32(2)
 _ZERO: Any = np.float32(0)
 _NEVER: Any = np.float32(np.inf)
+_ALL: Any = np.float32(-1)  # no set: every key is outside
 
 
 @helper
@@ -171,55 +173,80 @@ def all_but_one(values: Any, out: Any) -> None:
         out[top] = rest
 
 
+class Terms(NamedTuple):
+    """Numbers of a row's visible keys that sums are made of, all in float32 or all in float64."""
+
+    plain: Any  # the weights
+    norms2: Any  # |x|^2
+    size: Any  # |y|, y = w x, lifted like all from here on but `of_mean`
+    of_unit_mean: Any  # u.xbar
+    of_mean: Any  # x.xbar
+    level: Any  # the smallest set that a key is in, the number of sets for the others
+    scatter: Any  # from here on: filled by `rests`
+    size_rest: Any
+    square_rest: Any
+    work: Any  # scratch
+
+
 @helper
-def short_rests(
-    weights: Any, keys: Any, vectors: Any, norms2: Any, xbar: Any, work: Any, size: Any, scatter: Any, size_rest: Any,
-    square_rest: Any,
-) -> None:  # fmt: skip
-    """What `short_sums` needs of a row, whatever the set: all in float64."""
-    share = 1 / keys.size
-    for j in range(keys.size):
-        weight, x = weights[keys[j]], vectors[keys[j]]
-        size[j] = weight * np.sqrt(norms2[keys[j]])
-        total = 0.0
-        for k in range(x.size):
-            difference = weight * x[k] - share * xbar[k]
-            total += difference * difference
-        scatter[j] = total
+def rests(weights: Any, keys: Any, vectors: Any, xbar: Any, mean2: float, lift: float, terms: Terms) -> None:
+    """For every key what the sums need of all the others, whatever the set."""
+    number = terms.size.dtype.type
+    size, scatter, work = terms.size, terms.scatter, terms.work
+    # |y - xbar/L|^2: variances do not change with the origin, and nothing cancels when all y are alike.
+    share = 1 / size.size
+    if squares(size, terms.of_unit_mean, number(share), number(mean2 * share * share * lift * lift), scatter):
+        repair(weights, keys, vectors, 0.0, xbar, share, lift, scatter)
     all_but_one(scatter, work)
-    for j in range(keys.size):
-        scatter[j] = max(work[j] - scatter[j] / (keys.size - 1), 0.0)
+    fraction = number(1 / (size.size - 1))
+    for j in range(size.size):
+        value = work[j] - scatter[j] * fraction
+        scatter[j] = value if value > _ZERO else _ZERO
+    for j in range(size.size):
         work[j] = size[j] * size[j]
-    all_but_one(work, square_rest)
-    all_but_one(size, size_rest)
+    all_but_one(work, terms.square_rest)
+    all_but_one(size, terms.size_rest)
 
 
 @helper
-def short_sums(
-    weights: Any, keys: Any, vectors: Any, context: Any, xbar: Any, p: float, factor: float, level: Any, s: Any,
-    size: Any, scatter: Any, size_rest: Any, square_rest: Any,
+def set_sums(
+    weights: Any, keys: Any, vectors: Any, context: Any, of_context: Any, xbar: Any, mean2: float, p: float,
+    factor: float, lift: float, s: Any, terms: Terms,
 ) -> tuple[float, float, float, float, float, float]:  # fmt: skip
-    """The sums of `distances`, `expectations` and `roots`, every difference formed directly, in float64."""
-    total = total2 = lower = upper = epsilon = main = 0.0
-    for j in range(keys.size):
-        weight, x = weights[keys[j]], vectors[keys[j]]
-        gap2 = mean2 = main2 = 0.0
-        for k in range(x.size):
-            y = weight * x[k]
-            gap2 += (y - context[k]) * (y - context[k])
-            mean_k = (1 + p) * y - p * xbar[k]
-            mean2 += mean_k * mean_k
-            main_k = (weight + p) * x[k] - xbar[k]
-            main2 += main_k * main_k
-        if level[j] > s:
-            total += np.sqrt(gap2)
-            total2 += gap2
-        lower += np.sqrt(mean2)
-        upper += min(np.sqrt(mean2 + factor * scatter[j]), size[j] + p * size_rest[j])
-        if square_rest[j] > 0:
-            epsilon += square_rest[j] / np.sqrt(mean2)
-        main += np.sqrt(main2)
-    return total, total2, lower, upper, epsilon, main
+    """The sums over keys of one set: those of `distances`, of `expectations` and of `printed`.
+
+    of_context: u.context, lifted; p: the chance of a key to be in the set; factor: of the scatter.
+    """
+    number = terms.size.dtype.type
+    size, level, work = terms.size, terms.level, terms.work
+    total, total2, lost = distances(size, of_context, number(norm2(context) * lift * lift), level, s, work)
+    if lost:
+        repair(weights, keys, vectors, 0.0, context, 1.0, lift, work)
+        total, total2 = root_sums(work, level, s)
+    # |(1 + p) y - p xbar|^2, over (1 + p)^2
+    by, alone = p / (1 + p), 1 / (1 + p)
+    if squares(size, terms.of_unit_mean, number(by), number(by * by * mean2 * lift * lift), work):
+        repair(weights, keys, vectors, 0.0, xbar, by, lift, work)
+    lower, upper, epsilon = expectations(
+        work, terms.scatter, size, terms.size_rest, terms.square_rest, number(alone), number(by),
+        number(factor * alone * alone),
+    )  # fmt: skip
+    main, lost = printed(terms.plain, terms.norms2, terms.of_mean, number(p), number(mean2), work)
+    if lost:
+        repair(weights, keys, vectors, p, xbar, 1.0, 1.0, work)
+        main, _ = root_sums(work, level, _ALL)
+    return (
+        total / lift, total2 / (lift * lift), (1 + p) * lower / lift, (1 + p) * upper / lift,
+        epsilon / ((1 + p) * lift), main,
+    )  # fmt: skip
+
+
+@helper
+def dot(x: Any, y: Any) -> float:
+    total = 0.0
+    for k in range(x.size):
+        total += x[k] * y[k]
+    return total
 
 
 @helper
@@ -254,10 +281,7 @@ def nearest(
 
 @helper
 def norm2(vector: Any) -> float:
-    total = 0.0
-    for k in range(vector.size):
-        total += vector[k] * vector[k]
-    return total
+    return dot(vector, vector)
 
 
 @helper
