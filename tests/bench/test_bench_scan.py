@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ import torch
 import transformers
 
 from attnscope.bench import naive, peers
-from attnscope.bench.scan import RandomTokens, measure
+from attnscope.bench.scan import RandomTokens, _again, measure
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text
 from attnscope.cli import run
@@ -54,7 +55,7 @@ def test_one_result_for_each_subject_with_the_growth_of_memory() -> None:
     )  # fmt: skip
     assert [(result["model"], result["subject"]) for result in report["results"]] == [("random", "rows=3")]
     result = report["results"][0]
-    assert result["time_ratio"] > 0
+    assert result["time_ratio"] == pytest.approx(statistics.median(result["time_ratios"]), abs=1e-3)
     if sys.platform == "linux":
         # At the least, a layer's four times wider states: 600 x 1024 numbers of four bytes.
         assert result["forward_peak_bytes"] > 600 * 1024 * 4
@@ -62,6 +63,20 @@ def test_one_result_for_each_subject_with_the_growth_of_memory() -> None:
         assert result["peak_bytes"] > 0
         assert result["memory_ratio"] == pytest.approx(result["peak_bytes"] / result["forward_peak_bytes"], abs=1e-3)
         assert result["growth"] == pytest.approx(result["peak_bytes"] / result["shorter_peak_bytes"], abs=1e-3)
+
+
+def test_quick_subjects_are_run_more_often_and_slow_ones_less() -> None:
+    def count(seconds: float, repeats: int) -> int:
+        runs: list[float] = []
+        while _again(runs, repeats):
+            runs.append(seconds)
+        return len(runs)
+
+    assert count(0.1, 5) == 20
+    assert count(2.0, 5) == 10
+    assert count(6.0, 5) == 5
+    assert count(45.0, 5) == 2
+    assert count(500.0, 5) == 1
 
 
 MEMORY = """

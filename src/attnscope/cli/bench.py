@@ -109,7 +109,7 @@ def scan(
     rows
         Also scan so many rows, spread evenly.
     repeats
-        Repeats of each measurement; medians are reported.
+        Repeats of each measurement, up to four times as many where they take seconds; medians are reported.
     only
         The subjects to measure, as last,naive, of last, all, naive, transformer_lens, nnsight; all unless given.
     models
