@@ -11,8 +11,7 @@ for these pairs that the compiler does not find by itself; the rest of the code 
 processor.
 
 What becomes of the sums: `store` writes them, `most` keeps each key's largest, and `above` only says whether any is
-above its row's cut, or above one cut for all. They begin with nothing, with a number of each row, or with a number of
-each column.
+above a cut. They begin with nothing, or with a number of each row.
 """
 
 from __future__ import annotations
@@ -101,10 +100,6 @@ def _nothing(builder: Any, lanes: Lanes, start: Any, row: Any, part: Any) -> Any
     return ir.Constant(lanes.vector, None)
 
 
-def _of_columns(builder: Any, lanes: Lanes, start: Any, row: Any, part: Any) -> Any:
-    return lanes.load(builder, start, part)
-
-
 def _of_rows(builder: Any, lanes: Lanes, start: Any, row: Any, part: Any) -> Any:
     return lanes.everywhere(builder, builder.load(builder.gep(start, [row])))
 
@@ -140,19 +135,8 @@ def _write(builder: Any, lanes: Lanes, sums: _Sums, out: Any, stride: Any) -> An
     return ir.Constant(_INT32, 0)
 
 
-def _any_above(builder: Any, lanes: Lanes, sums: _Sums, cuts: Any, stride: Any) -> Any:
-    """Not zero if any sum is above its row's cut."""
-    found = None
-    for row, of_row in enumerate(sums):
-        cut = lanes.everywhere(builder, builder.load(builder.gep(cuts, [ir.Constant(stride.type, row)])))
-        for value in of_row:
-            above = lanes.above(builder, value, cut)
-            found = above if found is None else builder.or_(found, above)
-    return builder.zext(builder.bitcast(found, ir.IntType(lanes.count)), _INT32)
-
-
-def _any_above_one(builder: Any, lanes: Lanes, sums: _Sums, cut: Any, stride: Any) -> Any:
-    """Not zero if any sum is above the one cut: faster than with a cut for each row."""
+def _any_above(builder: Any, lanes: Lanes, sums: _Sums, cut: Any, stride: Any) -> Any:
+    """Not zero if any sum is above the cut, one for all: a cut for each row would take longer."""
     values = [value for of_row in sums for value in of_row]
     while len(values) > 1:
         values.append(_larger(builder, lanes, values.pop(0), values.pop(0)))
@@ -204,6 +188,5 @@ def _tile(lanes: Lanes, rows: int, begin: _Begin, finish: Callable[..., Any]) ->
 
 store_4, store_5, store_6 = (_tile(_SINGLE, rows, _nothing, _write) for rows in (4, 5, 6))
 most_4, most_5, most_6 = (_tile(_SINGLE, rows, _of_rows, _maximum) for rows in (4, 5, 6))
-above_6 = _tile(_SINGLE, 6, _of_columns, _any_above)
-above_one_6 = _tile(_PAIRED, 6, _nothing, _any_above_one)
+above_6 = _tile(_PAIRED, 6, _nothing, _any_above)
 store_wide = _tile(_DOUBLE, 6, _nothing, _write)

@@ -308,6 +308,47 @@ def test_delta_where_zeros_are_nearer_than_anything_else(zeros: list[int]) -> No
     assert_prefix_gaps(vectors)
 
 
+@pytest.mark.parametrize("dims", [2, 7, 64])
+@pytest.mark.parametrize("top_n", [[100], [5, 100], [1, 5, 10, 20, 100]])
+@pytest.mark.parametrize("farther", [1e-2, 1e-3, 1e-5, 1e-9])
+def test_a_late_member_that_is_farther_by_little_is_found(dims: int, top_n: list[int], farther: float) -> None:
+    """One of the first members is far from a key outside the set, one of the last a little farther from another."""
+    random = np.random.default_rng(dims)
+    vectors = 0.1 * random.normal(size=(300, dims)) / np.sqrt(dims)
+    first, second = np.eye(dims)[:2]
+    vectors[[2, 203]] = first, -first
+    vectors[[91, 204]] = second * (1 + farther), -second * (1 + farther)
+    rows, weights = one_row(-0.01 * np.arange(300), vectors)
+    found = columns(rows, weights, top_n)[1]["distance_bound_printed"][0, 0, -1]
+    a = weights[0, 0].numpy()
+    mass, norms = a[:100].sum(), np.linalg.norm(vectors[:100], axis=1)
+    d1 = np.linalg.norm(vectors[:100, None] - vectors[None, 100:], axis=-1).max()
+    assert d1 == pytest.approx(2 + 2 * farther, rel=1e-12)
+    assert float(found) == pytest.approx((1 - mass) * d1 + norms.max() * (mass * 200 - (1 - mass)), rel=1e-12)
+
+
+@pytest.mark.parametrize("dims", [1, 3, 17, 64])
+@pytest.mark.parametrize("spread", [0.0, 2.0])
+def test_lists_of_far_pairs_leave_none_out(dims: int, spread: float) -> None:
+    """Of vectors of like lengths, and of very different ones."""
+    random = np.random.default_rng(dims)
+    vectors = random.normal(size=(500, dims)) * np.exp(spread * random.normal(size=(500, 1)))
+    gaps = np.linalg.norm(vectors[:, None] - vectors[None], axis=-1)
+    found = Layer(torch.from_numpy(vectors)[None]).far_pairs(0)
+    scale = Layer(torch.from_numpy(vectors)[None]).group(0).scale
+    for prefix, starts in zip(found.prefixes, found.starts, strict=True):
+        pairs = {
+            (min(key, other), max(key, other))
+            for key in range(prefix)
+            for other in found.partners[starts[key] : starts[key + 1]].tolist()
+        }
+        shortest = scale * min(found.gaps[starts[0] : starts[-1]])
+        of_prefix = np.triu(gaps[:prefix, :prefix], 1)
+        farther = set(zip(*(places.tolist() for places in (of_prefix > shortest * (1 + 1e-9)).nonzero()), strict=True))
+        assert len(pairs) > 50
+        assert farther <= pairs
+
+
 @pytest.mark.parametrize(("name", "logits", "vectors"), ADVERSARIAL, ids=[name for name, *_ in ADVERSARIAL])
 def test_adversarial_row_by_the_entry_point(name: str, logits: np.ndarray, vectors: np.ndarray) -> None:
     rows, weights = one_row(logits, vectors)

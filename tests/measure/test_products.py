@@ -14,17 +14,19 @@ from numba import njit
 from attnscope._kernels_tiles import PANEL
 from attnscope.measure._kernels_panels import (
     INTEGER_ONE,
+    distance_words,
     integer_error,
     pack,
     panels_shape,
+    panels_to_distances,
     panels_to_integers,
+    to_distances,
     to_integers,
     words,
 )
 from attnscope.measure._kernels_products import (
     AT_ONCE,
     FEWEST,
-    any_above,
     average,
     keep_most,
     multiply,
@@ -60,11 +62,6 @@ def most(few: Any, count: Any, start: Any, panels: Any, begin: Any, end: Any, be
 
 
 @njit
-def above(few: Any, first: Any, panels: Any, panel: Any, start: Any, cuts: Any) -> bool:
-    return any_above(few, first, panels, panel, start, cuts)
-
-
-@njit
 def next_panel(integers: Any, panels: Any, begin: Any, end: Any, cut: Any) -> int:
     return next_above(integers, panels, begin, end, cut)
 
@@ -72,17 +69,29 @@ def next_panel(integers: Any, panels: Any, begin: Any, end: Any, cut: Any) -> in
 @njit
 def rounded(vectors: Any, out: Any) -> None:
     for row in range(vectors.shape[0]):
-        to_integers(vectors[row], out[row])
+        to_integers(vectors[row], np.float32(1), out[row])
 
 
 @njit
 def rounded_panels(panels: Any, out: Any) -> None:
-    panels_to_integers(panels, out)
+    panels_to_integers(panels, np.float32(1), out)
+
+
+@njit
+def distances(vectors: Any, panels: Any, squares: Any, by: Any, out: Any, out_panels: Any) -> None:
+    for row in range(vectors.shape[0]):
+        to_distances(-vectors[row], squares[row], by, out[row])
+    panels_to_distances(panels, squares, by, out_panels)
+
+
+@njit
+def error_of_distances(dims: Any) -> float:
+    return integer_error(dims + 2, 1.5)
 
 
 @njit
 def error_of_integers(dims: Any) -> float:
-    return integer_error(dims)
+    return integer_error(dims, 1.0)
 
 
 @njit
@@ -147,24 +156,6 @@ def test_the_largest_of_each_key(count: int, keys: int, dims: int) -> None:
     assert np.allclose(best[:keys], np.maximum(expected, -1.5), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dims", [1, 6, 64])
-def test_any_product_above_its_cut(dims: int) -> None:
-    vectors, panels = group(2 * PANEL, dims)
-    few = np.random.default_rng(3).normal(size=(2 * AT_ONCE, dims)).astype(np.float32)
-    start = np.random.default_rng(4).normal(size=2 * PANEL).astype(np.float32)
-    values = start + few.astype(np.float64) @ vectors.T.astype(np.float64)
-    for first in (0, AT_ONCE):
-        for panel in (0, 1):
-            own = values[first : first + AT_ONCE, panel * PANEL : (panel + 1) * PANEL]
-            cuts = np.full(2 * AT_ONCE, np.inf, np.float32)
-            cuts[first : first + AT_ONCE] = own.max(1) + 1e-3
-            assert not above(few, first, panels, panel, start, cuts)
-            for row in range(AT_ONCE):
-                cuts[first + row] -= 2e-3
-                assert above(few, first, panels, panel, start, cuts)
-                cuts[first + row] = np.inf
-
-
 def units(count: int, dims: int, seed: int) -> Any:
     """Vectors of length 1 in float32, the last two along an axis."""
     vectors = np.random.default_rng(seed).normal(size=(count, dims))
@@ -191,10 +182,37 @@ def test_integers_are_within_their_bound(dims: int) -> None:
     exact = units(2 * PANEL, dims, seed=6)
     integers = integers_of(exact).view(np.int16).astype(np.int64)
     exact = exact.astype(np.float64)
-    assert (np.abs(integers[:, :dims] - exact * INTEGER_ONE) <= 0.51).all()
+    assert (np.abs(integers[:, :dims] - exact * INTEGER_ONE) <= 0.52).all()
     assert (integers[:, dims:] == 0).all()
     off = np.abs(integers @ integers.T - exact @ exact.T * INTEGER_ONE**2)
     assert off.max() <= error_of_integers(dims)
+
+
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("keys", [1, 16, 33])
+@pytest.mark.parametrize("dims", [1, 2, 7, 64, 129])
+def test_integers_tell_half_the_squared_distance(keys: int, dims: int, size: float) -> None:
+    """Of vectors of very different lengths, among them the longest and its opposite."""
+    random = np.random.default_rng(12)
+    vectors = random.normal(size=(keys, dims)) * 10.0 ** -random.integers(0, 4, size=(keys, 1))
+    vectors[-1] = -vectors[0]
+    vectors = (vectors / np.linalg.norm(vectors, axis=1).max() * size).astype(np.float32)
+    squares = (vectors.astype(np.float64) ** 2).sum(1).astype(np.float32)
+    by = np.float32(0.98 / np.sqrt(np.float64(squares.max())))
+    rows, panels = (
+        np.full((keys, distance_words(dims)), -1, np.int32),
+        panels_of(vectors, np.zeros(dims), np.ones(keys)),
+    )
+    others = np.full(panels_shape(keys, distance_words(dims)), -1, np.int32)
+    distances(vectors, panels, squares, by, rows, others)
+    of_rows, of_keys = (
+        part.view(np.int16).astype(np.int64) for part in (rows, unpacked(others, rows.shape[1])[:keys].copy())
+    )
+    found = of_rows @ of_keys.T
+    gaps2 = ((vectors[:, None].astype(np.float64) - vectors[None]) ** 2).sum(-1)
+    expected = gaps2 / 2 * np.float64(by) ** 2 * INTEGER_ONE**2
+    assert np.abs(found - expected).max() <= error_of_distances(dims)
+    assert found.max() < 2**31
 
 
 @pytest.mark.parametrize("keys", [1, 15, 16, 33])

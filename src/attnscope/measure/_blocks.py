@@ -10,7 +10,8 @@ import torch
 from attnscope._kernels_tiles import PANEL
 from attnscope._threads import share_out
 from attnscope.measure import _kernels_columns, _kernels_measure, _kernels_rows, _kernels_sets
-from attnscope.measure._kernels_products import FEWEST
+from attnscope.measure._kernels_panels import distance_words
+from attnscope.measure._kernels_products import AT_ONCE, FEWEST
 from attnscope.measure._memory import held, scratch
 from attnscope.measure.layer import NO_PAIRS
 from attnscope.measure.seen import Seen
@@ -97,16 +98,18 @@ class _Block:
         _kernels_measure.measure(
             rows, self.weights, self.masks, self.mask_of, self.spans, self.wanted,
             group.scale, group.vectors, group.mean, group.norms2, group.norms32, group.inverses, group.unit_squares,
-            group.unit_panels, group.centred_squares, group.centred_panels, 2 * group.centred_error,
+            group.unit_panels, group.centred_squares, group.centred_panels, group.distance_panels, group.spread,
+            2 * group.centred_error,
             pairs.prefixes, pairs.starts, pairs.longest, pairs.partners, pairs.gaps, deltas, *scratches, self.of_sets,
         )  # fmt: skip
 
-    def _scratch(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    def _scratch(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]:
         single, together = np.float32, _kernels_measure.BATCH * _kernels_measure.products_of(len(self.wanted))
         return (
             scratch("lines", (_kernels_columns.LINES, self.covered), single),
             scratch("products", (together + FEWEST, self.covered), single),
             scratch("few", (max(self.largest, together) + FEWEST, self.dims), single),
+            scratch("few integers", (AT_ONCE, distance_words(self.dims)), np.int32),
         )
 
     def _deltas(self, index: int) -> NDArray[np.float64]:

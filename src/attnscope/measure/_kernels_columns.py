@@ -31,6 +31,8 @@ class Vectors(NamedTuple):
     unit_panels: Any
     centred_squares: Any  # (keys,) float32
     centred_panels: Any
+    distance_panels: Any
+    spread: float  # the largest of the centred squares
     error: Any  # bound on a squared gap of centred vectors from float32 products
     scale: float  # what lengths are multiplied by in the end
     largest2: float  # of norms2
@@ -71,6 +73,7 @@ class Scratch(NamedTuple):
 
     lines: Any  # (LINES, keys of whole panels) float32
     few: Any  # (members, dims) float32
+    integers: Any  # (AT_ONCE, words)
     reach: Any  # (keys,) int16, -1 everywhere
     near: Any  # (keys,)
     far: Any  # (sets,)
@@ -132,8 +135,9 @@ def _farthest(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch) -> No
         )
     if missing:
         farthest_across(
-            group.vectors, group.center, group.centred_squares, group.centred_panels, group.error, first // PANEL,
-            -(-last // PANEL), members, row.counts, reach, scratch.few, lines[:2], far,
+            group.vectors, group.center, group.centred_squares, group.centred_panels, group.spread,
+            group.distance_panels, group.error, first // PANEL, -(-last // PANEL), members, row.counts, reach,
+            scratch.few, scratch.integers, lines[:2], far,
         )  # fmt: skip
     _mark(row, -1, reach)
 

@@ -44,6 +44,8 @@ def measure(
     unit_panels: Any,
     centred_squares: Any,
     centred_panels: Any,
+    distance_panels: Any,
+    spread: float,
     error: Any,
     prefixes: Any,  # from here on: `FarPairs`
     starts: Any,
@@ -54,6 +56,7 @@ def measure(
     lines: Any,  # (LINES, keys of whole panels) scratch, float32
     products: Any,  # (BATCH * products_of(sets), keys of whole panels), so are these
     few: Any,  # (as many as a set or the products need, dims)
+    integers: Any,  # (AT_ONCE, words of a vector that tells distances)
     out: Any,  # (columns, all rows, sets)
 ) -> None:
     """Fill `out` for the rows."""
@@ -62,12 +65,12 @@ def measure(
     for j in range(norms2.size):
         largest2 = max(largest2, norms2[j])
     group = Vectors(
-        vectors, center, norms2, norms32, inverses, unit_squares, unit_panels, centred_squares, centred_panels, error,
-        scale, largest2,
+        vectors, center, norms2, norms32, inverses, unit_squares, unit_panels, centred_squares, centred_panels,
+        distance_panels, spread, error, scale, largest2,
     )  # fmt: skip
     pairs = FarPairs(prefixes, starts, longest, partners, gaps)
     scratch = Scratch(
-        lines, few, np.full(vectors.shape[0], -1, np.int16), np.empty(width, np.int64), np.empty(sets),
+        lines, few, integers, np.full(vectors.shape[0], -1, np.int16), np.empty(width, np.int64), np.empty(sets),
         np.empty((2, size)), np.empty((2, size)), np.empty((EXACT_LINES + sets, SHORT)), np.empty((2, width)),
     )  # fmt: skip
     values = np.empty(width)

@@ -12,22 +12,31 @@ from typing import Any
 import numpy as np
 
 from attnscope._kernels_tiles import PANEL
-from attnscope.measure._kernels_panels import INTEGER_ONE, integer_error, pack, panels_to_integers, to_integers
-from attnscope.measure._kernels_products import AT_ONCE, any_above, keep_most, multiply, next_above
+from attnscope.measure._kernels_panels import (
+    INTEGER_ONE,
+    integer_error,
+    pack,
+    panels_to_distances,
+    panels_to_integers,
+    to_distances,
+    to_integers,
+)
+from attnscope.measure._kernels_products import AT_ONCE, keep_most, multiply, next_above
 from attnscope.normalizers._arithmetic import largest
 from attnscope.normalizers._kernels import compiled, helper
 
 _MOST = 1000
 _VANISHING = 1e-200  # squares below this have lost digits
+_FIRST = 2 * AT_ONCE  # members whose distances are found before integers pass over those of the others
 _CHECKED = 64  # keys that are passed over together where none of them matters
 _NEVER: Any = np.float32(-np.inf)
-_LOWEST = -(2**31) + 2
+_LOWEST, _HIGHEST = -(2**31) + 2, 2**31 - 1
 
 
 @compiled
 def prepare(
     source: Any, vectors: Any, mean: Any, norms2: Any, norms32: Any, inverses: Any, unit_squares: Any, unit_panels: Any,
-    centred_squares: Any, centred_panels: Any,
+    centred_squares: Any, centred_panels: Any, distance_panels: Any,
 ) -> tuple[float, float, bool]:  # fmt: skip
     """Fill all but the first for one group, its vectors brought near size 1 by a power of two.
 
@@ -74,6 +83,7 @@ def prepare(
         spread = max(spread, around)
     pack(vectors, np.zeros(dims), inverses, unit_panels)
     pack(vectors, mean, np.ones(keys), centred_panels)
+    panels_to_distances(centred_panels, centred_squares, _shortened(spread), distance_panels)
     return math.ldexp(1.0, exponent), spread, of_all < np.inf
 
 
@@ -127,7 +137,8 @@ def nearest_before(
     product is above a cut, none is nearer. Integers say so of most keys, float32 of most others.
     """
     keys, dims = vectors.shape
-    panels_to_integers(panels, integer_panels)
+    one = np.float32(1)
+    panels_to_integers(panels, one, integer_panels)
     cut, nearest = np.empty(1, np.int32), np.empty(AT_ONCE)
     best = np.inf
     zeros = 0
@@ -137,7 +148,7 @@ def nearest_before(
             own = first + row
             for k in range(dims):
                 few[row, k] = vectors[own, k] * inverses[own]
-            to_integers(few[row], integers[row])
+            to_integers(few[row], one, integers[row])
             nearest[row] = min(best, _gap2_to_zero(squares[own], own, zeros))
             zeros += squares[own] == 0
         whole = first // PANEL  # panels of keys that all come before the rows
@@ -173,7 +184,26 @@ def _gap2_to_zero(square: Any, before: int, zeros: int) -> float:
 @helper
 def _integer_cut(gap2: float, dims: int) -> Any:
     """The product in integers above which a squared gap may be below `gap2`."""
-    return np.int32(max(_LOWEST, (1 - gap2 / 2) * INTEGER_ONE**2 - integer_error(dims) - 1))
+    return np.int32(max(_LOWEST, (1 - gap2 / 2) * INTEGER_ONE**2 - integer_error(dims, 1.0) - 1))
+
+
+@helper
+def _shortened(spread: float) -> Any:
+    """What centred vectors are multiplied by before they become integers; spread: the largest of their squares.
+
+    Half a squared gap then stays below 2, as it must.
+    """
+    return np.float32(0.98 / np.sqrt(spread) if spread > 0 else 0.0)
+
+
+@helper
+def _distance_cut(gap2: float, spread: float, dims: int) -> Any:
+    """The product in integers above which a squared gap of centred vectors may be above `gap2`.
+
+    A vector that tells distances is at most sqrt(0.98^2 + 0.49^2 + 1) long.
+    """
+    half = gap2 / 2 * np.float64(_shortened(spread)) ** 2
+    return np.int32(min(_HIGHEST, max(_LOWEST, half * INTEGER_ONE**2 - integer_error(dims + 2, 1.5) - 1)))
 
 
 @helper
@@ -193,38 +223,41 @@ def _look_nearer(
 
 @compiled
 def collect_far(
-    vectors: Any, mean: Any, squares: Any, panels: Any, cuts: Any, few: Any, products: Any, low: Any, high: Any,
-    values: Any,
+    vectors: Any, mean: Any, squares: Any, panels: Any, spread: float, distance_panels: Any, cuts: Any, few: Any,
+    products: Any, integers: Any, low: Any, high: Any, values: Any,
 ) -> int:  # fmt: skip
-    """List the pairs whose squared gap is above the later key's cut, as many as fit; how many there are."""
+    """List the pairs whose squared gap is above the later key's cut, as many as fit; how many there are.
+
+    Integers pass over most panels, with the lowest cut of six keys.
+    """
     count = 0
-    two = np.float32(2)
-    block = few.shape[0]
+    two, by = np.float32(2), _shortened(spread)
     keys, dims = vectors.shape
-    start = np.full(panels.shape[0] * PANEL, _NEVER)
-    for j in range(keys):
-        start[j] = squares[j] / two
-    halves = np.empty(block, np.float32)  # of the cut without the later key's square
-    for first in range(0, keys, block):
-        rows = min(block, keys - first)
-        halves[:] = np.inf
-        for i in range(rows):
-            halves[i] = (cuts[first + i] - squares[first + i]) / two
+    cut = np.empty(1, np.int32)
+    for first in range(0, keys, AT_ONCE):
+        rows = min(AT_ONCE, keys - first)
+        lowest = np.inf
+        for row in range(rows):
+            own = first + row
             for k in range(dims):
-                few[i, k] = mean[k] - vectors[first + i, k]
-        for p in range(-(-(first + rows) // PANEL)):
-            for i in range(0, rows, AT_ONCE):
-                if any_above(few, i, panels, p, start, halves):
-                    multiply(few[i : i + AT_ONCE], AT_ONCE, panels, p, p + 1, products)
-                    for row in range(i, min(rows, i + AT_ONCE)):
-                        own = first + row
-                        for j in range(p * PANEL, min(own, (p + 1) * PANEL)):
-                            value = start[j] + products[row - i, j - p * PANEL]
-                            if value > halves[row]:
-                                if count < low.size:
-                                    low[count], high[count] = j, own
-                                    values[count] = two * value + squares[own]
-                                count += 1
+                few[row, k] = mean[k] - vectors[own, k]
+            to_distances(few[row], squares[own], by, integers[row])
+            lowest = min(lowest, cuts[own])
+        cut[0] = _distance_cut(lowest, spread, dims)
+        p, end = -1, -(-(first + rows) // PANEL)
+        while True:
+            p = next_above(integers, distance_panels, p + 1, end, cut)
+            if p == end:
+                break
+            multiply(few, AT_ONCE, panels, p, p + 1, products)
+            for row in range(rows):
+                own = first + row
+                for j in range(p * PANEL, min(own, (p + 1) * PANEL)):
+                    value = two * products[row, j - p * PANEL] + squares[j] + squares[own]
+                    if value > cuts[own]:
+                        if count < low.size:
+                            low[count], high[count], values[count] = j, own, value
+                        count += 1
     return count
 
 
@@ -331,38 +364,73 @@ def farthest_listed(
 
 @helper
 def farthest_across(
-    vectors: Any, mean: Any, squares: Any, panels: Any, error: Any, begin: int, end: int, members: Any, counts: Any,
-    level: Any, few: Any, across: Any, out: Any,
+    vectors: Any, mean: Any, squares: Any, panels: Any, spread: float, distance_panels: Any, error: Any, begin: int,
+    end: int, members: Any, counts: Any, level: Any, few: Any, integers: Any, across: Any, out: Any,
 ) -> None:  # fmt: skip
     """d1 of one row for the sets of which it is NaN, from the products of members with the keys of some panels.
 
-    squares: |x|^2 as the products see them; error: bound on a squared gap; few (members) and across (2, keys) are
-    scratch.
+    squares: |x|^2 as the products see them; error: bound on a squared gap; few (members), integers (six) and across
+    (2, keys) are scratch.
     """
-    two = np.float32(2)
     base = begin * PANEL
     width = min(end * PANEL, squares.size) - base
     norms, seen = squares[base : base + width], level[base : base + width]
-    start, best = np.full(few.shape[0], _NEVER), across[0]
+    start, best, far = np.full(few.shape[0], _NEVER), across[0], across[1, :width]
     best[:] = _NEVER
-    done = 0
+    last = 0
     for s in range(counts.size):
+        last = s if out[s] != out[s] else last
+    done = 0
+    for s in range(last + 1):
         if out[s] == out[s]:
             continue
         for c in range(done, counts[s]):
-            start[c] = squares[members[c]] / two
+            start[c] = squares[members[c]] / np.float32(2)
             for k in range(mean.size):
                 few[c, k] = mean[k] - vectors[members[c], k]
-        if counts[s] > done:
-            keep_most(few[done:], counts[s] - done, start[done:], panels, begin, end, best)
+        some = counts[s]
+        if s == last and width > 2 * some:
+            # The others of the last set only have to be looked at where they may be farther than these.
+            some = min(some, max(done, _FIRST))
+        if some > done:
+            keep_most(few[done:], some - done, start[done:], panels, begin, end, best)
         done = counts[s]
-        far = across[1, :width]
-        for j in range(width):  # members and unseen keys are on no other side
-            far[j] = two * best[j] + norms[j] if seen[j] > s else _NEVER
-        limit = largest(far) - error
+        limit = _across(best, norms, seen, s, far) - error
+        if some < done:
+            _keep_farther(few[:done], start, some, panels, spread, distance_panels, limit, begin, end, integers, best)
+            limit = _across(best, norms, seen, s, far) - error
         longest = 0.0
         for j in range(width):
             if far[j] >= limit and seen[j] > s:
-                for c in range(counts[s]):
+                for c in range(done):
                     longest = max(longest, _gap2(vectors[members[c]], vectors[base + j]))
         out[s] = np.sqrt(longest)
+
+
+@helper
+def _across(best: Any, norms: Any, seen: Any, s: int, far: Any) -> Any:
+    """The largest squared gap of each key outside a set to its members so far, and the largest of all."""
+    for j in range(far.size):  # members and unseen keys are on no other side
+        far[j] = np.float32(2) * best[j] + norms[j] if seen[j] > s else _NEVER
+    return largest(far)
+
+
+@helper
+def _keep_farther(
+    few: Any, start: Any, some: int, panels: Any, spread: float, distance_panels: Any, gap2: float, begin: int,
+    end: int, integers: Any, best: Any,
+) -> None:  # fmt: skip
+    """`keep_most` for all but `some` of the few, at least where their squared gaps may be above `gap2`."""
+    cut = np.empty(1, np.int32)
+    cut[0] = _distance_cut(gap2, spread, few.shape[1])
+    by = _shortened(spread)
+    for i in range(some, few.shape[0], AT_ONCE):
+        first = min(i, few.shape[0] - AT_ONCE)
+        for row in range(AT_ONCE):
+            to_distances(few[first + row], np.float32(2) * start[first + row], by, integers[row])
+        p = begin - 1
+        while True:
+            p = next_above(integers, distance_panels, p + 1, end, cut)
+            if p == end:
+                break
+            keep_most(few[first:], AT_ONCE, start[first:], panels, p, p + 1, best[(p - begin) * PANEL :])

@@ -73,26 +73,12 @@ def keep_most(few: Any, count: int, start: Any, panels: Any, begin: int, end: in
 
 
 @helper
-def any_above(few: Any, first: int, panels: Any, p: int, start: Any, cuts: Any) -> bool:
-    """Whether start[j] + few[i] . x is above cuts[i] for any of six rows from `first` on and any x of panel `p`.
-
-    `start` has a number for each key.
-    """
-    stride = few.strides[0]
-    found = tiles.above_6(
-        few.ctypes.data + first * stride, stride // _BYTES, panels[p].ctypes.data, PANEL, few.shape[1],
-        start.ctypes.data + p * PANEL * _BYTES, cuts.ctypes.data + first * _BYTES, 0,
-    )  # fmt: skip
-    return found != 0
-
-
-@helper
 def next_above(integers: Any, panels: Any, begin: int, end: int, cut: Any) -> int:
     """The first panel from `begin` on where a product of one of six rows is above cut[0], all in integers; or `end`."""
     rows, stride, words = integers.ctypes.data, integers.strides[0] // _BYTES, integers.shape[1]
     for p in range(begin, end):
         panel = panels.ctypes.data + p * panels.strides[0]
-        if tiles.above_one_6(rows, stride, panel, PANEL, words, rows, cut.ctypes.data, 0) != 0:
+        if tiles.above_6(rows, stride, panel, PANEL, words, rows, cut.ctypes.data, 0) != 0:
             return p
     return end
 

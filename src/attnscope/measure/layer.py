@@ -17,7 +17,7 @@ import torch
 
 from attnscope._kernels_tiles import PANEL
 from attnscope.measure import _kernels_pairs as kernels
-from attnscope.measure._kernels_panels import panels_shape, words
+from attnscope.measure._kernels_panels import distance_words, panels_shape, words
 from attnscope.measure._kernels_products import AT_ONCE
 from attnscope.measure._memory import held, scratch
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-_BLOCK = 3 * AT_ONCE
 _SHORTEST_LIST = 64
 _LISTING = 2  # what a pair costs in listing, when one in products is 1
 _LISTED = 2048
@@ -41,6 +40,7 @@ class Group(NamedTuple):
     scale: float  # what lengths have to be multiplied by in the end
     unit_error: np.float32  # how far a squared gap of unit vectors from float32 products can be off
     centred_error: np.float32  # the same for the centred vectors
+    spread: float  # the largest of their squares
     vectors: NDArray[np.float64]
     mean: NDArray[np.float64]
     norms2: NDArray[np.float64]
@@ -50,6 +50,7 @@ class Group(NamedTuple):
     unit_panels: NDArray[np.float32]  # for products, see `_kernels_products`
     centred_squares: NDArray[np.float32]
     centred_panels: NDArray[np.float32]  # about the mean: the same differences, fewer digits to cancel
+    distance_panels: NDArray[np.int32]  # the same in integers that tell distances, see `_kernels_panels`
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Layer:
         parts = held("parts", source.shape, lambda: _parts(*source.shape))
         scale, spread, sound = kernels.prepare(source, *parts)
         self._finite[index] = sound or bool(np.isfinite(source).all())
-        return Group(scale, self._error, np.float32(self._error * spread), *parts)
+        return Group(scale, self._error, np.float32(self._error * spread), spread, *parts)
 
     def finite(self) -> NDArray[np.bool_]:
         """Whether all vectors of a group are finite; known already where they have been measured on the CPU."""
@@ -167,6 +168,7 @@ def _parts(keys: int, dims: int) -> tuple[NDArray[Any], ...]:
         scratch("unit panels", panels, single),
         scratch("centred squares", (keys,), single),
         scratch("centred panels", panels, single),
+        scratch("distance panels", panels_shape(keys, distance_words(dims)), np.int32),
     )
 
 
@@ -178,26 +180,20 @@ def _gaps(
     panels: NDArray[np.float32],
 ) -> NDArray[np.float64]:
     gaps = np.empty(len(vectors))
-    scratches = held("gaps", vectors.shape, lambda: _six(*vectors.shape))
-    kernels.nearest_before(vectors, inverses, squares, panels, group.unit_error, *scratches, gaps)
+    keys, dims = vectors.shape
+    integer_panels = scratch("integer panels", panels_shape(keys, words(dims)), np.int32)
+    kernels.nearest_before(
+        vectors, inverses, squares, panels, group.unit_error, *_six(dims, words(dims)), integer_panels, gaps
+    )
     return gaps
 
 
-def _block(dims: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Scratch for a block of vectors, and for its products with as many keys and what else is in their panels."""
-    return (
-        scratch("block", (_BLOCK, dims), np.float32),
-        scratch("pairs", (_BLOCK, -(-_BLOCK // PANEL) * PANEL + PANEL), np.float32),
-    )
-
-
-def _six(keys: int, dims: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
-    """Scratch for six vectors, their products with a panel, the six in integers, and all keys in integers."""
+def _six(dims: int, size: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]:
+    """Scratch for six vectors, for their products with a panel, and for the six in integers of so many words."""
     return (
         scratch("six", (AT_ONCE, dims), np.float32),
         scratch("six products", (AT_ONCE, PANEL), np.float32),
-        scratch("integers", (AT_ONCE, words(dims)), np.int32),
-        scratch("integer panels", panels_shape(keys, words(dims)), np.int32),
+        scratch("integers", (AT_ONCE, size), np.int32),
     )
 
 
@@ -253,12 +249,13 @@ def _collect(
     group: Group, cuts: NDArray[np.float32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]:
     room = 8 * _LISTED
+    dims = group.vectors.shape[1]
     while True:
         low, high = scratch("low", (room,), np.int32), scratch("high", (room,), np.int32)
         values = scratch("far values", (room,), np.float32)
         count = kernels.collect_far(
-            group.vectors, group.mean, group.centred_squares, group.centred_panels, cuts,
-            *_block(group.vectors.shape[1]), low, high, values,
+            group.vectors, group.mean, group.centred_squares, group.centred_panels, group.spread,
+            group.distance_panels, cuts, *_six(dims, distance_words(dims)), low, high, values,
         )  # fmt: skip
         if count <= room:
             return low[:count], high[:count], values[:count]
