@@ -61,8 +61,10 @@ def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
     elif parallel is not None and not _bereft:
         number = next(_numbers)
         _works[number] = take
-        parallel(_begin, number, threads, 0)
-        del _works[number]
+        try:
+            parallel(_begin, number, threads, 0)
+        finally:  # an interruption may come when it has just returned
+            del _works[number]
     else:
         for result in [_pool(torch.get_num_threads()).submit(take) for _ in range(threads)]:
             result.result()
