@@ -63,6 +63,7 @@ def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
         _works[number] = take
         try:
             parallel(_begin, number, threads, 0)
+            take()  # what is left if an interruption met both threads before they began
         finally:  # an interruption may come when it has just returned
             del _works[number]
     else:

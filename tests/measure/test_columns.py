@@ -377,3 +377,41 @@ def test_memory_that_threads_keep_can_be_given_back() -> None:
     after = columns(rows, weights, [3])[1]
     for name, values in before.items():
         assert torch.equal(values[:, 4:], after[name][:, 4:]), name
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3, 7, 8, 64])
+def test_equal_vectors_have_no_gap(dims: int) -> None:
+    vectors = np.random.default_rng(dims).normal(size=(20, dims))
+    vectors[13] = vectors[5]
+    assert Layer(torch.from_numpy(vectors)[None]).prefix_gaps(0, 20)[-1] == 0
+
+
+@pytest.mark.parametrize("keys", [16, 200])
+@pytest.mark.parametrize("exponent", [-100, -158, -200, -290])
+def test_small_weights_give_small_distances(keys: int, exponent: int) -> None:
+    """As beside a sink that takes nearly all: what is linear in the weights stays so, however small they are."""
+    vectors = np.random.default_rng(keys).normal(size=(keys, 5))
+    rows, weights = one_row(np.linspace(0, 3, keys), vectors)
+    many = Rows(
+        0, tuple(range(keys)), rows.logits.expand(1, keys, keys), rows.visible.expand(1, keys, keys), rows.vectors
+    )
+    every = weights.expand(1, keys, keys).contiguous()
+    tiny = 10.0**exponent
+    n = [1, 2, 3, 4]
+    for shown, own in ((rows, weights), (many, every)):
+        plain, small = columns(shown, own, n)[1], columns(shown, own * tiny, n)[1]
+        for name in (
+            "distance",
+            "distance_lower",
+            "distance_upper",
+            "expected_lower",
+            "expected_upper",
+            "epsilon_printed",
+        ):
+            assert (small[name] / tiny).flatten().numpy() == pytest.approx(plain[name].flatten().numpy(), rel=1e-6)
+        order = np.argsort(-own[0, 0].numpy())
+        for index, size in enumerate(n):
+            gaps = np.linalg.norm(vectors[order[:size], None] - vectors[None, order[size:]], axis=-1)
+            norms = np.linalg.norm(vectors[order[:size]], axis=-1)
+            bound = small["distance_bound_printed"][..., index].flatten().numpy()
+            assert bound == pytest.approx(gaps.max() - norms.max(), rel=1e-9)

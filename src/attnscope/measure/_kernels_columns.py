@@ -190,7 +190,7 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
     vectors, norms2 = group.vectors, group.norms2
     sets, length, dims = row.counts.size, keys.size, xbar.size
     lift, lines = row.lift, scratch.lines
-    mean2 = norm2(xbar)
+    mean2 = norm2(xbar, lift)
     own_weights, inverses = _shown(row, weights, 0, scratch.wide[0]), _shown(row, group.inverses, 0, scratch.wide[1])
     zeros = np.int64(0)
     for j in range(length):
@@ -235,7 +235,7 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
 
         # The ball of eq. (10).
         of_unit, ratio = row.products[row.slots[s]], row.ratios[s]
-        unit_norm = np.float32(np.sqrt(norm2(unit_context)) * lift)
+        unit_norm = np.float32(np.sqrt(norm2(unit_context, lift)))
         shown = _shown(row, of_unit, row.base, lines[11])
         close = scratch.near[
             : nearest(unit_size, shown, np.float32(ratio), level, s32, unit_norm, unit_error, work, scratch.near)
@@ -259,12 +259,12 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
         p = count / n
         factor = count * (n - count) / (n * (n - 1)) if n > 1 else 0.0
         if short:
-            total, total2, lower, upper, epsilon, main = set_sums(
+            total, root2, lower, upper, epsilon, main = set_sums(
                 weights, keys, vectors, context, of_contexts[s], xbar, mean2, p, factor, lift, s32, double
             )
         else:
             shown = _shown(row, row.products[s], row.base, lines[11])
-            total, total2, lower, upper, epsilon, main = set_sums(
+            total, root2, lower, upper, epsilon, main = set_sums(
                 weights, keys, vectors, context, shown, xbar, mean2, p, factor, lift, s32, single
             )
         scale = group.scale
@@ -272,10 +272,10 @@ def fill(row: Row, group: Vectors, pairs: FarPairs, scratch: Scratch, out: Any) 
         result[2] = scale * ((1 - mass) * scratch.far[s] + np.sqrt(largest2) * (mass * left - (1 - mass)))
         lower2 = 0.0
         for k in range(dims):
-            value = (left + 1) * context[k] - xbar[k]
+            value = ((left + 1) * context[k] - xbar[k]) * lift
             lower2 += value * value
-        result[3] = scale * np.sqrt(lower2)
-        result[4] = scale * np.sqrt(left * total2)
+        result[3] = scale * np.sqrt(lower2) / lift
+        result[4] = scale * np.sqrt(left) * root2
         chance = left / length
         result[5] = scale * chance * main
         result[6], result[7] = scale * chance * lower, scale * chance * upper

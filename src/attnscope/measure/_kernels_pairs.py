@@ -1,7 +1,8 @@
 """Compiled loops: the nearest two vectors (delta), and the farthest two across a cut (d1).
 
-Both look at all pairs of a group, so matrix products in float32 do the looking. Their error is bounded, every
-pair that may be the answer within it is measured in float64, and the answer is exact.
+Both look at all pairs of a group, so matrix products do the looking, of integers first and of float32 where those
+cannot tell. Their error is bounded, every pair that may be the answer within it is measured in float64, and the answer
+is exact.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from attnscope.measure._kernels_panels import (
 )
 from attnscope.measure._kernels_products import AT_ONCE, keep_most, multiply, next_above
 from attnscope.normalizers._arithmetic import largest
-from attnscope.normalizers._kernels import compiled, helper
+from attnscope.normalizers._kernels import compiled, helper, rounding
 
 _MOST = 1000
 _VANISHING = 1e-200  # squares below this have lost digits
@@ -115,9 +116,9 @@ def _gap2(x: Any, y: Any) -> float:
     return total
 
 
-@helper
+@rounding
 def _unit_gap2(x: Any, by: float, y: Any, by_other: float) -> float:
-    """The squared gap of the unit vectors by x and by_other y."""
+    """The squared gap of the unit vectors by x and by_other y: zero if they are the same."""
     total = 0.0
     for k in range(x.size):
         difference = by * x[k] - by_other * y[k]

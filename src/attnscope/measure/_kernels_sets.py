@@ -84,9 +84,9 @@ def repair(weights: Any, keys: Any, vectors: Any, add: float, target: Any, by: f
                     f, x = weights[key] + add, vectors[key]
                     total = 0.0
                     for k in range(x.size):
-                        difference = f * x[k] - by * target[k]
+                        difference = (f * x[k] - by * target[k]) * lift
                         total += difference * difference
-                    part[j] = total * lift * lift
+                    part[j] = total
 
 
 @helper
@@ -190,12 +190,12 @@ class Terms(NamedTuple):
 
 @helper
 def rests(weights: Any, keys: Any, vectors: Any, xbar: Any, mean2: float, lift: float, terms: Terms) -> None:
-    """For every key what the sums need of all the others, whatever the set."""
+    """For every key what the sums need of all the others, whatever the set; mean2: |xbar|^2, lifted."""
     number = terms.size.dtype.type
     size, scatter, work = terms.size, terms.scatter, terms.work
     # |y - xbar/L|^2: variances do not change with the origin, and nothing cancels when all y are alike.
     share = 1 / size.size
-    if squares(size, terms.of_unit_mean, number(share), number(mean2 * share * share * lift * lift), scatter):
+    if squares(size, terms.of_unit_mean, number(share), number(mean2 * share * share), scatter):
         repair(weights, keys, vectors, 0.0, xbar, share, lift, scatter)
     all_but_one(scatter, work)
     fraction = number(1 / (size.size - 1))
@@ -213,30 +213,30 @@ def set_sums(
     weights: Any, keys: Any, vectors: Any, context: Any, of_context: Any, xbar: Any, mean2: float, p: float,
     factor: float, lift: float, s: Any, terms: Terms,
 ) -> tuple[float, float, float, float, float, float]:  # fmt: skip
-    """The sums over keys of one set: those of `distances`, of `expectations` and of `printed`.
+    """The sums over keys of one set: those of `distances`, of `expectations` and of `printed`; the root of the second.
 
-    of_context: u.context, lifted; p: the chance of a key to be in the set; factor: of the scatter.
+    of_context: u.context, mean2: |xbar|^2, both lifted; p: a key's chance to be in the set; factor: of the scatter.
     """
     number = terms.size.dtype.type
     size, level, work = terms.size, terms.level, terms.work
-    total, total2, lost = distances(size, of_context, number(norm2(context) * lift * lift), level, s, work)
+    total, total2, lost = distances(size, of_context, number(norm2(context, lift)), level, s, work)
     if lost:
         repair(weights, keys, vectors, 0.0, context, 1.0, lift, work)
         total, total2 = root_sums(work, level, s)
     # |(1 + p) y - p xbar|^2, over (1 + p)^2
     by, alone = p / (1 + p), 1 / (1 + p)
-    if squares(size, terms.of_unit_mean, number(by), number(by * by * mean2 * lift * lift), work):
+    if squares(size, terms.of_unit_mean, number(by), number(by * by * mean2), work):
         repair(weights, keys, vectors, 0.0, xbar, by, lift, work)
     lower, upper, epsilon = expectations(
         work, terms.scatter, size, terms.size_rest, terms.square_rest, number(alone), number(by),
         number(factor * alone * alone),
     )  # fmt: skip
-    main, lost = printed(terms.plain, terms.norms2, terms.of_mean, number(p), number(mean2), work)
+    main, lost = printed(terms.plain, terms.norms2, terms.of_mean, number(p), number(mean2 / lift / lift), work)
     if lost:
         repair(weights, keys, vectors, p, xbar, 1.0, 1.0, work)
         main, _ = root_sums(work, level, _ALL)
     return (
-        total / lift, total2 / (lift * lift), (1 + p) * lower / lift, (1 + p) * upper / lift,
+        total / lift, np.sqrt(total2) / lift, (1 + p) * lower / lift, (1 + p) * upper / lift,
         epsilon / ((1 + p) * lift), main,
     )  # fmt: skip
 
@@ -280,8 +280,12 @@ def nearest(
 
 
 @helper
-def norm2(vector: Any) -> float:
-    return dot(vector, vector)
+def norm2(vector: Any, lift: float) -> float:
+    """|lift v|^2: the square of a small vector alone may vanish."""
+    total = 0.0
+    for k in range(vector.size):
+        total += (vector[k] * lift) * (vector[k] * lift)
+    return total
 
 
 @helper
@@ -355,7 +359,7 @@ def edge(weights: Any, vectors: Any, inverses: Any, context: Any, near: Any, emp
             phi, gap = _phi_and_gap(weights[key], vectors[key], inverses[key], context)
             lowest, radius = min(lowest, phi), min(radius, gap)
     if empty:
-        lowest, radius = min(lowest, 0.0), min(radius, np.sqrt(norm2(context)))
+        lowest, radius = min(lowest, 0.0), min(radius, np.sqrt(norm2(context, 1.0)))
     return lowest, radius
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from attnscope.normalizers._kernels import helper
 
-_MOST = 400  # lifts up to 2^400, whose square does not overflow
+_MOST = 1000  # so that 1 / lift is a normal number too
 _INFINITY_BITS = np.int64(0x7FF0000000000000)
 
 

@@ -63,6 +63,11 @@ def helper(function: Loop) -> Loop:
     return cast(Loop, njit(fastmath=RELAXED, error_model="numpy")(function))
 
 
+def rounding(function: Loop) -> Loop:
+    """The same, every product rounded before it is subtracted: a b - a b is zero."""
+    return cast(Loop, njit(fastmath=RELAXED - {"contract"}, error_model="numpy")(function))
+
+
 @helper
 def load(source: Any, seen: Any, target: Any) -> Any:
     """Copy a row, -inf on what is not visible; an empty `seen` sees all. Returns the NaN count."""
