@@ -34,7 +34,7 @@ def _turned(builder: Any, rows: list[Any]) -> list[Any]:
     return rows
 
 
-def _loop(source: Lanes, target: Lanes, row: Callable[..., Any]) -> Any:
+def _operation(source: Lanes, target: Lanes, row: Callable[..., Any]) -> Any:
     """An operation: (vectors, their stride, shifts, factors, lines, their stride); addresses, and strides in numbers.
 
     `row` makes a vector of float32 of what one row holds; `target` is what becomes of the lines.
@@ -76,6 +76,6 @@ def _same(builder: Any, numbers: Any, shifts: Any, factor: Any) -> Any:
 
 
 # lines[k, j] = (vectors[j, k] - shifts[k]) factors[j], from float64 to float32.
-turn_moved = _loop(_DOUBLES, _SINGLES, _moved)
+turn_moved = _operation(_DOUBLES, _SINGLES, _moved)
 # lines[k, j] = vectors[j, k], from float32 to float64; shifts and factors are not read.
-turn_wide = _loop(_SINGLES, _DOUBLES, _same)
+turn_wide = _operation(_SINGLES, _DOUBLES, _same)

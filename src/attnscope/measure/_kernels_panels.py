@@ -2,9 +2,8 @@
 
 Vectors are packed in panels of `PANEL` keys, one line of keys for each dimension.
 
-Where it is enough to know that products are not above a cut, vectors are rounded to 16-bit integers, which multiply at
-twice the speed. Half the squared distance of two vectors is such a product too: of (-x, 1, |x|^2 / 2) and
-(y, |y|^2 / 2, 1).
+Where it is enough to know that products are not above a cut, vectors are rounded to 16-bit integers, which multiply
+faster. Half the squared distance of two vectors is such a product too: of (-x, 1, |x|^2 / 2) and (y, |y|^2 / 2, 1).
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def panels_to_integers(panels: Any, by: Any, out: Any) -> None:
 
 @helper
 def panels_to_distances(panels: Any, squares: Any, by: Any, out: Any) -> None:
-    """The same of (y, |y|^2 / 2, 1), all times `by`; squares: |y|^2."""
+    """The same of (z, |z|^2 / 2, 1) with z = by y; squares: |y|^2."""
     one = np.float32(1)
     dims = panels.shape[1] // PANEL
     lines = np.zeros((4, PANEL), np.float32)
@@ -140,7 +139,7 @@ def to_integers(vector: Any, by: Any, out: Any) -> None:
 
 @helper
 def to_distances(vector: Any, square: Any, by: Any, out: Any) -> None:
-    """(x, 1, |x|^2 / 2), all times `by`, to be multiplied with panels of the other kind."""
+    """(z, 1, |z|^2 / 2) with z = by x, to be multiplied with such panels; square: |x|^2."""
     to_integers(vector, by, out)
     integers = out.view(np.int16)
     integers[vector.size], integers[vector.size + 1] = INTEGER_ONE, _to_integer(_half_square(square, by))

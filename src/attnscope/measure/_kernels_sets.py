@@ -5,9 +5,8 @@
 Decisions:
 
 - sums over keys are of float32 terms, eight at a time, added up in float64: they are good to about 1e-7. In short rows,
-  where the errors of the terms would not cancel out, the terms are in float64 too, and what is said here of float32
-  holds for them by the same code;
-  Weights are lifted by a power of two that brings the row's largest near 1, so that nothing overflows or vanishes;
+  where the errors of the terms would not cancel out, the same code has terms in float64;
+- weights are lifted by a power of two that brings the row's largest near 1, so that nothing overflows or vanishes;
 - squared distances |f x - v|^2 are expanded; where the terms cancel to less than an eighth, the difference is formed
   directly, in float64. Such squares are NaN until then, and sums that met one are taken again;
 - sums over "all but i" are total minus self, except for the one key that may be more than half of the total,
@@ -178,11 +177,11 @@ class Terms(NamedTuple):
 
     plain: Any  # the weights
     norms2: Any  # |x|^2
-    size: Any  # |y|, y = w x, lifted like all from here on but `of_mean`
-    of_unit_mean: Any  # u.xbar
+    size: Any  # |y|, y = w x, lifted
+    of_unit_mean: Any  # u.xbar, lifted
     of_mean: Any  # x.xbar
     level: Any  # the smallest set that a key is in, the number of sets for the others
-    scatter: Any  # from here on: filled by `rests`
+    scatter: Any  # this and the next two, lifted: filled by `rests`
     size_rest: Any
     square_rest: Any
     work: Any  # scratch

@@ -12,7 +12,7 @@ from typing import Any
 
 from numba.core import event
 
-NOTICE = "attnscope: compiling its loops for this machine (about half a minute, once; kept on disk)"
+NOTICE = "attnscope: compiling its loops for this machine (about a minute, once; kept on disk)"
 
 
 class _Notice(event.Listener):
