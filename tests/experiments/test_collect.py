@@ -65,6 +65,21 @@ def test_every_kind_of_vectors(kind: str, tokenizer: Any) -> None:
     assert set(tables["tests"]["vectors"]) == {"value", kind}
 
 
+def test_lines_stand_in_one_order_whichever_thread_is_done_first() -> None:
+    tables = collect(build("llama-gqa"), vectors=("value", "output"), rows=2, **OPTIONS)
+    for name in ("rows", "topn", "drawn", "gradient", "sharpness", "coverage"):
+        table = tables[name]
+        keys = ["window", "layer", "prefix", "row", "sink", "vectors", "reading", "step", "head", "heads", "n"]
+        orders = {"sink": ["kept", "dropped"], "vectors": ["value", "output"], "reading": ["scaled", "raw"]}
+        ranks = [
+            [orders[key].index(value) for value in table[key]] if key in orders else table[key].to_list()
+            for key in keys
+            if key in table.columns
+        ]
+        places = list(zip(*ranks, strict=True))
+        assert places == sorted(places), name
+
+
 def test_a_swapped_model_is_refused() -> None:
     module = build("gpt2")
     with attnscope.swap(module, "softmax:temperature=2"), pytest.raises(ModelError, match="swapped normalizer"):

@@ -67,7 +67,7 @@ class Collector:
         if not self.skipped or "head" not in table.columns:
             return table
         bad = pl.DataFrame(list(self.skipped), schema={"layer": pl.Int64, "head": pl.Int64}, orient="row")
-        return table.join(bad, on=["layer", "head"], how="anti")
+        return table.join(bad, on=["layer", "head"], how="anti", maintain_order="left")
 
     def _window(self, number: int, tokens: list[int]) -> Part:
         """One window, measured now or taken from an earlier run that was interrupted."""

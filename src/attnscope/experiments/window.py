@@ -1,13 +1,15 @@
 """One window of a reproduction: every table from its forwards, layer by layer.
 
 Every layer's rows are measured while the model runs and dropped before the next layer. With several kinds of vectors,
-and with and without the first key, the same forward serves all.
+and with and without the first key, the same forward serves all. Rows are measured by several threads, but their lines
+stand in the order of layers, lengths and rows, so the same run writes the same files.
 
 Without the first key ("sink dropped") a row is what softmax makes of its other logits: a row of L - 1 keys.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from attnscope.capture.vectors import VectorSource
 
 MOST_HEADS = 8  # of a layer, taken together for coverage
+Pieces = dict[str, list[pl.DataFrame]]
+"""Parts of each table, by its name."""
 _TYPES = {int: pl.Int64, float: pl.Float64, str: pl.String}
 
 
@@ -105,7 +109,7 @@ class Window:
     settings: Settings
     heads: dict[int, int] = field(default_factory=dict)
     skipped: dict[tuple[int, int], str] = field(default_factory=dict)
-    _pieces: dict[str, list[pl.DataFrame]] = field(default_factory=lambda: {name: [] for name in NAMES})
+    _pieces: Pieces = field(default_factory=lambda: {name: [] for name in NAMES})
     _profiles: dict[reduce.Sample, list[np.ndarray]] = field(default_factory=dict)
     _best_circle: tuple[tuple[float, ...], pl.DataFrame] | None = None
 
@@ -134,7 +138,7 @@ class Window:
         jobs = []
         for index, (length, row, position) in reversed(list(enumerate(positions))):  # the longest first
             seen = visible[0, index].nonzero().flatten()
-            for sink in SINKS:
+            for sink in reversed(SINKS):
                 keys = seen[1:] if sink == "dropped" else seen
                 if len(keys) < 3:
                     raise InputError(
@@ -151,7 +155,10 @@ class Window:
                 rows = Rows(layer, (position,), row_logits, all_seen, next(iter(chosen.values())), sinks)
                 jobs.append((place, rows, chosen, scale))
         with _one_thread_each() as pool:
-            list(pool.map(lambda job: self._row(*job), jobs))
+            done = list(pool.map(lambda job: self._row(*job), jobs))
+        for pieces in reversed(done):
+            for name, tables in pieces.items():
+                self._pieces[name] += tables
 
     def _check(self, layer: int, call: Call, visible: Tensor, places: list[int]) -> None:
         """Refuse what the paper's experiments are not defined for."""
@@ -172,23 +179,25 @@ class Window:
             self.skipped.setdefault((layer, head), "logits or vectors not finite")
         return usable
 
-    def _row(self, place: Place, rows: Rows, kinds: dict[Any, Tensor], scale: float | None) -> None:
+    def _row(self, place: Place, rows: Rows, kinds: dict[Any, Tensor], scale: float | None) -> Pieces:
         """One row of every head of a layer, every key visible."""
+        pieces: Pieces = defaultdict(list)
         weights = softmax_weights(rows)
         if place.prefix == self.settings.longest:
-            self._pieces["gradient"].append(self._gradient(place, rows.logits[:, 0], scale))
+            pieces["gradient"].append(self._gradient(place, rows.logits[:, 0], scale))
         for kind, vectors in kinds.items():
-            per_row = self._vectors(place, kind, replace(rows, vectors=vectors), weights)
-        self._pieces["rows"].append(place.frame(per_row, weights.shape[-1]))
+            per_row = self._vectors(pieces, place, kind, replace(rows, vectors=vectors), weights)
+        pieces["rows"].append(place.frame(per_row, weights.shape[-1]))
+        return pieces
 
-    def _vectors(self, place: Place, kind: str, rows: Rows, weights: Tensor) -> dict[str, np.ndarray]:
+    def _vectors(self, pieces: Pieces, place: Place, kind: str, rows: Rows, weights: Tensor) -> dict[str, np.ndarray]:
         """Everything that depends on the vectors; the columns that do not are returned."""
         keys = weights.shape[-1]
         longest = place.prefix == self.settings.longest
         top_n = self.settings.top_n(keys)
         per_row, per_set = columns(rows, weights, top_n)
         keyed = {"vectors": kind}
-        self._pieces["topn"].append(
+        pieces["topn"].append(
             place.frame({name: value[:, 0].numpy() for name, value in per_set.items()}, keys, keyed, n=top_n)
         )
         grouped = rows.grouped(weights)
@@ -207,14 +216,14 @@ class Window:
         scaled = (weights[:, 0] * norms).sum(-1)
         beside["scaled_sum"] = np.repeat(scaled.numpy()[:, None], len(drawn_n), 1)
         of_draws = keyed | {"draws": self.settings.draws}
-        self._pieces["drawn"].append(place.frame(beside, keys, of_draws, n=drawn_n))
+        pieces["drawn"].append(place.frame(beside, keys, of_draws, n=drawn_n))
         if longest and keys > SATURATION_N:
-            self._separability(place, kind, rows, weights)
+            self._separability(pieces, place, kind, rows, weights)
         if place.prefix == self.settings.lengths[0] and place.window == place.row == 0 and place.sink == "kept":
             self._circle(place, kind, rows, weights)
         return {name: value[:, 0].numpy() for name, value in per_row.items() if name != "length"}
 
-    def _separability(self, place: Place, kind: str, rows: Rows, weights: Tensor) -> None:
+    def _separability(self, pieces: Pieces, place: Place, kind: str, rows: Rows, weights: Tensor) -> None:
         """Separability of the top set at several temperatures, and what the heads of the layer cover together."""
         units = unit(rows.vectors)
         selected = top_sets(rows.grouped(weights), rows.grouped(rows.visible), [SATURATION_N])
@@ -233,7 +242,7 @@ class Window:
         }
         keyed = {"vectors": kind}
         frame = place.frame(cooled_columns, weights.shape[-1], keyed, temperature=list(SHARPNESS_TEMPERATURES))
-        self._pieces["sharpness"].append(frame)
+        pieces["sharpness"].append(frame)
         good = place.usable.numpy()
         most = min(MOST_HEADS, int(good.sum()))
         if most:
@@ -242,7 +251,7 @@ class Window:
             alone = inside[good].sum(1) / SATURATION_N
             independent = [1 - (1 - alone.mean()) ** count for count in range(1, most + 1)]
             table = {"heads": np.arange(1, most + 1), "coverage": covered, "independent": independent}
-            self._pieces["coverage"].append(pl.DataFrame(place.keys() | keyed | table))
+            pieces["coverage"].append(pl.DataFrame(place.keys() | keyed | table))
 
     def _seed(self, place: Place) -> int:
         """One for each row, the same in every run."""

@@ -71,8 +71,12 @@ def _by_group(
     rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame, groups: int
 ) -> dict[str, list[Any]]:
     """Every measure of every head in every group of lengths."""
-    grid = order.join(pl.DataFrame({"group": range(groups)}, schema={"group": pl.Int32}), how="cross")
-    table = grid.join(overview.head_groups(rows, topn, run), on=["layer", "head", "group"], how="left")
+    grid = order.join(
+        pl.DataFrame({"group": range(groups)}, schema={"group": pl.Int32}), how="cross", maintain_order="left_right"
+    )
+    table = grid.join(
+        overview.head_groups(rows, topn, run), on=["layer", "head", "group"], how="left", maintain_order="left"
+    )
     return _columns(table.select(HEAD_MEASURES))
 
 
@@ -84,9 +88,11 @@ def _curves(topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame, groups
     table = (
         overview.by_group(topn, run).filter(pl.col("group") < kept).group_by(keys).agg(pl.col(overview.CURVES).mean())
     )
-    grid = order.join(pl.DataFrame({"group": range(kept)}, schema={"group": pl.Int32}), how="cross")
-    grid = grid.join(pl.DataFrame({"n": sizes}), how="cross")
-    columns = _columns(grid.join(table, on=keys, how="left").select(overview.CURVES))
+    grid = order.join(
+        pl.DataFrame({"group": range(kept)}, schema={"group": pl.Int32}), how="cross", maintain_order="left_right"
+    )
+    grid = grid.join(pl.DataFrame({"n": sizes}), how="cross", maintain_order="left_right")
+    columns = _columns(grid.join(table, on=keys, how="left", maintain_order="left").select(overview.CURVES))
     return {"n": sizes.to_list(), "groups": kept, "columns": columns}
 
 
@@ -98,7 +104,9 @@ def _rows(rows: pl.DataFrame, order: pl.DataFrame) -> dict[str, Any]:
     own = rows.filter(normalizer=OWN)
     # Inputs of different lengths share positions in an encoder; the longest stands for the row.
     longest = own.sort("length").unique(["layer", "head", "window", "position"], keep="last")
-    grid = order.join(kept, how="cross").join(longest, on=["layer", "head", "window", "position"], how="left")
+    grid = order.join(kept, how="cross", maintain_order="left_right").join(
+        longest, on=["layer", "head", "window", "position"], how="left", maintain_order="left"
+    )
     return {
         "of": places.height,
         "window": kept["window"].to_list(),
@@ -124,8 +132,8 @@ def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], order:
         overview.head_groups(rows, topn, run, normalizer=label).filter(group=0).with_columns(label=pl.lit(label))
         for label in labels[:room]
     ]
-    grid = order.join(pl.DataFrame({"label": labels[:room]}), how="cross")
-    table = grid.join(pl.concat(tables), on=["layer", "head", "label"], how="left")
+    grid = order.join(pl.DataFrame({"label": labels[:room]}), how="cross", maintain_order="left_right")
+    table = grid.join(pl.concat(tables), on=["layer", "head", "label"], how="left", maintain_order="left")
     return {"of": len(labels), "labels": labels[:room], "columns": _columns(table.select(_WHAT_IF_COLUMNS))}
 
 
@@ -142,7 +150,7 @@ def _text(shown: Shown | None, order: pl.DataFrame) -> dict[str, Any] | None:
         .group_by(keys, maintain_order=True)
         .agg(pl.col("key").head(count), pl.col("weight").round_sig_figs(3).head(count), pl.col("position").first())
     )
-    table = order.join(lists, on=keys, how="left")
+    table = order.join(lists, on=keys, how="left", maintain_order="left")
     return {
         "count": count,
         "tokens": shown.tokens,

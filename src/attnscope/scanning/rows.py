@@ -99,7 +99,7 @@ class Window:
         found = table(lines, schema, order)
         if self.skipped:
             left_out = pl.DataFrame(list(self.skipped), schema={"layer": pl.Int32, "head": pl.Int32}, orient="row")
-            found = found.join(left_out, on=["layer", "head"], how="anti")
+            found = found.join(left_out, on=["layer", "head"], how="anti", maintain_order="left")
         return found
 
 
