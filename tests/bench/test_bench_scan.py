@@ -48,6 +48,25 @@ def test_the_naive_way_gives_the_columns_of_the_scan() -> None:
             assert close[..., 1:].double().mean() > 0.99, name
 
 
+def test_the_time_of_some_heads_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that ticks ten seconds a head, and one for the model."""
+    ticks, seen = [0.0], []
+
+    def head_columns(weights: torch.Tensor, values: torch.Tensor, top_n: list[int]) -> None:
+        seen.append((weights, values, top_n))
+        ticks[0] += 10
+
+    captured = naive._captured
+    module = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_positions=9, n_layer=2, n_head=3, n_embd=6)).eval()
+    monkeypatch.setattr(naive, "head_columns", head_columns)
+    monkeypatch.setattr(naive, "_captured", lambda *given: (captured(*given), ticks.__setitem__(0, ticks[0] + 1))[0])
+    monkeypatch.setattr(naive.time, "perf_counter", lambda: ticks[0])
+    assert naive.timed(module, range(9), [1, 5], 25) == (61, 3)
+    assert [(weights.shape, values.shape) for weights, values, _ in seen] == [((9, 9), (9, 2))] * 3
+    assert naive.timed(module, range(9), [1, 5], 0) == (61, 1)
+    assert naive.timed(module, range(9), [1, 5], 1e9) == (61, 6)
+
+
 def test_one_result_for_each_subject_with_the_growth_of_memory() -> None:
     report = measure(
         length=600, layers=2, heads=2, width=256, rows=3, repeats=1, subjects=[], models=["random"],

@@ -4,12 +4,14 @@ Decisions:
 
 - every subject is timed in a process of its own on the same model and tokens: after a warm-up, plain forwards and the
   subject in turn; each run is divided by the mean of the forwards before and after it, and the median of these ratios
-  is reported, so what else happens on the machine meets both alike. What takes minutes is run until a minute is spent,
-  and what takes seconds up to four times as often as asked, as single ratios differ by a tenth on a shared machine;
+  is reported, so what else happens on the machine meets both alike. What takes seconds is run up to four times as often
+  as asked, as single ratios differ by a tenth on a shared machine, and nothing is repeated after a minute;
 - peak memory is measured in further processes, one for each subject and one for the plain forward: code is loaded by a
   run on a tiny model, then the model is built, and a single run raises the resident size (`bench/resident.py`);
 - the naive way asks the model for all its attention matrices and computes the columns of `topn.parquet` and
-  `rows.parquet` from their definitions, row block by row block in torch (`bench/naive.py`);
+  `rows.parquet` from their definitions, row block by row block in torch (`bench/naive.py`). All heads of a large model
+  would take it many minutes: heads are timed until a minute is spent (`heads_timed`), and the others, whose shapes are
+  the same, counted like them. Its peak memory is taken with a single head, without the columns of the others;
 - TransformerLens and nnsight, where installed, only capture weights and values (`bench/peers.py`).
 """
 
@@ -173,17 +175,37 @@ def _alone(work: Callable[..., Any], *arguments: Any) -> Any:
 
 def _times(name: str, place: dict[str, int], repeats: int) -> dict[str, Any]:
     """A subject beside the plain forward."""
+    if name == "naive":
+        return _naive_times(place)
     _subject(name, *_built(_TINY))()
     model, ids = _built(place)
     run, forward = _subject(name, model, ids), _subject(_FORWARD, model, ids)
     forward()
-    if name != "naive":
-        run()
+    run()
     forwards = [_time(forward)]
     runs: list[float] = []
     while _again(runs, repeats):
         runs.append(_time(run))
         forwards.append(_time(forward))
+    return _beside(runs, forwards)
+
+
+def _naive_times(place: dict[str, int]) -> dict[str, Any]:
+    """The naive way, on as many heads as a minute allows, beside the plain forward."""
+    from attnscope.bench import naive
+
+    tiny, few = _built(_TINY)
+    naive.timed(tiny.module, few, _sizes(few), 0)
+    model, ids = _built(place)
+    forward = _subject(_FORWARD, model, ids)
+    forward()
+    before = _time(forward)
+    found = naive.timed(model.module, ids, _sizes(ids), _ENOUGH)
+    return _beside([found.seconds], [before, _time(forward)]) | {"heads_timed": found.heads_timed}
+
+
+def _beside(runs: list[float], forwards: list[float]) -> dict[str, Any]:
+    """Runs and the forwards before, between and after them."""
     around = [(before + after) / 2 for before, after in pairwise(forwards)]
     ratios = [round(own / other, 3) for own, other in zip(runs, around, strict=True)]
     return {
@@ -237,7 +259,6 @@ def _subject(name: str, model: Any, ids: list[int]) -> Callable[[], object]:
     from attnscope.scanning import scan
 
     text = Text("x", "random tokens")
-    top_n = [n for n in TOP_N if n < len(ids)]
     if name == _FORWARD:
         inputs = torch.tensor([ids])
 
@@ -251,9 +272,13 @@ def _subject(name: str, model: Any, ids: list[int]) -> Callable[[], object]:
     if name == "nnsight":
         return peers.capture_with_nnsight(model.module, ids)
     if name == "naive":
-        return lambda: naive.scan_all(model.module, ids, top_n)
+        return lambda: naive.timed(model.module, ids, _sizes(ids), 0)
     rows: Any = int(name.removeprefix("rows=")) if name.startswith("rows=") else name
-    return lambda: scan(model, text, length=len(ids), top_n=top_n, rows=rows)
+    return lambda: scan(model, text, length=len(ids), top_n=_sizes(ids), rows=rows)
+
+
+def _sizes(ids: list[int]) -> list[int]:
+    return [n for n in TOP_N if n < len(ids)]
 
 
 def _time(call: Callable[[], object]) -> float:

@@ -159,7 +159,7 @@ def _print_scan_table(report: dict[str, Any]) -> None:
         growth = () if report["shorter"] is None else (peaks[2], _number(result["growth"]))
         table.add_row(
             result["model"],
-            result["subject"],
+            result["subject"] + (f" ({result['heads_timed']} heads timed)" if "heads_timed" in result else ""),
             f"{result['seconds']:.3f}",
             f"{result['forward_seconds']:.3f}",
             f"{result['time_ratio']:.2f}",
