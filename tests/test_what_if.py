@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,29 @@ def test_what_if_columns_agree_with_the_oracle_on_weights_made_by_hand(tokenizer
         weights = entmax(logits[line["head"], 0], alpha=1.3).numpy()
         for name, value in oracle.topn_columns(weights, values[line["head"]].numpy(), 4).items():
             assert line[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
+
+
+@pytest.mark.parametrize(
+    "spec", ["sigmoid", "sigmoid:temperature=0.2", "softmax1", "sparsemax", "softmax:temperature=0.1"]
+)
+def test_columns_of_rows_are_those_of_the_weights_whatever_they_sum_to(spec: str, tokenizer: Any, text: str) -> None:
+    model = build("gpt2")
+    rows = scan(model, text, tokenizer=tokenizer, length=29, rows="all", top_n=[4], normalizers=[spec]).rows
+    calls: list[torch.Tensor] = []
+    with torch.no_grad(), observed(model, lambda call: calls.append(call.logits(list(range(29))))):
+        model(input_ids=torch.tensor([tokenizer(text)["input_ids"][:29]]))
+    for line in rows.filter(normalizer=spec).iter_rows(named=True):
+        position = line["position"]
+        weights = parse(spec).weights(calls[line["layer"]][line["head"], position, : position + 1]).numpy()
+        positive = weights[weights > 0]
+        entropy = -math.fsum(positive * np.log(positive))
+        assert line["entropy"] == pytest.approx(entropy, rel=1e-9, abs=1e-12)
+        if position:
+            assert line["entropy_ratio"] == pytest.approx(entropy / math.log(position + 1), rel=1e-9, abs=1e-12)
+        assert line["weight_sum"] == pytest.approx(math.fsum(weights), rel=1e-12)
+        assert line["participation"] == pytest.approx(1 / math.fsum(weights**2), rel=1e-12)
+        assert line["max_weight"] == pytest.approx(weights.max(), rel=1e-12)
+        assert line["support"] == len(positive)
 
 
 @pytest.mark.parametrize("spec", ["softmax:temperature=0.7", "sparsemax", "entmax:alpha=1.4", "ssmax:s=0.6"])

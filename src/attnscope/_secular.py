@@ -13,7 +13,7 @@ _STEPS = 60
 # A Newton step this small is rounding: it may point out of the bracket, and halving the bracket would lose its place.
 _CONVERGED = 2e-15
 # A row sums to one up to rounding; only a real remainder (a sink) counts.
-_ROUNDING = 1e-12
+ROUNDING = 1e-12
 
 
 def largest_eigenvalue(weights: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def largest_and_rest(weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     first, place = weights.max(-1, keepdim=True)
     others = weights.scatter(-1, place, 0)
     left_over = (1 - weights.sum(-1, keepdim=True)).clamp_min(0)
-    left_over = torch.where(left_over > _ROUNDING, left_over, 0)
+    left_over = torch.where(left_over > ROUNDING, left_over, 0)
     return first, others.amax(-1, keepdim=True), others, left_over
 
 

@@ -157,7 +157,7 @@ def spread(rows: Any, weights: Any, logits: Any, masks: Any, mask_of: Any, spans
         left_over = 1 - total
         left_over = left_over if left_over > _ROUNDING else 0.0
         remaining = rest + left_over
-        own = np.log1p(-remaining) if first > 0.5 else np.log(first)
+        own = np.log1p(-remaining) if first > 0.5 and total <= 1 + _ROUNDING else np.log(first)
         entropy = -(_weighted_logs(row) + (first * own if first > 0 else 0.0))
         result[0] = length
         result[1] = entropy

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope._secular import largest_and_rest
+from attnscope._secular import ROUNDING, largest_and_rest
 from attnscope.normalizers import sink_softmax, softmax
 from attnscope.theory.gradient import jacobian_bound, jacobian_norm
 
@@ -62,7 +62,8 @@ def row_entropy(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch"
     """-sum of alpha ln alpha in nats, exact for saturated rows too, where 1 - alpha_max is below rounding."""
     first, _, others, left_over = largest_and_rest(weights)
     rest = others.sum(-1, keepdim=True) + left_over
-    log_first = torch.where(first > 0.5, torch.log1p(-rest), first.log())
+    saturated = (first > 0.5) & (first + rest <= 1 + ROUNDING)  # weights of a sigmoid sum to anything
+    log_first = torch.where(saturated, torch.log1p(-rest), first.log())
     top = torch.where(first > 0, first * log_first, 0).squeeze(-1)
     return -(torch.special.xlogy(others, others).sum(-1) + top)
 
