@@ -277,3 +277,20 @@ def test_something_that_is_no_model_is_refused(text: str) -> None:
 def test_a_loaded_model_needs_its_tokenizer(text: str) -> None:
     with pytest.raises(InputError, match="tokenizer"):
         scan(build("gpt2"), text)
+
+
+def test_the_name_of_a_file_and_an_empty_string_are_no_text(tokenizer: Any, text: str, tmp_path: Path) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text(text)
+    with pytest.raises(InputError, match=r"is a file; give pathlib\.Path"):
+        scan(build("gpt2"), str(book), tokenizer=tokenizer)
+    with pytest.raises(InputError, match="string given is empty; give a text"):
+        scan(build("gpt2"), " \n", tokenizer=tokenizer)
+    found = scan(build("gpt2"), book, tokenizer=tokenizer, length=16)
+    assert found.rows.equals(scan(build("gpt2"), text, tokenizer=tokenizer, length=16).rows)
+
+
+@pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device": "meta"}])
+def test_a_loaded_model_is_not_converted(option: dict[str, str], tokenizer: Any, text: str) -> None:
+    with pytest.raises(InputError, match=r"use to\(\) of the model itself"):
+        scan(build("gpt2"), text, tokenizer=tokenizer, length=16, **option)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from attnscope.errors import InputError
 from attnscope.normalizers import Softmax, entmax, parse
 from attnscope.planning import memory_size, plan
 from attnscope.scanning import scan
+from attnscope.swapping import swap
 
 TOP_N = [1, 4]
 
@@ -127,6 +129,24 @@ def test_columns_of_rows_are_those_of_the_weights_whatever_they_sum_to(spec: str
         assert line["participation"] == pytest.approx(1 / math.fsum(weights**2), rel=1e-12)
         assert line["max_weight"] == pytest.approx(weights.max(), rel=1e-12)
         assert line["support"] == len(positive)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_rows_with_weights_below_zero_have_sets_without_values(swapped: bool, tokenizer: Any, text: str) -> None:
+    model = build("gpt2")
+    calls: list[torch.Tensor] = []
+    with torch.no_grad(), observed(model, lambda call: calls.append(call.logits(list(range(9))))):
+        model(input_ids=torch.tensor([tokenizer(text)["input_ids"][:9]]))
+    spec, what_ifs = ("own", []) if swapped else ("sa_softmax_raw", ["sa_softmax_raw"])
+    with swap(model, "sa_softmax_raw", layers=[0]) if swapped else nullcontext():
+        result = scan(model, text, tokenizer=tokenizer, length=9, rows="all", top_n=[1], normalizers=what_ifs)
+    lines = result.topn.filter(normalizer=spec, layer=0)
+    measures = lines.select(pl.exclude("window", "layer", "head", "position", "length", "n", "normalizer"))
+    missing = measures.select(pl.all().is_null() | pl.all().is_nan()).to_numpy()
+    keys = lines.select("head", "position").iter_rows()
+    negative = [bool((calls[0][head, position, : position + 1] < 0).any()) for head, position in keys]
+    assert set(negative) == {True, False}
+    np.testing.assert_array_equal(missing, np.repeat(np.array(negative)[:, None], missing.shape[1], 1))
 
 
 @pytest.mark.parametrize("spec", ["softmax:temperature=0.7", "sparsemax", "entmax:alpha=1.4", "ssmax:s=0.6"])

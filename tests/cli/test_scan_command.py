@@ -13,9 +13,13 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from models import build
+from models import build, byte_tokenizer
+from rich.console import Console
 
 from attnscope.cli import run
+from attnscope.report.summary import print_summary
+from attnscope.scanning import scan
+from attnscope.swapping import swap
 
 FILES = ["report.html", "rows.parquet", "run.json", "tokens.json", "topn.parquet", "weights.parquet"]
 
@@ -36,6 +40,23 @@ def test_a_scan_writes_its_files_and_prints_a_map(
     printed = capsys.readouterr().out
     for part in ("3 layers x 5 heads", "Separability", "L2", "h4", "By length", "report.html"):
         assert part in printed
+
+
+def test_what_has_no_value_is_a_dash(
+    model_folder: Path, book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights below zero have no sets; nor has anything that a model swapped so prints of them."""
+    common = ["--text", str(book), "--length", "64", "--lengths", "64"]
+    raw = ["--normalizer", "sa_softmax_raw"]
+    assert run(["scan", str(model_folder), *common, *raw, "--out", str(tmp_path / "what if")]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "sa_softmax_raw" in line)
+    assert line.split()[:3] == ["sa_softmax_raw", "-", "-"]
+    model = build("gpt2")
+    with swap(model, "sa_softmax_raw"):
+        result = scan(model, book, tokenizer=byte_tokenizer(), length=64, lengths=[64])
+    print_summary(Console(width=120), result.rows, result.topn, result.run)
+    printed = capsys.readouterr().out
+    assert [line.split()[1:3] for line in printed.splitlines() if line.split()[:1] == ["20"]] == [["-", "-"]]
 
 
 def test_json_prints_one_object_and_nothing_else(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import adversarial
 import numpy as np
@@ -125,6 +126,28 @@ def test_row_with_nothing_visible_is_zero_and_spoils_no_other() -> None:
     measured = topn_columns(rows, weights, [1, 3])
     for name, values in measured.items():
         assert torch.equal(values[:, :4], expected[name][:, :4]), name
+
+
+@pytest.mark.parametrize("way", [columns, lambda *given: (None, topn_columns(*given))], ids=["compiled", "torch"])
+def test_rows_with_a_negative_weight_have_no_sets_and_spoil_no_other(way: Any) -> None:
+    rows = masked_rows()
+    weights = softmax_weights(rows)
+    expected = way(rows, weights, [1, 3])[1]
+    weights[1, 2, rows.visible[1, 2].nonzero()[5, 0]] = -1e-9
+    weights[4, 0, :11] *= -1
+    weights[5, 1, 0] = -0.0  # not visible, and not negative
+    weights[5, 3, 4] = -0.0
+    undefined = torch.zeros(6, 5, dtype=torch.bool)
+    undefined[1, 2] = undefined[4, 0] = True
+    zero = weights.clone()
+    zero[5, 3, 4] = 0.0
+    at_zero = way(rows, zero, [1, 3])[1]
+    for name, values in way(rows, weights, [1, 3])[1].items():
+        assert values[undefined].isnan().all(), name
+        others = ~undefined
+        others[:, 4] = others[5, 3] = False  # a row of one key has no sets at all
+        assert torch.equal(values[others], expected[name][others]), name
+        assert torch.equal(values[5, 3], at_zero[name][5, 3]), name
 
 
 def test_slices_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,8 @@ def load_model(
     if revision is not None and (model is None or not isinstance(model, str) or Path(model).exists()):
         raise InputError(f"--revision {revision} is for models of a hub; leave it out for {model or 'the sample'}")
     if not isinstance(model, str | Path | None):
+        if dtype != "float32" or device != "cpu":
+            raise InputError("dtype and device are for models that attnscope loads; use to() of the model itself")
         return _given(as_module(model), tokenizer)
     place = _device(device)
     trust = {"trust_remote_code": trust_remote_code}  # left unsaid, transformers asks on the terminal

@@ -29,6 +29,26 @@ class Text:
         return hashlib.sha256(self.content.encode()).hexdigest()
 
 
+def given_text(text: str | Path | Text | None) -> Text:
+    """What a caller gave: a string is the text itself, a path is read, and None is the embedded sample."""
+    if isinstance(text, Text):
+        return text
+    if not isinstance(text, str):
+        return read_text(text)
+    if not text.strip():
+        raise InputError("the string given is empty; give a text of at least one window")
+    if _is_file(text):
+        raise InputError(f"{text!r} is a file; give pathlib.Path({text!r}) for the text in it")
+    return Text(text, "the string given")
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):  # too long for a name, or not allowed in one
+        return False
+
+
 def read_text(source: str | Path | None) -> Text:
     """The text of a file, of standard input (`-`), of a corpus (`corpus:NAME`), or the embedded sample (None).
 

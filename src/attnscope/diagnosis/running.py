@@ -11,7 +11,7 @@ import numpy as np
 from attnscope.capture.inputs import spread_windows
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.modes import evaluating
-from attnscope.capture.text import Text, read_text, tokenize
+from attnscope.capture.text import Text, given_text, tokenize
 from attnscope.diagnosis.budgets import budget_by_error, budget_by_share
 from attnscope.diagnosis.findings import findings, verdict
 from attnscope.diagnosis.heads import Labels, describe, label
@@ -65,8 +65,7 @@ def diagnose(
     (docs/diagnosis.md).
     """
     limits = thresholds or Thresholds()
-    text = Text(text, "the string given") if isinstance(text, str) else text
-    text = text if isinstance(text, Text) else read_text(text)
+    text = given_text(text)
     if not isinstance(model, Model):
         model = load_model(
             model,

@@ -21,7 +21,7 @@ import torch
 from attnscope.bench.memory import peak_bytes
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.modes import evaluating
-from attnscope.capture.text import Text, read_text, tokenize
+from attnscope.capture.text import Text, given_text, tokenize
 from attnscope.capture.text import windows as cut
 from attnscope.errors import InputError
 from attnscope.experiments.calibration import Calibrated, Scope, calibrate
@@ -113,8 +113,7 @@ def compare(
         )
     if not model.causal:
         raise InputError(f"{model.name} is an encoder; compare needs a model that predicts the next token")
-    content = Text(text, "the string given") if isinstance(text, str) else text
-    content = content if isinstance(content, Text) else read_text(content)
+    content = given_text(text)
     wrong = [mode for mode in modes if mode not in MODES]
     if wrong or not modes:
         raise InputError(f"modes are {' and '.join(MODES)}; received {list(modes)}")

@@ -99,13 +99,15 @@ def measure(
                 keys = keys_of[b, :length]
                 _list(masks[mask_of[row]], first, keys)
                 for j in range(length):
-                    values[j] = abs(weights[row, keys[j]])  # no -0
+                    values[j] = weights[row, keys[j]]
             else:
-                part = weights[row, first:last]
-                for j in range(length):
-                    values[j] = abs(part[j])
+                values[:length] = weights[row, first:last]
+            negative = np.int64(0)
+            for j in range(length):
+                negative += np.int64(values[j] < 0)
+                values[j] = abs(values[j])  # no -0
             bits = values[:length].view(np.int64)
-            lifts[b] = lift_of(bits)
+            lifts[b] = lift_of(bits) if negative == 0 else np.nan  # a row without sets
             own[b] = used
             if length < 2 or lifts[b] != lifts[b]:
                 continue

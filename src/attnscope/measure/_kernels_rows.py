@@ -158,7 +158,7 @@ def spread(rows: Any, weights: Any, logits: Any, masks: Any, mask_of: Any, spans
         left_over = left_over if left_over > _ROUNDING else 0.0
         remaining = rest + left_over
         own = np.log1p(-remaining) if first > 0.5 and total <= 1 + _ROUNDING else np.log(first)
-        entropy = -(_weighted_logs(row) + (first * own if first > 0 else 0.0))
+        entropy = 0.0 - (_weighted_logs(row) + (first * own if first > 0 else 0.0))  # no -0
         result[0] = length
         result[1] = entropy
         result[2] = entropy / np.log(length) if length > 1 else np.nan

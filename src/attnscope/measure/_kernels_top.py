@@ -3,8 +3,9 @@
 The sets are nested and only membership counts, so no row is sorted: a selection gives the largest set, another
 inside it the next smaller one, and so on. Ties go to the earlier key, as `theory.configuration.top_sets` says.
 
-A selection looks for a number that separates the members from the rest. Weights are not negative, so they are in the
-order of their bits; halving the range of bits and counting takes a dozen passes without a branch on any weight.
+A selection looks for a number that separates the members from the rest. Weights are not negative (rows where one is are
+left out), so they are in the order of their bits; halving the range of bits and counting takes a dozen passes without a
+branch on any weight.
 """
 
 from __future__ import annotations

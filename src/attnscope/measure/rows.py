@@ -65,7 +65,7 @@ def row_entropy(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch"
     saturated = (first > 0.5) & (first + rest <= 1 + ROUNDING)  # weights of a sigmoid sum to anything
     log_first = torch.where(saturated, torch.log1p(-rest), first.log())
     top = torch.where(first > 0, first * log_first, 0).squeeze(-1)
-    return -(torch.special.xlogy(others, others).sum(-1) + top)
+    return 0.0 - (torch.special.xlogy(others, others).sum(-1) + top)  # no -0
 
 
 def row_columns(rows: Rows, weights: Float[Tensor, "heads rows keys"]) -> dict[str, Tensor]:

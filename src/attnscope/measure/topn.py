@@ -25,6 +25,7 @@ SLICE_ELEMENTS = 4_000_000
 def topn_columns(rows: Rows, weights: Float[Tensor, "heads rows keys"], n: Sequence[int]) -> dict[str, Tensor]:
     """Distance and separability for ascending N; every value has shape (heads, rows, sets).
 
+    Rows with a negative weight have no value: the mass of a set, and all that is bounded by it, is not defined there.
     Entries where N is not below the row's length mean nothing and are for the caller to leave out.
     """
     vectors = rows.vectors[:, : weights.shape[-1]].double()
@@ -42,4 +43,6 @@ def topn_columns(rows: Rows, weights: Float[Tensor, "heads rows keys"], n: Seque
             distance_columns(Configuration(w, vectors, seen, selected))
             | separability_columns(Configuration(w, units, seen, selected), delta[:, part])
         )
-    return {name: rows.ungrouped(torch.cat([piece[name] for piece in slices], 1)) for name in slices[0]}
+    undefined = (weights < 0).any(-1)[..., None]
+    found = {name: rows.ungrouped(torch.cat([piece[name] for piece in slices], 1)) for name in slices[0]}
+    return {name: values.masked_fill(undefined, torch.nan) for name, values in found.items()}

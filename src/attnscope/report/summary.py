@@ -101,17 +101,18 @@ def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Table:
         title += ", +- spread over windows"
     table = _table(title, "N", "weight", "distance", "proved", "printed", "random set", "printed", "separable", "5-95%")
     for line in overview.median_by_n(topn, run).iter_rows(named=True):
-        spread = f"+-{line['separability_spread'] * 100:.0f}" if several else ""
+        over_windows = line["separability_spread"] if several else None
+        spread = "" if over_windows is None else f"+-{over_windows * 100:.0f}"
         table.add_row(
             str(line["n"]),
-            f"{line['top_mass']:.3f}",
+            _shown(line["top_mass"], ".3f"),
             _number(line["distance"]),
             f"{_number(line['distance_lower'])}-{_number(line['distance_upper'])}",
             _number(line["distance_bound_printed"]),
             f"{_number(line['expected_lower'])}-{_number(line['expected_upper'])}",
             _number(line["expected_printed"]),
-            f"{line['separability']:.0%}{spread}",
-            f"{line['separability_q05']:.0%}-{line['separability_q95']:.0%}",
+            _shown(line["separability"], ".0%") + spread,
+            f"{_shown(line['separability_q05'], '.0%')}-{_shown(line['separability_q95'], '.0%')}",
         )
     return table
 
@@ -121,14 +122,13 @@ def _by_length(rows: pl.DataFrame, run: dict[str, Any]) -> Table:
     what = "" if run["settings"]["rows"] == "last" else " up to each power of two"
     table = _table(f"By length{what}, median over heads", *names)
     for line in overview.median_by_length(rows, run).iter_rows(named=True):
-        ratio = line["entropy_ratio"]
         table.add_row(
             f"{line['length']:,}",
-            "-" if ratio is None else f"{ratio:.2f}",
-            f"{line['max_weight']:.3f}",
-            f"{line['sink_weight']:.3f}",
-            f"{line['participation']:.1f}",
-            f"{line['jacobian_norm']:.3f}",
+            _shown(line["entropy_ratio"], ".2f"),
+            _shown(line["max_weight"], ".3f"),
+            _shown(line["sink_weight"], ".3f"),
+            _shown(line["participation"], ".1f"),
+            _shown(line["jacobian_norm"], ".3f"),
         )
     return table
 
@@ -143,11 +143,11 @@ def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels
         line = overview.median_of_heads(rows, topn, run, label)
         table.add_row(
             label,
-            f"{line['separability']:.0%}",
-            f"{line['top_mass']:.3f}",
-            f"{line['max_weight']:.3f}",
-            f"{line['support']:,.0f}",
-            f"{line['jacobian_norm']:.3f}",
+            _shown(line["separability"], ".0%"),
+            _shown(line["top_mass"], ".3f"),
+            _shown(line["max_weight"], ".3f"),
+            _shown(line["support"], ",.0f"),
+            _shown(line["jacobian_norm"], ".3f"),
         )
     return table
 
@@ -160,6 +160,11 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _number(value: float) -> str:
+def _shown(value: float | None, form: str) -> str:
+    """A number in its form, or a dash where there is none."""
+    return "-" if value is None else f"{value:{form}}"
+
+
+def _number(value: float | None) -> str:
     """Three figures, no exponent for everyday sizes."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return _shown(value, ",.0f" if value is not None and abs(value) >= 100 else ".3g")

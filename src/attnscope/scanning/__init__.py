@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope import tables
 from attnscope.capture.forward import Inputs
 from attnscope.capture.models import Model, load_model, plain_model
-from attnscope.capture.text import Text, read_text
+from attnscope.capture.text import Text, given_text
 from attnscope.capture.vector_kinds import VectorKind
 from attnscope.errors import InputError
 from attnscope.normalizers import Softmax
@@ -124,10 +124,7 @@ def scan(
                 result.write_tables(folder)
                 result.write_report(folder)
             return result
-    if isinstance(text, str):
-        text = Text(text, "the string given")
-    elif not isinstance(text, Text):
-        text = read_text(text)
+    text = given_text(text)
     with nullcontext() if out is None else tables.output_folder(Path(out)) as folder:
         if not isinstance(model, Model):
             model = load_model(model, **loading)
