@@ -286,6 +286,11 @@ def test_the_name_of_a_file_and_an_empty_string_are_no_text(tokenizer: Any, text
         scan(build("gpt2"), str(book), tokenizer=tokenizer)
     with pytest.raises(InputError, match="string given is empty; give a text"):
         scan(build("gpt2"), " \n", tokenizer=tokenizer)
+    with pytest.raises(InputError, match="a lone surrogate at offset 1"):
+        scan(build("gpt2"), "a\ud800b" * 50, tokenizer=tokenizer)
+    for family in ("gpt2", "bert"):
+        with pytest.raises(InputError, match="makes no tokens of the string given"):
+            scan(build(family), text, tokenizer=lambda *_, **__: {"input_ids": []}, length=16)
     found = scan(build("gpt2"), book, tokenizer=tokenizer, length=16)
     assert found.rows.equals(scan(build("gpt2"), text, tokenizer=tokenizer, length=16).rows)
 

@@ -188,7 +188,14 @@ def test_normalizer_objects_are_taken_as_they_are(tokenizer: Any, text: str) -> 
     assert result.rows["normalizer"].unique().sort().to_list() == ["own", "softmax", "softmax#2"]
 
 
+def test_temperatures_that_differ_by_little_keep_their_names(tokenizer: Any, text: str) -> None:
+    result = scan(build("gpt2"), text, tokenizer=tokenizer, length=13, top_n=[2], temperatures=[0.5, 0.5000001])
+    labels = ["own", "own:temperature=0.5", "own:temperature=0.5000001"]
+    assert result.rows["normalizer"].unique().sort().to_list() == labels
+
+
 def test_a_size_of_memory_is_read() -> None:
+    assert memory_size("9" * 400 + "TB") >= 2**60
     assert [memory_size(text) for text in ("512MB", "2 GB", "1.5g", "10kb", "77", 5)] == [
         512 * 2**20,
         2 * 2**30,

@@ -170,7 +170,7 @@ def memory_size(budget: int | str) -> int:
     if isinstance(budget, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?b?)", budget.strip().lower())
         unit = match and (match[2] if match[2] in _MEMORY_UNITS else match[2] + "b")
-        size = int(float(match[1]) * _MEMORY_UNITS[unit]) if match and unit is not None else 0
+        size = int(min(float(match[1]), 2.0**60) * _MEMORY_UNITS[unit]) if match and unit is not None else 0
     else:
         size = budget if isinstance(budget, int) and not isinstance(budget, bool) else 0
     if size < 1:

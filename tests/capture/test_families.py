@@ -8,8 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from examine import TOLERANCE, examine
-from families import FAMILIES, HEADS
+from families import FAMILIES, HEADS, tiny_model
+
+import attnscope
 
 TABLE = Path(__file__).parents[2] / "docs" / "families.md"
 # Latent attention (one latent, expanded to every head) and written-out attention have a key for each head.
@@ -38,3 +41,14 @@ def test_the_table_lists_the_families_that_are_tested() -> None:
     lines = [line for line in TABLE.read_text("utf-8").splitlines() if line.startswith("| ") and "`" in line]
     assert [line.split("|")[1].strip() for line in lines] == FAMILIES
     assert sum("refused" not in line for line in lines) >= 60
+
+
+@pytest.mark.parametrize("family", ["gptj", "codegen", "mpt", "bloom", "falcon", "opt", "llama"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rows_of_a_16_bit_model_see_the_keys_before_them_alone(family: str, dtype: torch.dtype) -> None:
+    """Some families add the mask of the 16-bit type to scores of float32."""
+    model = tiny_model(family).to(dtype)
+    ids = torch.arange(3, 14)[None]
+    rows = attnscope.scan(model, inputs={"input_ids": ids}, rows="all", top_n=[3]).rows
+    assert rows["length"].to_list() == (rows["position"] + 1).to_list()
+    assert rows["logit_range"].max() < 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -143,12 +144,15 @@ class Written(nn.Module):
         weights = torch.softmax(scores.masked_fill(later, -torch.inf), -1)
         if self.way == "einsum":
             return torch.einsum("bhqk,bhkd->bhqd", weights, value)
+        if self.way == "keywords":
+            torch.matmul(input=query, other=key.mT)  # another product in between
+            return torch.matmul(other=value, input=weights)
         if self.way == "changed":
             weights = weights * torch.rand_like(weights)
         return weights @ value
 
 
-@pytest.mark.parametrize("way", ["kernel", "softmax", "einsum", "record"])
+@pytest.mark.parametrize("way", ["kernel", "softmax", "einsum", "keywords", "record"])
 def test_attention_of_ones_own_is_seen_once(way: str) -> None:
     module, x = Written(way), states(BATCH, TOKENS, WIDTH)
     with torch.no_grad():
@@ -186,6 +190,56 @@ def test_record_is_idle_outside_a_scan_and_checks_shapes_inside() -> None:
 
     with pytest.raises(InputError, match=r"\(2, 3\)"):
         run(Wrong(), wrong, lambda call: None)
+
+
+class Recorded(nn.Module):
+    """Says what it is told to."""
+
+    def __init__(self, mask: torch.Tensor | None = None, **options: Any) -> None:
+        super().__init__()
+        self.mask, self.options = mask, options
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        attnscope.capture.record(x, x, x, self.mask, **self.options)
+        return x
+
+
+@pytest.mark.parametrize("shape", [(9, 9), (7, 9), (9, 7), (5, 1, 7, 7), (3, 7, 7), (1, 1, 1, 7, 7)])
+@pytest.mark.parametrize("name", ["mask", "bias"])
+def test_record_refuses_masks_and_biases_that_do_not_broadcast(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=rf"{name} that broadcasts to \(2, 4, 7, 7\)"):
+        run(Recorded(**{name: torch.zeros(shape)}), states(2, 4, 7, 6), lambda call: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mask": torch.ones(7, 7, dtype=torch.int64)}, "boolean or float mask"),
+        ({"bias": torch.ones(7, 7, dtype=torch.bool)}, "float bias"),
+        ({"softcap": 0.0}, "softcap above zero"),
+    ],
+)
+def test_record_refuses_what_is_no_mask_bias_or_softcap(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run(Recorded(**options), states(2, 4, 7, 6), lambda call: None)
+
+
+@pytest.mark.parametrize("hidden", [-math.inf, -1e9, -3e38])
+def test_record_broadcasts_masks_and_hides_what_is_far_below_zero(hidden: float) -> None:
+    x = states(2, 4, 7, 6)
+    queries = torch.tensor([0.0, 0.0, hidden, 0.0, 0.0, 0.0, 0.0])[:, None]  # of all keys
+    for mask in (queries, queries == 0):
+        _, calls = seen(Recorded(mask), x)
+        assert calls[0].visible(range(7)).sum(-1)[0].tolist() == [7, 7, 0, 7, 7, 7, 7]
+    later = torch.zeros(7, 7).masked_fill(torch.ones(7, 7, dtype=torch.bool).triu(1), hidden)
+    _, calls = seen(Recorded(later), x)
+    assert calls[0].visible(range(7)).sum(-1)[0].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert calls[0].logits([2])[0, 0].abs().max() < 100
+
+
+def test_a_batch_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="a batch of size 0"):
+        attnscope.scan(Recorded(), inputs=torch.zeros(0, 4, 7, 6))
 
 
 def test_inputs_may_be_a_function() -> None:

@@ -46,6 +46,8 @@ HARMLESS = {
 }
 # Model files that write their mask by hand hide a key with this number instead of the type's most negative one.
 HAND_WRITTEN_MASK = -1e4
+# So much below zero is never a bias: whoever adds it hides the key.
+HIDDEN = -1e8
 # Pieces of the keys for each thread, and how many keys are worth one.
 _PIECES = 2
 _FEWEST_KEYS = 64
@@ -326,7 +328,7 @@ class LogitsCall:
         for row, position in enumerate(positions):
             if not seen[:, row, position].any():
                 column, weights = self.scores[item, :, :, position], self.weights[item, :, :, position]
-                if not _kept(column, weights).any():
+                if not self._kept(column, weights).any():
                     seen[:, row] = False
         return seen
 
@@ -343,7 +345,17 @@ class LogitsCall:
         return scores[item, :, torch.tensor(list(positions), dtype=torch.long, device=scores.device)]
 
     def _seen(self, positions: Sequence[int], item: int) -> Tensor:
-        return _kept(self._pick(self.scores, positions, item), self._pick(self.weights, positions, item))
+        return self._kept(self._pick(self.scores, positions, item), self._pick(self.weights, positions, item))
+
+    def _kept(self, scores: Tensor, weights: Tensor) -> Tensor:
+        """Which keys no mask has hidden.
+
+        The number that hides a key may be of the values' type, and the scores of a wider one; and some families divide
+        by the root of the head's size after the mask is added.
+        """
+        by_hand = (scores == HAND_WRITTEN_MASK) & (weights == 0)
+        cut = _cut(self.value.dtype) / self.value.shape[-1] ** 0.5
+        return (scores > max(_cut(scores.dtype), cut)) & ~by_hand
 
 
 def _products(query: Float[Tensor, "groups rows dims"], key: Float[Tensor, "groups keys dims"]) -> Tensor:
@@ -365,14 +377,14 @@ def _products(query: Float[Tensor, "groups rows dims"], key: Float[Tensor, "grou
     return products[:, :count]
 
 
-def _kept(scores: Tensor, weights: Tensor) -> Tensor:
-    by_hand = (scores == HAND_WRITTEN_MASK) & (weights == 0)
-    return (scores > max(torch.finfo(scores.dtype).min / 2, -1e20)) & ~by_hand
-
-
 def _shown(mask: Tensor) -> Tensor:
-    """Kernels hide a key by adding the most negative number of the type, or more of it."""
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    """Where a mask lets a key be seen."""
+    return mask if mask.dtype == torch.bool else mask > _cut(mask.dtype)
+
+
+def _cut(dtype: torch.dtype) -> float:
+    """Keys are hidden by adding the most negative number of the type, more of it, or one that does as well."""
+    return max(torch.finfo(dtype).min / 2, HIDDEN)
 
 
 def _four(mask: Tensor | None) -> Tensor:

@@ -81,8 +81,8 @@ class WrittenOutAttention(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is SDPA and not in_kernel():
             self._kernel(*args, **kwargs)
-        elif self._open and func in MATMUL and id(args[0]) in self._open:
-            self._product(*args, **kwargs)
+        elif self._open and func in MATMUL:
+            self._product(*args, *(kwargs[name] for name in ("input", "other", "mat2", "tensor2") if name in kwargs))
         elif self._open and func is torch.einsum:
             self._einsum(*args)
         result = func(*args, **kwargs)
@@ -158,8 +158,10 @@ class WrittenOutAttention(TorchFunctionMode):
                 self._lose(earlier)
         self._open[id(weights)] = (weights, _Softmax(module, scores, weights, _changes(scores)))
 
-    def _product(self, weights: Tensor, value: Tensor, **kwargs: Any) -> None:
-        """Weights times values: the attention is complete."""
+    def _product(self, weights: Tensor, value: Tensor) -> None:
+        """Weights times values: the attention is complete. Any other product is none of ours."""
+        if id(weights) not in self._open:
+            return
         softmax = self._open[id(weights)][1]
         self._close(softmax)
         leading = weights.shape[:-2]

@@ -64,8 +64,9 @@ def record(
 
     The logits are query · key x `scale` (default: one over the root of the key size), through `softcap`, plus
     `bias` and a float `mask`; a boolean `mask` is True where a key is visible. Masks and biases broadcast to (batch,
-    heads, queries, keys). `causal` hides later keys where there is no mask. `sinks` are logits without a key. `module`
-    is the module that attends (default: found by looking at who calls).
+    heads, queries, keys), and -1e8 or less in a float mask hides a key. `causal` hides later keys where there is no
+    mask. `sinks` are logits without a key. `module` is the module that attends (default: found by looking at who
+    calls).
     """
     recorder = _active.get()
     if recorder is None:
@@ -75,6 +76,7 @@ def record(
         shapes[0][0] == shapes[1][0] == shapes[2][0]
         and shapes[0][3] == shapes[1][3]
         and shapes[1][1:3] == shapes[2][1:3]
+        and min(shapes[1][1], shapes[1][3]) > 0
         and shapes[0][1] % shapes[1][1] == 0
     )
     if wrong:
@@ -82,8 +84,27 @@ def record(
             "record takes query (batch, heads, queries, size), key (batch, kv heads, keys, size) and value (batch, kv "
             f"heads, keys, value size), heads a multiple of kv heads; received {', '.join(map(str, shapes))}"
         )
+    full = (*shapes[0][:3], shapes[1][2])
+    mask, bias = _fitted("mask", mask, full), _fitted("bias", bias, full)
+    if softcap is not None and not softcap > 0:
+        raise InputError(f"record takes a softcap above zero, or None for none; received {softcap!r}")
     options = {"scaling": scale, "is_causal": causal, "position_bias": bias, "softcap": softcap, "s_aux": sinks}
     recorder(module, query, key, value, mask, cross=cross, **options)
+
+
+def _fitted(name: str, tensor: Tensor | None, full: tuple[int, ...]) -> Tensor | None:
+    """A mask or bias over all keys; refused if it does not broadcast, or is of whole numbers."""
+    if tensor is None:
+        return None
+    shape = tuple(tensor.shape)
+    fits = len(shape) <= 4 and all(own in (1, of) for own, of in zip(shape[::-1], full[::-1], strict=False))
+    whole = not tensor.dtype.is_floating_point and (name == "bias" or str(tensor.dtype) != "torch.bool")
+    if not fits or whole:
+        kinds = "boolean or float" if name == "mask" else "float"
+        raise InputError(
+            f"record takes a {kinds} {name} that broadcasts to {full}; received {tensor.dtype} of shape {shape}"
+        )
+    return tensor.expand(*shape[:-1], full[-1]) if shape else tensor.expand(full[-2:])
 
 
 @contextmanager

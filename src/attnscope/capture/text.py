@@ -37,6 +37,10 @@ def given_text(text: str | Path | Text | None) -> Text:
         return read_text(text)
     if not text.strip():
         raise InputError("the string given is empty; give a text of at least one window")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"the string given is no Unicode text: a lone surrogate at offset {error.start}") from None
     if _is_file(text):
         raise InputError(f"{text!r} is a file; give pathlib.Path({text!r}) for the text in it")
     return Text(text, "the string given")
@@ -84,7 +88,10 @@ def _decoded(data: bytes, source: str) -> Text:
 
 def tokenize(tokenizer: Any, text: Text) -> list[int]:
     """The text's tokens as they are, no special tokens added."""
-    return list(tokenizer(text.content, add_special_tokens=False, verbose=False)["input_ids"])
+    tokens = list(tokenizer(text.content, add_special_tokens=False, verbose=False)["input_ids"])
+    if not tokens:
+        raise InputError(f"the tokenizer makes no tokens of {text.source}")
+    return tokens
 
 
 def token_texts(tokenizer: Any, tokens: Sequence[int]) -> tuple[list[str], list[str]]:

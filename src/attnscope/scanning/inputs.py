@@ -24,6 +24,7 @@ from attnscope.capture.models import PlainModel
 from attnscope.capture.modes import evaluating
 from attnscope.capture.text import token_texts
 from attnscope.capture.vectors import VectorSource
+from attnscope.errors import InputError
 from attnscope.measure import release
 from attnscope.planning import Settings
 from attnscope.scanning.record import record
@@ -87,6 +88,8 @@ class InputsScan:
         Measuring(self.model, self.settings).measure(window, layer, call, positions, source)
 
     def _result(self, started: float) -> ScanResult:
+        if not self.windows:
+            raise InputError("the inputs hold no items: a batch of size 0 has nothing to measure")
         done = [self.windows[item].part() for item in sorted(self.windows)]
         rows, topn = (pl.concat([part.tables[name] for part in done]) for name in ("rows", "topn"))
         timings = {

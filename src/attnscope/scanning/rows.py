@@ -49,7 +49,9 @@ def what_ifs(settings: Settings, own: Normalizer, sinks: Tensor | None = None) -
         # The sink is a logit too: it is divided like the others.
         cooled = own if sinks is None else SinkSoftmax(sinks / temperature)
         for label, normalizer in {tables.OWN: cooled, **settings.normalizers}.items():
-            yield f"{label}:temperature={temperature:g}", Tempered(normalizer, temperature)
+            short = f"{temperature:g}"
+            number = short if float(short) == temperature else repr(temperature)  # two that differ keep two names
+            yield f"{label}:temperature={number}", Tempered(normalizer, temperature)
 
 
 @dataclass
