@@ -172,10 +172,10 @@ def test_it_agrees_with_the_scan_of_a_text(tokenizer: Any, text: str) -> None:
     usual = scan(model, text, tokenizer=tokenizer, length=41, rows=7, top_n=[3])
     assert mine.rows.equals(usual.rows)
     assert mine.topn.equals(usual.topn)
-    assert mine.shown is not None
-    assert usual.shown is not None
-    assert mine.shown.tokens == usual.shown.tokens
-    assert mine.shown.weights.equals(usual.shown.weights)
+    assert mine.token_weights is not None
+    assert usual.token_weights is not None
+    assert mine.token_weights.tokens == usual.token_weights.tokens
+    assert mine.token_weights.weights.equals(usual.token_weights.weights)
 
 
 def test_it_is_saved_with_a_report(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_ctrl_c_says_how_to_go_on(
     model_folder: Path, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from attnscope.scanning.windows import Scan
+    from attnscope.scanning.text_scan import Scan
 
     book = tmp_path / "book.txt"
     book.write_text(text)

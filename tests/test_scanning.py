@@ -186,10 +186,11 @@ def test_a_run_is_read_back_as_it_was_written(scanned: Any, tmp_path: Path) -> N
     assert again.rows.equals(result.rows)
     assert again.topn.equals(result.topn)
     assert again.run == result.run
-    assert again.shown
-    assert result.shown
-    assert again.shown.weights.equals(result.shown.weights)
-    assert (again.shown.tokens, again.shown.texts) == (result.shown.tokens, result.shown.texts)
+    assert again.token_weights
+    assert result.token_weights
+    assert again.token_weights.weights.equals(result.token_weights.weights)
+    assert again.token_weights.tokens == result.token_weights.tokens
+    assert again.token_weights.texts == result.token_weights.texts
     names = ["report.html", "rows.parquet", "run.json", "tokens.json", "topn.parquet", "weights.parquet"]
     assert sorted(path.name for path in folder.iterdir()) == names
 
@@ -200,7 +201,7 @@ def test_run_json_says_what_was_run(scanned: Any) -> None:
         "length": 61,
         "lengths": [2, 23, 61],
         "top_n": [1, 5, 19],
-        "delta_keys": 8192,
+        "delta_max_length": 8192,
         "windows": 1,
         "vectors": "value",
         "bos": False,

@@ -55,10 +55,10 @@ def test_a_folder_in_the_way_leaves_the_older_run(tmp_path: Path) -> None:
     save(tmp_path)
     before = (tmp_path / "rows.parquet").stat().st_ino
     (tmp_path / "weights.parquet").mkdir()
-    shown = tables.Shown(pl.DataFrame(schema=tables.WEIGHTS), [], [])
+    token_weights = tables.TokenWeights(pl.DataFrame(schema=tables.WEIGHTS), [], [])
     rows, topn = pl.DataFrame(schema=tables.ROWS), pl.DataFrame(schema=tables.TOPN)
     with pytest.raises(OutputError, match="in the way"):
-        tables.save_run(tmp_path, rows, topn, RUN, shown)
+        tables.save_run(tmp_path, rows, topn, RUN, token_weights)
     assert tables.load_run(tmp_path)[2] == RUN
     assert (tmp_path / "rows.parquet").stat().st_ino == before
 

@@ -216,7 +216,7 @@ def test_out_of_memory_halves_the_block_then_leaves_the_layer_out(
     tokenizer: Any, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 16."""
-    from attnscope.scanning.rows import Measuring
+    from attnscope.scanning.measuring import Measuring
 
     model = build("gpt2")
     sizes: list[int] = []

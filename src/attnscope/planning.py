@@ -18,7 +18,7 @@ DEFAULT_LENGTHS = (32, 64, 128, 256, 512, 1024)
 DEFAULT_TOP_N = (1, 5, 10, 20, 100)
 DEFAULT_MEMORY = 256 * 2**20
 # delta looks at all pairs of keys: in longer rows it and the columns made of it are missing unless asked for.
-DEFAULT_DELTA_KEYS = 8192
+DEFAULT_DELTA_MAX_LENGTH = 8192
 
 RowChoice = int | Literal["last", "all"]
 
@@ -39,7 +39,7 @@ class Settings:
     memory_budget: int = DEFAULT_MEMORY
     normalizers: dict[str, Normalizer] = field(default_factory=dict)  # measured beside the model's own, by label
     temperatures: tuple[float, ...] = ()
-    delta_keys: int = DEFAULT_DELTA_KEYS
+    delta_max_length: int = DEFAULT_DELTA_MAX_LENGTH
 
     def positions(self, length: int) -> tuple[int, ...]:
         """The rows wanted of an input of `length` tokens that is measured as a whole."""
@@ -60,7 +60,7 @@ class Settings:
             "rows": self.rows,
             "normalizers": list(self.normalizers),
             "temperatures": list(self.temperatures),
-            "delta_keys": self.delta_keys,
+            "delta_max_length": self.delta_max_length,
         }
 
 
@@ -76,7 +76,7 @@ def plan(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
-    delta_keys: int = DEFAULT_DELTA_KEYS,
+    delta_max_length: int = DEFAULT_DELTA_MAX_LENGTH,
     *,
     causal: bool = True,
 ) -> Settings:
@@ -85,7 +85,7 @@ def plan(
         _whole_numbers("--length", [length])
     lengths, top_n = _whole_numbers("--lengths", lengths), _whole_numbers("--top-n", top_n)
     _whole_numbers("--windows", [windows])
-    _whole_numbers("--delta-keys", [delta_keys])
+    _whole_numbers("--delta-max-length", [delta_max_length])
     kind, rows = _vector_kind(vectors), row_choice(rows)
     if rows != "last" and lengths and causal:
         raise InputError(
@@ -109,7 +109,7 @@ def plan(
         memory_size(memory_budget),
         _labelled(normalizers),
         _temperatures(temperatures),
-        delta_keys,
+        delta_max_length,
     )
 
 
@@ -120,11 +120,11 @@ def plan_inputs(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
-    delta_keys: int = DEFAULT_DELTA_KEYS,
+    delta_max_length: int = DEFAULT_DELTA_MAX_LENGTH,
 ) -> Settings:
     """The settings for a module on inputs: how long its rows are comes to light when it runs."""
     sizes = _whole_numbers("--top-n", top_n)
-    _whole_numbers("--delta-keys", [delta_keys])
+    _whole_numbers("--delta-max-length", [delta_max_length])
     return Settings(
         0,
         (),
@@ -134,7 +134,7 @@ def plan_inputs(
         memory_budget=memory_size(memory_budget),
         normalizers=_labelled(normalizers),
         temperatures=_temperatures(temperatures),
-        delta_keys=delta_keys,
+        delta_max_length=delta_max_length,
     )
 
 

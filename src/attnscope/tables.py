@@ -89,7 +89,7 @@ WEIGHTS = pl.Schema(
 
 
 @dataclass(frozen=True)
-class Shown:
+class TokenWeights:
     """What the report shows over the text: the largest weights of one row of each head, and the tokens they fall on.
 
     `tokens` are the tokenizer's own names of them, `texts` what each stands for in the text.
@@ -257,7 +257,7 @@ def save_run(
     rows: pl.DataFrame,
     topn: pl.DataFrame,
     run: dict[str, Any],
-    shown: Shown | None = None,
+    token_weights: TokenWeights | None = None,
     findings: dict[str, Any] | None = None,
 ) -> None:
     """Write a finished run without its report; an older one in the same folder is replaced."""
@@ -266,9 +266,9 @@ def save_run(
         "rows.parquet": rows.write_parquet,
         "topn.parquet": topn.write_parquet,
     }
-    if shown is not None:
-        tokens = json.dumps({"tokens": shown.tokens, "texts": shown.texts}) + "\n"
-        files["weights.parquet"] = shown.weights.write_parquet
+    if token_weights is not None:
+        tokens = json.dumps({"tokens": token_weights.tokens, "texts": token_weights.texts}) + "\n"
+        files["weights.parquet"] = token_weights.weights.write_parquet
         files["tokens.json"] = lambda path: path.write_text(tokens, encoding="utf-8")
     if findings is not None:
         found = json.dumps(findings, indent=1, allow_nan=False) + "\n"
@@ -325,11 +325,13 @@ def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     return rows, topn, run
 
 
-def load_shown(folder: Path) -> Shown | None:
+def load_token_weights(folder: Path) -> TokenWeights | None:
     """The weights over the text of a run, or nothing where they are missing or cannot be read: older runs have none."""
     try:
         tokens = json.loads((folder / "tokens.json").read_text("utf-8"))
         weights = pl.read_parquet(folder / "weights.parquet", schema=WEIGHTS)
-        return Shown(weights, [str(token) for token in tokens["tokens"]], [str(text) for text in tokens["texts"]])
+        return TokenWeights(
+            weights, [str(token) for token in tokens["tokens"]], [str(text) for text in tokens["texts"]]
+        )
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError):
         return None

@@ -76,9 +76,14 @@ def reports(result: ScanResult, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("reports with space")
     heads = [(layer, head) for layer in range(3) for head in range(5)]
     run = result.run | {"model": result.run["model"] | {"name": f"{HOSTILE}\u202e"}}
-    plain = render(result.rows, result.topn, run, shown=result.shown)
+    plain = render(result.rows, result.topn, run, token_weights=result.token_weights)
     judged = render(
-        result.rows, result.topn, run, findings=made_findings(heads), shown=result.shown, claims=made_claims()
+        result.rows,
+        result.topn,
+        run,
+        findings=made_findings(heads),
+        token_weights=result.token_weights,
+        claims=made_claims(),
     )
     (folder / "plain.html").write_text(plain, encoding="utf-8")
     (folder / "judged.html").write_text(judged, encoding="utf-8")

@@ -262,7 +262,7 @@ def test_a_single_head_and_missing_numbers_are_shown_as_what_they_are(
     rows, topn = (table.filter(layer=0, head=0, length=128, normalizer="own") for table in (result.rows, result.topn))
     nothing = [table.with_columns(pl.selectors.float() * float("nan")) for table in (result.rows, result.topn)]
     one, missing = tmp_path / "one.html", tmp_path / "missing.html"
-    one.write_text(render(rows, topn, result.run, shown=result.shown), encoding="utf-8")
+    one.write_text(render(rows, topn, result.run, token_weights=result.token_weights), encoding="utf-8")
     missing.write_text(render(*nothing, result.run), encoding="utf-8")
     page = opened(one.as_uri())
     assert page.locator("#map .cell").count() == 1
@@ -275,10 +275,12 @@ def test_a_single_head_and_missing_numbers_are_shown_as_what_they_are(
 
 
 def test_a_report_of_3072_heads_is_small_and_quick(opened: Open, result: ScanResult, tmp_path: Path) -> None:
-    assert result.shown
+    assert result.token_weights
     rows, topn = (enlarged(table, 48, 64) for table in (result.rows, result.topn))
     path = tmp_path / "large.html"
-    path.write_text(render(rows, topn, result.run, shown=large_shown(result.shown, 48, 64)), encoding="utf-8")
+    path.write_text(
+        render(rows, topn, result.run, token_weights=large_shown(result.token_weights, 48, 64)), encoding="utf-8"
+    )
     assert path.stat().st_size < 5_000_000
     page = opened(path.as_uri())
     assert page.locator("#map .cell").count() == 48 * 64

@@ -85,17 +85,17 @@ def test_options_reach_the_scan(model_folder: Path, book: Path, tmp_path: Path) 
 
 
 def test_delta_of_long_rows_comes_on_request(model_folder: Path, book: Path, tmp_path: Path) -> None:
-    """Beyond --delta-keys keys, delta and what is made of it are missing, and nothing else is."""
+    """Beyond --delta-max-length keys, delta and what is made of it are missing, and nothing else is."""
     common = ["scan", str(model_folder), "--text", str(book), "--lengths", "24,48", "--top-n", "3"]
-    assert run([*common, "--out", str(tmp_path / "few"), "--delta-keys", "24"]) == 0
-    assert run([*common, "--out", str(tmp_path / "all"), "--delta-keys", "48"]) == 0
+    assert run([*common, "--out", str(tmp_path / "few"), "--delta-max-length", "24"]) == 0
+    assert run([*common, "--out", str(tmp_path / "all"), "--delta-max-length", "48"]) == 0
     few, full = (pl.read_parquet(tmp_path / name / "topn.parquet") for name in ("few", "all"))
     missing = [name for name in few.columns if few.filter(length=48)[name].null_count()]
     assert missing == ["delta", "separability_lower_printed", "separability_upper_printed", "separability_lower"]
     assert few.filter(length=24).equals(full.filter(length=24))
     assert few.drop(missing).equals(full.drop(missing))
     assert full.null_count().sum_horizontal().item() == 0
-    assert run([*common, "--delta-keys", "0"]) == 2
+    assert run([*common, "--delta-max-length", "0"]) == 2
 
 
 REMOTE = """

@@ -12,8 +12,8 @@ import torch
 from models import build, byte_tokenizer
 
 import attnscope
-from attnscope.capture.inputs import spread_windows
 from attnscope.capture.models import load_model
+from attnscope.capture.windows import spread_windows
 from attnscope.cli import run
 from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import STATES

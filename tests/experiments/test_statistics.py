@@ -10,7 +10,7 @@ from scipy import stats
 
 from attnscope.experiments.critical import MARGIN, critical_n, paired_test
 from attnscope.experiments.intervals import bootstrap, coverage_at_most, power_law, proportion
-from attnscope.experiments.kolmogorov import exact_p_values, largest_gaps, p_values
+from attnscope.experiments.ks_test import exact_p_values, largest_gaps, p_values
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 36, 144, 270])

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnscope.measure import Layer, _memory, columns, release, topn
+from attnscope.measure import LayerVectors, _memory, columns, release, topn
 from attnscope.measure.rows import Rows, row_columns, softmax_weights
 from attnscope.measure.topn import topn_columns
 
@@ -252,7 +252,7 @@ def test_compiled_way_equals_its_specification_on_all_rows(offset: float) -> Non
 def test_many_sets_by_products_and_by_lists_of_far_pairs(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """More sets than a byte can number, on rows far apart, with both ways to d1."""
     every, positions, n = causal_rows(170), (40, 41, 42, 128, 129, 169), list(range(1, 151))
-    monkeypatch.setattr(Layer, "listing_pays", lambda *_: listed)
+    monkeypatch.setattr(LayerVectors, "listing_pays", lambda *_: listed)
     rows = Rows(0, positions, every.logits[:, positions], every.visible[:, positions], every.vectors)
     weights = softmax_weights(rows)
     per_row, per_set = columns(rows, weights, n)
@@ -279,16 +279,16 @@ def test_a_vector_too_short_for_float32_still_has_a_direction(size: float, place
 def test_far_pairs_are_listed_for_many_rows_alone() -> None:
     """Products for six rows of 1,024 keys and 64 rows of 16,384, a list for all rows, also if they come in blocks."""
     short, long = torch.zeros(1, 1024, 1), torch.zeros(1, 16384, 1)
-    assert not Layer(short).listing_pays(6, 100)
-    assert not Layer(long).listing_pays(64, 100)
-    assert Layer(short).listing_pays(1024, 100)
-    assert Layer(long, 16384).listing_pays(64, 100)
+    assert not LayerVectors(short).listing_pays(6, 100)
+    assert not LayerVectors(long).listing_pays(64, 100)
+    assert LayerVectors(short).listing_pays(1024, 100)
+    assert LayerVectors(long, 16384).listing_pays(64, 100)
 
 
 def test_delta_of_the_rows_that_may_have_one_is_that_of_all_rows() -> None:
     rows = causal_rows(90)
     weights = softmax_weights(rows)
-    every, some = columns(rows, weights, [3])[1]["delta"], columns(rows, weights, [3], delta_keys=37)[1]["delta"]
+    every, some = columns(rows, weights, [3])[1]["delta"], columns(rows, weights, [3], delta_max_length=37)[1]["delta"]
     assert torch.equal(every[:, 4:37], some[:, 4:37])
     assert some[:, 37:].isnan().all()
 
@@ -312,7 +312,7 @@ def assert_prefix_gaps(vectors: np.ndarray) -> None:
     gaps = np.linalg.norm(units[:, None] - units[None], axis=-1)
     nearest = np.where(np.tril(np.ones_like(gaps), -1) > 0, gaps, np.inf).min(1)
     expected = np.minimum.accumulate(nearest)
-    found = Layer(torch.from_numpy(vectors)[None]).prefix_gaps(0, len(vectors))
+    found = LayerVectors(torch.from_numpy(vectors)[None]).prefix_gaps(0, len(vectors))
     assert found == pytest.approx(expected, rel=1e-6, abs=1e-14)
 
 
@@ -357,8 +357,8 @@ def test_lists_of_far_pairs_leave_none_out(dims: int, spread: float) -> None:
     random = np.random.default_rng(dims)
     vectors = random.normal(size=(500, dims)) * np.exp(spread * random.normal(size=(500, 1)))
     gaps = np.linalg.norm(vectors[:, None] - vectors[None], axis=-1)
-    found = Layer(torch.from_numpy(vectors)[None]).far_pairs(0)
-    scale = Layer(torch.from_numpy(vectors)[None]).group(0).scale
+    found = LayerVectors(torch.from_numpy(vectors)[None]).far_pairs(0)
+    scale = LayerVectors(torch.from_numpy(vectors)[None]).group(0).scale
     for prefix, starts in zip(found.prefixes, found.starts, strict=True):
         pairs = {
             (min(key, other), max(key, other))
@@ -384,7 +384,7 @@ def test_adversarial_row_by_the_entry_point(name: str, logits: np.ndarray, vecto
 
 def test_long_rows_have_no_delta() -> None:
     rows = causal_rows(31)
-    _, per_set = columns(rows, softmax_weights(rows), [3], delta_keys=20)
+    _, per_set = columns(rows, softmax_weights(rows), [3], delta_max_length=20)
     missing = per_set["delta"][:, 4:, 0].isnan()
     assert missing[:, 16:].all()
     assert not missing[:, :16].any()
@@ -406,7 +406,7 @@ def test_memory_that_threads_keep_can_be_given_back() -> None:
 def test_equal_vectors_have_no_gap(dims: int) -> None:
     vectors = np.random.default_rng(dims).normal(size=(20, dims))
     vectors[13] = vectors[5]
-    assert Layer(torch.from_numpy(vectors)[None]).prefix_gaps(0, 20)[-1] == 0
+    assert LayerVectors(torch.from_numpy(vectors)[None]).prefix_gaps(0, 20)[-1] == 0
 
 
 @pytest.mark.parametrize("keys", [16, 200])

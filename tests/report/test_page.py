@@ -17,8 +17,8 @@ from reports import enlarged, large_shown, made_findings
 from attnscope import tables
 from attnscope.report import overview
 from attnscope.report.measures import MEASURES
+from attnscope.report.notes import notable_numbers
 from attnscope.report.page import document, render
-from attnscope.report.telling import telling_numbers
 from attnscope.scanning import ScanResult, scan
 
 HOSTILE = "</script><script>alert(1)</script>\u202e\x07&\"'<img src=x onerror=alert(2)>"
@@ -37,7 +37,7 @@ def data_of(page: str, name: str = "data") -> dict[str, Any]:
 
 
 def test_the_page_needs_nothing_from_outside(result: ScanResult) -> None:
-    page = render(result.rows, result.topn, result.run, shown=result.shown)
+    page = render(result.rows, result.topn, result.run, token_weights=result.token_weights)
     assert not re.search(r"<(script|img|iframe)[^>]+src=|<link|@import|url\(|fetch\(|XMLHttpRequest|eval\(", page)
     assert len(page) < 5_000_000
 
@@ -58,10 +58,10 @@ def test_hostile_names_and_tokens_stay_text(result: ScanResult) -> None:
     run = json.loads(json.dumps(result.run))
     run["model"]["name"] = run["text"]["source"] = HOSTILE
     run["skipped_heads"] = [{"layer": 0, "head": 0, "window": 0, "reason": HOSTILE}]
-    assert result.shown
-    shown = tables.Shown(result.shown.weights, [HOSTILE] * 64, [HOSTILE] * 64)
+    assert result.token_weights
+    token_weights = tables.TokenWeights(result.token_weights.weights, [HOSTILE] * 64, [HOSTILE] * 64)
     clean = render(result.rows, result.topn, result.run)
-    page = render(result.rows, result.topn, run, shown=shown)
+    page = render(result.rows, result.topn, run, token_weights=token_weights)
     for tag in ("<script", "</script", "<img"):
         assert page.count(tag) == clean.count(tag)
     assert data_of(page)["run"]["model"]["name"] == HOSTILE
@@ -80,7 +80,7 @@ def test_the_map_has_every_head_once(result: ScanResult) -> None:
 
 
 def test_the_page_carries_the_numbers_of_the_tables(result: ScanResult) -> None:
-    data = data_of(render(result.rows, result.topn, result.run, shown=result.shown))
+    data = data_of(render(result.rows, result.topn, result.run, token_weights=result.token_weights))
     head = data["heads"]["layer"].index(1) + 2
     assert (data["heads"]["layer"][head], data["heads"]["head"][head]) == (1, 2)
     own = {"layer": 1, "head": 2, "normalizer": "own"}
@@ -100,8 +100,8 @@ def test_the_page_carries_the_numbers_of_the_tables(result: ScanResult) -> None:
 
 
 def test_the_weights_over_the_text_are_the_heads_largest(result: ScanResult) -> None:
-    assert result.shown
-    text = data_of(render(result.rows, result.topn, result.run, shown=result.shown))["text"]
+    assert result.token_weights
+    text = data_of(render(result.rows, result.topn, result.run, token_weights=result.token_weights))["text"]
     rows = result.rows.filter(window=0, length=64, normalizer="own").sort("layer", "head")
     for i, (largest, first) in enumerate(rows.select("max_weight", "sink_weight").iter_rows()):
         assert text["weights"][i][0] == pytest.approx(largest, rel=1e-2)
@@ -113,7 +113,7 @@ def test_the_weights_over_the_text_are_the_heads_largest(result: ScanResult) -> 
 
 def test_rows_spread_over_a_window_are_grouped_by_halves() -> None:
     run = scan(build("gpt2"), "Words and more words. " * 9, tokenizer=byte_tokenizer(), length=64, rows=16)
-    data = data_of(render(run.rows, run.topn, run.run, shown=run.shown))
+    data = data_of(render(run.rows, run.topn, run.run, token_weights=run.token_weights))
     assert data["groups"] == ["36 to 64", "20 to 32", "12 to 16", "8", "4"]
     second_half = run.rows.filter(layer=2, head=4).filter(pl.col("length") > 32)
     shown = data["by_group"]["entropy_ratio"][14 * 5]
@@ -122,9 +122,9 @@ def test_rows_spread_over_a_window_are_grouped_by_halves() -> None:
 
 
 def test_a_large_model_stays_under_five_megabytes(result: ScanResult) -> None:
-    assert result.shown
+    assert result.token_weights
     rows, topn = (enlarged(table, 48, 64) for table in (result.rows, result.topn))
-    page = render(rows, topn, result.run, shown=large_shown(result.shown, 48, 64))
+    page = render(rows, topn, result.run, token_weights=large_shown(result.token_weights, 48, 64))
     assert len(data_of(page)["heads"]["layer"]) == 48 * 64
     assert len(page) < 5_000_000
 
@@ -147,7 +147,7 @@ def test_telling_numbers_count_the_heads_that_they_name() -> None:
         "participation": [1.0] * 4 + [80.0] * 2 + [10.0] * 4,
         "jacobian_norm": [0.2] * 10,
     }
-    notes = telling_numbers(pl.DataFrame(columns), {"settings": {"lengths": [100]}}, 20)
+    notes = notable_numbers(pl.DataFrame(columns), {"settings": {"lengths": [100]}}, 20)
     named = {note["id"]: [layer for layer, _ in note["heads"]] for note in notes if note["heads"]}
     assert named == {"first-token": [0, 1, 2], "one-token": [3], "spread-out": [4, 5]}
     assert "3 of 10 heads" in next(note["title"] for note in notes if note["id"] == "first-token")

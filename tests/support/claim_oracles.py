@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-Lines = dict[str, np.ndarray]
+ColumnBlock = dict[str, np.ndarray]
 Values = list[float]
 
 
 class Table:
-    """Lines of one table under one reading, as arrays."""
+    """ColumnBlock of one table under one reading, as arrays."""
 
     def __init__(self, tables: dict[str, pl.DataFrame], sink: str) -> None:
         self.tables, self.sink = tables, sink
@@ -22,7 +22,7 @@ class Table:
         self.longest = self.lengths[-1]
         self.count = int(tables["rows"]["window"].n_unique())
 
-    def __call__(self, name: str, **wanted: Any) -> Lines:
+    def __call__(self, name: str, **wanted: Any) -> ColumnBlock:
         table = self.tables[name].filter(sink=self.sink)
         columns = {column: table[column].to_numpy() for column in table.columns}
         kept = np.ones(len(table), dtype=bool)
@@ -31,25 +31,25 @@ class Table:
             kept &= near
         return {column: values[kept] for column, values in columns.items()}
 
-    def windows(self, statistic: Callable[[Lines], float], name: str, **wanted: Any) -> Values:
+    def windows(self, statistic: Callable[[ColumnBlock], float], name: str, **wanted: Any) -> Values:
         return [statistic(self(name, window=window, **wanted)) for window in range(self.count)]
 
-    def exponent(self, statistic: Callable[[Lines], float], name: str, **wanted: Any) -> float:
+    def exponent(self, statistic: Callable[[ColumnBlock], float], name: str, **wanted: Any) -> float:
         """Slope of the logarithm of the median over windows."""
         middle = [np.median(self.windows(statistic, name, prefix=length, **wanted)) for length in self.lengths]
         return float(stats.linregress(np.log(self.lengths), np.log(middle)).slope)
 
 
-def median_of(column: str) -> Callable[[Lines], float]:
+def median_of(column: str) -> Callable[[ColumnBlock], float]:
     return lambda lines: float(np.median(lines[column]))
 
 
-def critical(lines: Lines) -> float:
+def critical(lines: ColumnBlock) -> float:
     accepted = sorted(n for n, p in zip(lines["n"], lines["p"], strict=True) if p >= 0.01)
     return float(accepted[0]) if accepted else float(lines["length"][0])
 
 
-def at_share(lines: Lines, n: int) -> float:
+def at_share(lines: ColumnBlock, n: int) -> float:
     return float(lines["distance"][lines["n"] == n][0])
 
 
@@ -139,13 +139,13 @@ def ratio(a: str, b: str, n: int, name: str = "drawn") -> Callable[[Table], list
     return lambda t: [t.windows(lambda lines: np.median(lines[a] / lines[b]), name, prefix=t.longest, n=n)]
 
 
-def change(t: Table, statistic: Callable[[Lines], float], n: int, other: int, quotient: bool) -> Values:
+def change(t: Table, statistic: Callable[[ColumnBlock], float], n: int, other: int, quotient: bool) -> Values:
     late = np.array(t.windows(statistic, "topn", prefix=t.longest, n=n))
     early = np.array(t.windows(statistic, "topn", prefix=t.longest, n=other))
     return list(late / early if quotient else late - early)
 
 
-def held(t: Table, test: Callable[[Lines], np.ndarray], **wanted: Any) -> float:
+def held(t: Table, test: Callable[[ColumnBlock], np.ndarray], **wanted: Any) -> float:
     return float(np.mean(test(t("topn", **wanted))))
 
 
@@ -162,7 +162,7 @@ def jacobian(t: Table, factor: float) -> list[Values]:
     return found
 
 
-def by_n(t: Table, statistic: Callable[[Lines], float], least: int) -> list[Values]:
+def by_n(t: Table, statistic: Callable[[ColumnBlock], float], least: int) -> list[Values]:
     sizes = [2**k for k in range(10) if least <= 2**k < keys_of(t)]
     return [t.windows(statistic, "topn", prefix=t.longest, n=n) for n in sizes]
 
@@ -221,7 +221,7 @@ def per_row(upper: bool, column: str) -> Callable[[Table], list[float]]:
     return lambda t: [held(t, lambda lines: sign * (lines["separability"] - lines[column]) <= 1e-9, prefix=t.longest)]
 
 
-def quantile(lines: Lines) -> float:
+def quantile(lines: ColumnBlock) -> float:
     """The value of the line nearest to 95 %."""
     ordered = np.sort(lines["separability"])
     return float(ordered[int(np.floor(0.95 * (len(ordered) - 1) + 0.5))])

@@ -20,9 +20,11 @@ def enlarged(table: pl.DataFrame, layers: int, heads: int) -> pl.DataFrame:
     return wide.select(table.columns)
 
 
-def large_shown(shown: tables.Shown, layers: int, heads: int) -> tables.Shown:
+def large_shown(token_weights: tables.TokenWeights, layers: int, heads: int) -> tables.TokenWeights:
     """The weights over the text for every head of a larger model."""
-    return tables.Shown(enlarged(shown.weights, layers, heads), shown.tokens, shown.texts)
+    return tables.TokenWeights(
+        enlarged(token_weights.weights, layers, heads), token_weights.tokens, token_weights.texts
+    )
 
 
 def made_claims() -> dict[str, Any]:

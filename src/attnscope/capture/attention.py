@@ -89,7 +89,7 @@ class Call(Protocol):
         """Logits that take weight and have no key, one for each head."""
 
     @property
-    def sight(self) -> Hashable | None:
+    def mask_key(self) -> Hashable | None:
         """What calls that see alike have in common, where that is plain without looking; else None."""
 
     def logits(
@@ -191,7 +191,7 @@ class AttentionCall:
         return bool(causal) and self.queries > 1
 
     @property
-    def sight(self) -> Hashable | None:
+    def mask_key(self) -> Hashable | None:
         """What calls without a mask have in common if they see alike."""
         return (self.causal, self.heads, self.queries, self.keys, self.query.device) if self.mask is None else None
 
@@ -267,7 +267,7 @@ class AttentionCall:
         padding = torch.zeros(len(positions), dtype=torch.bool, device=seen.device)
         own = seen.any(0).gather(-1, self._rows(positions)[:, None]).squeeze(-1)
         for row in (~own).nonzero().flatten().tolist():
-            column = _four(self.mask)[item if len(_four(self.mask)) > 1 else 0, :, :, positions[row]]
+            column = _as_4d(self.mask)[item if len(_as_4d(self.mask)) > 1 else 0, :, :, positions[row]]
             padding[row] = not _shown(column).any()
         return padding
 
@@ -304,7 +304,7 @@ class LogitsCall:
         return self.scores.shape[3]
 
     @property
-    def sight(self) -> None:
+    def mask_key(self) -> None:
         """Only the scores say what is visible."""
         return
 
@@ -387,7 +387,7 @@ def _cut(dtype: torch.dtype) -> float:
     return max(torch.finfo(dtype).min / 2, HIDDEN)
 
 
-def _four(mask: Tensor | None) -> Tensor:
+def _as_4d(mask: Tensor | None) -> Tensor:
     """A mask with the dimensions that broadcasting would give it."""
     if mask is None:
         raise ValueError("there is no mask")
@@ -396,7 +396,7 @@ def _four(mask: Tensor | None) -> Tensor:
 
 def _item(mask: Tensor, item: int) -> Tensor:
     """One item of a mask or bias that may broadcast over the batch."""
-    four = _four(mask)
+    four = _as_4d(mask)
     return four[item, None] if len(four) > 1 else four
 
 
@@ -412,6 +412,6 @@ def unpadded(call: Call, block: int = 512) -> list[int]:
 
 def _rows_of(mask: Tensor, rows: Tensor, item: int, keys: int) -> Float[Tensor, "heads_or_1 rows keys"]:
     """Rows of a mask or bias that broadcasts over the batch, the heads or the queries."""
-    mask = _four(mask)
+    mask = _as_4d(mask)
     one = mask[item if mask.shape[0] > 1 else 0]
     return one[:, (rows if mask.shape[2] > 1 else torch.zeros_like(rows)).to(mask.device), :keys].to(rows.device)

@@ -133,9 +133,9 @@ class WrittenOutAttention(TorchFunctionMode):
         module = self._speaker()
         if module is None:
             return
-        query, key, value = (self._four(tensor) for tensor in (query, key, value))
+        query, key, value = (self._as_4d(tensor) for tensor in (query, key, value))
         if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) > 1:
-            attn_mask = self._four(attn_mask)
+            attn_mask = self._as_4d(attn_mask)
         options = {"scaling": scale, "is_causal": is_causal}
         with torch.no_grad():
             self._observer(AttentionCall(module, query, key, value, attn_mask, options, "torch"))
@@ -192,7 +192,7 @@ class WrittenOutAttention(TorchFunctionMode):
         self._show(softmax, weights, value.permute(order))
 
     def _show(self, softmax: _Softmax, weights: Tensor, value: Tensor) -> None:
-        scores, weights, value = self._four(softmax.scores), self._four(weights), self._four(value)
+        scores, weights, value = self._as_4d(softmax.scores), self._as_4d(weights), self._as_4d(value)
         same = scores.shape == weights.shape and value.shape[:2] == scores.shape[:2]
         over_keys = self._tokens is None or set(scores.shape[2:]) <= self._tokens
         changed = any(_changes(tensor) for tensor in (weights, softmax.weights))
@@ -212,7 +212,7 @@ class WrittenOutAttention(TorchFunctionMode):
         if over_keys and (len(shape) > 3 or shape[0] > self._batch):
             self._lost[name] = None
 
-    def _four(self, tensor: Tensor) -> Tensor:
+    def _as_4d(self, tensor: Tensor) -> Tensor:
         """(batch, heads, tokens, size), from heads folded into the batch or spread over several dimensions."""
         if tensor.ndim == 3:
             batch = self._batch if tensor.shape[0] % self._batch == 0 else 1

@@ -38,7 +38,7 @@ READABLE = ("eager", "sdpa")
 # The name of the child that answers an attention module's calls in place of its kernel.
 REPLACEMENT = "attnscope"
 # The attribute of a model's configuration that says what was replaced; `save_pretrained` writes it.
-RECORD = "attnscope_swap"
+SWAP_CONFIG_KEY = "attnscope_swap"
 
 _lock = threading.RLock()  # a finalizer may release while this thread holds it
 _observers: weakref.WeakKeyDictionary[nn.Module, list[tuple[int, Watcher]]] = weakref.WeakKeyDictionary()

@@ -16,7 +16,7 @@ import torch
 import transformers
 from torch import nn
 
-from attnscope.capture.huggingface import RECORD
+from attnscope.capture.huggingface import SWAP_CONFIG_KEY
 from attnscope.capture.layers import causal_flags
 from attnscope.errors import InputError, ModelError
 
@@ -175,7 +175,7 @@ def _load(
             module = loader.from_pretrained(source, dtype=kind, **where, **gguf, **given)
             if gguf:
                 _plain(module)
-            if hasattr(module.config, RECORD):
+            if hasattr(module.config, SWAP_CONFIG_KEY):
                 from attnscope.swapping import restore
 
                 restore(module, source, revision=where.get("revision"))

@@ -47,7 +47,7 @@ def scan(
     normalizer: str | None = None,
     temperature: str | None = None,
     memory_budget: str = "256MB",
-    delta_keys: int = 8192,
+    delta_max_length: int = 8192,
     diagnose: Flag = False,
     verify: Flag = False,
     threshold: Annotated[list[str] | None, Parameter(negative="")] = None,
@@ -101,7 +101,7 @@ def scan(
         What if: temperatures for the model's own normalizer and those of --normalizer, as 0.5,2.
     memory_budget
         Memory for a block of rows while it is measured, as 512MB or 2GB.
-    delta_keys
+    delta_max_length
         The longest rows in which the nearest two of all keys are looked for (delta, and the bounds made of it): the
         time grows with the square of the length.
     diagnose
@@ -147,7 +147,7 @@ def scan(
             normalizers=normalizer.split(",") if normalizer else (),
             temperatures=decimals("--temperature", temperature) if temperature else (),
             memory_budget=memory_budget,
-            delta_keys=delta_keys,
+            delta_max_length=delta_max_length,
             diagnose=diagnose,
             verify=verify,
             thresholds=limits,

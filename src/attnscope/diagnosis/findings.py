@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.diagnosis.measured import (
+from attnscope.diagnosis.measure_findings import (
     budget_finding,
     coverage_finding,
     needs_finding,
@@ -128,12 +128,12 @@ def _said(count: int, words: str) -> str:
 def _broad(
     heads: Described, length: int, thresholds: Thresholds, verification: dict[str, Any] | None
 ) -> dict[str, Any] | None:
-    broad = sorted(carrying(heads, "broad"), key=lambda head: -head["evidence"]["error_top_5_percent"])
+    broad = sorted(carrying(heads, "broad"), key=lambda head: -head["evidence"]["error_top_share"])
     if not broad:
         return None
     part, worst = len(broad) / len(heads), broad[0]
     error, use = (
-        float(np.median(column(broad, "error_top_5_percent"))),
+        float(np.median(column(broad, "error_top_share"))),
         float(np.median(column(broad, "tokens_in_use"))),
     )
     others = [head for head in heads if head["state"] != "broad"]

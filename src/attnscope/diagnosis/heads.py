@@ -99,7 +99,7 @@ def describe(
             "error_first_key": float(found.errors.first_key),
             "error_mean_output": float(found.errors.mean_output),
             "error_local": float(found.errors.local),
-            "error_top_5_percent": float(found.errors.top),
+            "error_top_share": float(found.errors.top),
             "separability": float(separability.mean[index]),
             "separability_deviation": float(separability.deviation[index]),
             "separability_low": float(separability.low[index]),

@@ -19,7 +19,7 @@ from attnscope.diagnosis import counterfactuals as rules
 from attnscope.diagnosis.budgets import ERRORS, keys_column
 from attnscope.diagnosis.nulls import separability_columns
 from attnscope.measure.rows import Rows, row_entropy
-from attnscope.swapping.measured import own_normalizer
+from attnscope.swapping.effective_normalizer import effective_normalizer
 from attnscope.theory.configuration import ranks
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _keep(
         return
     heads, keys = call.heads, call.keys
     step = max(1, _MEMORY // (heads * keys * 8 * _COPIES))
-    vectors, own = call.values().double(), own_normalizer(call)
+    vectors, own = call.values().double(), effective_normalizer(call)
     pieces: list[dict[str, Tensor]] = []
     contexts: list[Tensor] = []
     usable = vectors.isfinite().all(-1).all(-1).repeat_interleave(heads // vectors.shape[0])

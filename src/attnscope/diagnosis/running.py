@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnscope.capture.inputs import spread_windows
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, given_text, tokenize
+from attnscope.capture.windows import spread_windows
 from attnscope.diagnosis.budgets import budget_by_error, budget_by_share
 from attnscope.diagnosis.findings import findings, verdict
 from attnscope.diagnosis.heads import Labels, describe, label

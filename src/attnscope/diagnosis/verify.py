@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attnscope.capture.huggingface import RECORD
+from attnscope.capture.huggingface import SWAP_CONFIG_KEY
 from attnscope.diagnosis.sentences import counted
 from attnscope.diagnosis.states import STATES
 from attnscope.errors import InputError, ModelError
@@ -50,7 +50,7 @@ def check_verifiable(model: Model) -> None:
             f"--verify compares next-token distributions, which {model.name} ({model.family}) does not give; "
             "leave --verify out"
         )
-    if getattr(model.module.config, RECORD, None):
+    if getattr(model.module.config, SWAP_CONFIG_KEY, None):
         raise ModelError(
             f"--verify puts softmax into heads, and {model.name} runs with a swapped normalizer; undo the swap"
         )

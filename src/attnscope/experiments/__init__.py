@@ -9,7 +9,7 @@
 | `reproduction` | the whole way: tables (kept or measured), claims, figures |
 | `collect`, `window`, `reduce` | one forward a window, every table from it |
 | `profiles`, `draws` | distance and expectation at every N; random sets |
-| `kolmogorov`, `critical`, `intervals` | the exact KS test, critical N, paired test; bootstrap |
+| `ks_test`, `critical`, `intervals` | the exact KS test, critical N, paired test; bootstrap |
 | `perturbation`, `coverage`, `circle` | g(T, eps); several heads; Figure 1 |
 | `claims/`, `figures/` | what is claimed and measured; what is drawn |
 """

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from attnscope.capture.forward import forward
-from attnscope.capture.inputs import inputs_by_length, window_tokens
 from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, tokenize
 from attnscope.capture.vectors import VectorSource
+from attnscope.capture.windows import inputs_by_length, window_tokens
 from attnscope.experiments.store import NAMES
 from attnscope.experiments.window import Window
 from attnscope.tables import Part, Parts

@@ -81,7 +81,7 @@ def subset_critical(
     seed: int,
 ) -> list[Critical]:
     """The critical N from random subsets of the heads, each of `size`."""
-    from attnscope.experiments.kolmogorov import p_values  # compiled code: reading a critical N off does without
+    from attnscope.experiments.ks_test import p_values  # compiled code: reading a critical N off does without
 
     draw = np.random.default_rng(seed)
     found = []

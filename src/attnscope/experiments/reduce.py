@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from attnscope.experiments.critical import critical_n, paired_test, subset_critical
-from attnscope.experiments.kolmogorov import exact_p_values, largest_gaps
+from attnscope.experiments.ks_test import exact_p_values, largest_gaps
 from attnscope.experiments.profiles import PROFILE
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from attnscope.experiments.store import NAMES
 from attnscope.measure import Rows, columns, softmax_weights
 from attnscope.measure.separability import unit
 from attnscope.normalizers import SinkSoftmax, Softmax
-from attnscope.swapping.measured import own_normalizer
+from attnscope.swapping.effective_normalizer import effective_normalizer
 from attnscope.theory.configuration import Configuration, top_sets
 from attnscope.theory.geometry import ball
 from attnscope.theory.gradient import finite_difference_bound, jacobian_norm, softmax_bound_printed
@@ -167,7 +167,7 @@ class Window:
             raise ModelError(f"the heads of {name} see different keys; attnscope reproduce needs them to agree")
         if self.model.causal and (visible[0] & (torch.arange(visible.shape[-1]) > torch.tensor(places)[:, None])).any():
             raise ModelError(f"{name} sees later tokens, so it is not causal as it says")
-        if not isinstance(own_normalizer(call), Softmax | SinkSoftmax):
+        if not isinstance(effective_normalizer(call), Softmax | SinkSoftmax):
             raise ModelError(f"{name} runs with a swapped normalizer; the paper's experiments are about softmax")
 
     def _usable(self, layer: int, logits: Tensor, visible: Tensor, kinds: dict[Any, Tensor]) -> Tensor:
@@ -230,10 +230,10 @@ class Window:
         shares, norms = [], []
         for temperature in SHARPNESS_TEMPERATURES:
             sinks = None if rows.sinks is None else rows.sinks / temperature
-            cooled = softmax_weights(replace(rows, logits=rows.logits / temperature, sinks=sinks))
-            found = ball(Configuration(rows.grouped(cooled), units, rows.grouped(rows.visible), selected))
+            tempered = softmax_weights(replace(rows, logits=rows.logits / temperature, sinks=sinks))
+            found = ball(Configuration(rows.grouped(tempered), units, rows.grouped(rows.visible), selected))
             shares.append(rows.ungrouped(found.separability)[:, 0, 0])
-            norms.append(jacobian_norm(cooled)[:, 0] / temperature)
+            norms.append(jacobian_norm(tempered)[:, 0] / temperature)
             if temperature == 1.0:
                 inside = rows.ungrouped(found.inside)[:, 0, 0].numpy()
         cooled_columns = {

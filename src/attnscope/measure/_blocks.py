@@ -14,7 +14,7 @@ from attnscope.measure._kernels_panels import distance_words
 from attnscope.measure._kernels_products import AT_ONCE, FEWEST
 from attnscope.measure._memory import held, scratch
 from attnscope.measure.layer import NO_PAIRS
-from attnscope.measure.seen import Seen
+from attnscope.measure.visibility import Visibility
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from attnscope.measure.layer import Layer
+    from attnscope.measure.layer import LayerVectors
     from attnscope.measure.rows import Rows
 
 _TASKS = 3  # for each thread, at least
@@ -31,13 +31,15 @@ _MANY = 64
 
 
 def columns(
-    rows: Rows, weights: Tensor, n: Sequence[int], layer: Layer, delta_keys: int | None
+    rows: Rows, weights: Tensor, n: Sequence[int], layer: LayerVectors, delta_max_length: int | None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
     """As `measure.rows.row_columns` and `measure.topn.topn_columns`.
 
-    Rows of more than `delta_keys` keys have no delta.
+    Rows of more than `delta_max_length` keys have no delta.
     """
-    block = _Block(_flat(weights), _flat(rows.logits), rows.seen or Seen(rows.visible), np.array(n), layer, delta_keys)
+    block = _Block(
+        _flat(weights), _flat(rows.logits), rows.seen or Visibility(rows.visible), np.array(n), layer, delta_max_length
+    )
     share_out(block.measure, block.tasks())
     shape = weights.shape[:2]
     per_row = dict(zip(_kernels_rows.COLUMNS, block.of_rows.reshape(-1, *shape), strict=True))
@@ -53,10 +55,10 @@ class _Block:
         self,
         weights: NDArray[np.float64],
         logits: NDArray[np.float64],
-        seen: Seen,
+        seen: Visibility,
         wanted: NDArray[np.int64],
-        layer: Layer,
-        delta_keys: int | None,
+        layer: LayerVectors,
+        delta_max_length: int | None,
     ) -> None:
         self.weights, self.logits = weights, logits
         self.masks, self.mask_of, self.spans = seen.masks, seen.mask_of, seen.spans
@@ -65,9 +67,9 @@ class _Block:
         self.covered = -(-keys // PANEL) * PANEL
         self.largest = int(min(wanted[-1], weights.shape[-1]))
         self.listing = layer.listing_pays(len(weights) // self.groups, self.largest)
-        self.delta_keys = keys if delta_keys is None else min(delta_keys, keys)
+        self.delta_max_length = keys if delta_max_length is None else min(delta_max_length, keys)
         first, last, lengths = self.spans.T
-        prefix, near = (first == 0) & (last == lengths), lengths <= self.delta_keys
+        prefix, near = (first == 0) & (last == lengths), lengths <= self.delta_max_length
         self.by_prefix = (prefix & near & (lengths > 0)).nonzero()[0]
         self.prefixes = lengths[self.by_prefix] - 1
         self.gaps = self._gaps_of_scattered(~prefix & near)
@@ -116,7 +118,7 @@ class _Block:
         """delta of all masks: by prefix where one shows a prefix, else what was found for its keys."""
         found: NDArray[np.float64] = self.gaps[index]
         if len(self.by_prefix):
-            found[self.by_prefix] = self.layer.prefix_gaps(index, self.delta_keys)[self.prefixes]
+            found[self.by_prefix] = self.layer.prefix_gaps(index, self.delta_max_length)[self.prefixes]
         return found
 
     def _gaps_of_scattered(self, own: NDArray[np.bool_]) -> NDArray[np.float64]:

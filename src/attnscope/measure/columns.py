@@ -8,7 +8,7 @@ import torch
 
 from attnscope.measure import _blocks, topn
 from attnscope.measure import rows as by_row
-from attnscope.measure.layer import Layer
+from attnscope.measure.layer import LayerVectors
 from attnscope.normalizers import _loops
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ def columns(
     rows: Rows,
     weights: Float[Tensor, "heads rows keys"],
     top_n: Sequence[int],
-    delta_keys: int | None = None,
+    delta_max_length: int | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The same as `arrays`, as tensors on the device of the weights."""
     per_row, per_set = (
         {name: torch.as_tensor(values, device=weights.device) for name, values in found.items()}
-        for found in arrays(rows, weights, top_n, delta_keys)
+        for found in arrays(rows, weights, top_n, delta_max_length)
     )
     return per_row, per_set
 
@@ -42,20 +42,19 @@ def arrays(
     rows: Rows,
     weights: Float[Tensor, "heads rows keys"],
     top_n: Sequence[int],
-    delta_keys: int | None = None,
+    delta_max_length: int | None = None,
 ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
     """The columns of `rows.parquet`, (heads, rows), and of `topn.parquet` for ascending N, (heads, rows, sets).
 
-    delta looks at all pairs of keys; in rows of more than
-    `delta_keys` keys it and the columns made of it are NaN. Entries where N is not below the row's length mean nothing
-    and are for the caller to leave out.
+    In rows of more than `delta_max_length` keys delta, which looks at all pairs, and the columns made of it are NaN.
+    Entries where N is not below the row's length mean nothing and are for the caller to leave out.
     """
-    layer = rows.shared or Layer(rows.vectors)
+    layer = rows.shared or LayerVectors(rows.vectors)
     if _loops.usable(weights, rows.logits, layer.vectors) and weights.dtype == torch.float64:
-        return _blocks.columns(rows, weights, top_n, layer, delta_keys)
+        return _blocks.columns(rows, weights, top_n, layer, delta_max_length)
     per_set = topn.topn_columns(rows, weights, top_n)
-    if delta_keys is not None:
-        long = rows.visible.sum(-1, keepdim=True) > delta_keys
+    if delta_max_length is not None:
+        long = rows.visible.sum(-1, keepdim=True) > delta_max_length
         per_set |= {name: per_set[name].masked_fill(long, torch.nan) for name in FROM_DELTA}
     per_row = by_row.row_columns(rows, weights)
     return {name: to_array(per_row[name]) for name in per_row}, {name: to_array(per_set[name]) for name in per_set}

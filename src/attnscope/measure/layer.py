@@ -1,6 +1,6 @@
 """What the rows of a layer share: its vectors, their unit vectors, and the pairs of them that matter.
 
-A `Layer` is built once for a layer and handed to `measure.columns` with each block of rows. What takes memory, a
+A `LayerVectors` is built once for a layer and handed to `measure.columns` with each block of rows. What takes memory, a
 group's vectors in the forms that the loops want, stays with the thread that works on the group; what takes time, the
 pairs, is found once for each group and kept with the layer.
 """
@@ -72,7 +72,7 @@ NO_PAIRS = FarPairs(
 )
 
 
-class Layer:
+class LayerVectors:
     """The vectors of one layer, and what follows from them alone."""
 
     def __init__(self, vectors: Float[Tensor, "groups keys dims"], rows: int = 0) -> None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from attnscope.measure.layer import Layer
-    from attnscope.measure.seen import Seen
+    from attnscope.measure.layer import LayerVectors
+    from attnscope.measure.visibility import Visibility
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Rows:
     visible: Bool[Tensor, "heads rows keys"]
     vectors: Float[Tensor, "groups all_keys dims"]  # there may be more, behind the last key that a row sees
     sinks: Float[Tensor, " heads"] | None = None  # a logit that takes weight and has no vector
-    shared: Layer | None = None  # what blocks of rows of one layer share; made anew where it is missing
-    seen: Seen | None = None  # `visible`, or more keys that no row sees; made anew where it is missing
+    shared: LayerVectors | None = None  # what blocks of rows of one layer share; made anew where it is missing
+    seen: Visibility | None = None  # `visible`, or more keys that no row sees; made anew where it is missing
 
     @property
     def heads(self) -> int:

@@ -14,9 +14,9 @@ import polars as pl
 
 from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
+from attnscope.report.notes import notable_numbers
 from attnscope.report.states import looks
-from attnscope.report.telling import telling_numbers
-from attnscope.tables import OWN, Shown
+from attnscope.tables import OWN, TokenWeights
 
 DATA_VERSION = 1
 
@@ -36,7 +36,7 @@ def page_data(
     topn: pl.DataFrame,
     run: dict[str, Any],
     findings: dict[str, Any] | None = None,
-    shown: Shown | None = None,
+    token_weights: TokenWeights | None = None,
     claims: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What the page shows of one run; without lines in the tables, only how it was run."""
@@ -53,7 +53,7 @@ def page_data(
         "measures": explained(n),
         "evidence": explained_evidence(limits) if findings else {},
         "states": looks(limits),
-        "notes": telling_numbers(heads, run, n) if findings is None else [],
+        "notes": notable_numbers(heads, run, n) if findings is None else [],
         "usual_n": n,
         "shown_rows": overview.shown_rows(run),
         "groups": labels,
@@ -61,7 +61,7 @@ def page_data(
         "curves": _curves(topn, run, order, len(labels)),
         "rows": _rows(rows, order),
         "what_if": _what_if(rows, topn, run, order),
-        "text": _text(shown, order),
+        "text": _text(token_weights, order),
         "by_length": _columns(overview.median_by_length(rows, run)),
         "by_n": _columns(overview.median_by_n(topn, run)),
     }
@@ -137,15 +137,17 @@ def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], order:
     return {"of": len(labels), "labels": labels[:room], "columns": _columns(table.select(_WHAT_IF_COLUMNS))}
 
 
-def _text(shown: Shown | None, order: pl.DataFrame) -> dict[str, Any] | None:
+def _text(token_weights: TokenWeights | None, order: pl.DataFrame) -> dict[str, Any] | None:
     """The tokens of the window, and the largest weights of every head on them."""
-    if shown is None or shown.weights.is_empty():
+    if token_weights is None or token_weights.weights.is_empty():
         return None
     room = _WEIGHT_NUMBERS // (2 * order.height)
     count = max(_LEAST_WEIGHTS, min(_MOST_WEIGHTS, room))
     keys = ["layer", "head"]
     lists = (
-        shown.weights.filter(pl.col("key") < len(shown.texts))  # keys of another input have no token here
+        token_weights.weights.filter(
+            pl.col("key") < len(token_weights.texts)
+        )  # keys of another input have no token here
         .sort(*keys, "weight", descending=[False, False, True], maintain_order=True)
         .group_by(keys, maintain_order=True)
         .agg(pl.col("key").head(count), pl.col("weight").round_sig_figs(3).head(count), pl.col("position").first())
@@ -153,8 +155,8 @@ def _text(shown: Shown | None, order: pl.DataFrame) -> dict[str, Any] | None:
     table = order.join(lists, on=keys, how="left", maintain_order="left")
     return {
         "count": count,
-        "tokens": shown.tokens,
-        "texts": shown.texts,
+        "tokens": token_weights.tokens,
+        "texts": token_weights.texts,
         "position": table["position"].to_list(),
         "keys": table["key"].to_list(),
         "weights": table["weight"].to_list(),

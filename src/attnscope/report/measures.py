@@ -93,7 +93,7 @@ EVIDENCE = {
         "How the number of tokens needed grows with the length of the text: 0 not at all, 0.5 like its square root, 1 "
         "in proportion.",
     ),
-    "error_top_5_percent": Measure(
+    "error_top_share": Measure(
         "Error with the top {top}",
         "How far the head's output moves when only the {top} of tokens with the largest weights are kept.",
         "share",

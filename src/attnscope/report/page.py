@@ -21,7 +21,7 @@ from attnscope.report.data import page_data
 if TYPE_CHECKING:
     import polars as pl
 
-    from attnscope.tables import Shown
+    from attnscope.tables import TokenWeights
 
 # In the order in which they use each other.
 _SCRIPTS = (
@@ -47,11 +47,11 @@ def render(
     topn: pl.DataFrame,
     run: dict[str, Any],
     findings: dict[str, Any] | None = None,
-    shown: Shown | None = None,
+    token_weights: TokenWeights | None = None,
     claims: dict[str, Any] | None = None,
 ) -> str:
     """The report of a run as one HTML document."""
-    return document(page_data(rows, topn, run, findings, shown, claims))
+    return document(page_data(rows, topn, run, findings, token_weights, claims))
 
 
 def document(data: dict[str, Any], other: dict[str, Any] | None = None, links: dict[str, Any] | None = None) -> str:

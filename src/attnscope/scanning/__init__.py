@@ -3,8 +3,8 @@
 In a causal model the last row of the prefix of length L is row L-1 of the full window, so one forward gives
 every length at once. In an encoder every token sees every other, and each length needs a forward of its own.
 
-`windows.py` runs the model on a text, `inputs.py` on tensors, `rows.py` measures what it attends to, `record.py` says
-how it was done, `result.py` holds what comes back.
+`text_scan.py` runs the model on a text, `tensor_scan.py` on tensors, `measuring.py` measures attention calls,
+`record.py` describes how a run was done, `result.py` holds the result.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from attnscope.capture.text import Text, given_text
 from attnscope.capture.vector_kinds import VectorKind
 from attnscope.errors import InputError
 from attnscope.normalizers import Softmax
-from attnscope.planning import DEFAULT_DELTA_KEYS, DEFAULT_MEMORY, RowChoice, plan, plan_inputs
-from attnscope.scanning.inputs import InputsScan
+from attnscope.planning import DEFAULT_DELTA_MAX_LENGTH, DEFAULT_MEMORY, RowChoice, plan, plan_inputs
+from attnscope.scanning.measuring import what_ifs
 from attnscope.scanning.record import identity
 from attnscope.scanning.result import Progress, ScanResult, Step
-from attnscope.scanning.rows import what_ifs
-from attnscope.scanning.windows import Scan
+from attnscope.scanning.tensor_scan import InputsScan
+from attnscope.scanning.text_scan import Scan
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,7 +56,7 @@ def scan(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
-    delta_keys: int = DEFAULT_DELTA_KEYS,
+    delta_max_length: int = DEFAULT_DELTA_MAX_LENGTH,
     diagnose: bool = False,
     verify: bool = False,
     thresholds: Thresholds | None = None,
@@ -82,7 +82,7 @@ def scan(
     make of the very same logits are measured beside the model's own, in the same forward, with their label in the
     column `normalizer`.
 
-    delta looks at all pairs of keys; in rows of more than `delta_keys` keys it and what is made of it are missing.
+    delta looks at all pairs of keys: in rows of more than `delta_max_length` keys it and its bounds are missing.
     `device_map` spreads a model over devices, memory and disk, as accelerate does; code that comes with a model runs
     only with `trust_remote_code`.
 
@@ -113,7 +113,7 @@ def scan(
         given = [name for name, value in zip(names, of_texts, strict=True) if value is not None]
         if given:
             raise InputError(f"inputs take the place of a text: leave out {', '.join(given)}")
-        settings = plan_inputs(top_n, vectors, rows, normalizers, temperatures, memory_budget, delta_keys)
+        settings = plan_inputs(top_n, vectors, rows, normalizers, temperatures, memory_budget, delta_max_length)
         with nullcontext() if out is None else tables.output_folder(Path(out)) as folder:
             if model is None or isinstance(model, str | Path):
                 model = load_model(model, **loading)
@@ -140,7 +140,7 @@ def scan(
             normalizers,
             temperatures,
             memory_budget,
-            delta_keys,
+            delta_max_length,
             causal=model.causal,
         )
         work = Scan(model, text, settings, progress, time.perf_counter() - started)

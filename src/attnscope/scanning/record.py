@@ -12,12 +12,12 @@ import torch
 
 from attnscope import __version__, tables
 from attnscope.capture.fingerprint import weights_digest
-from attnscope.capture.huggingface import RECORD
+from attnscope.capture.huggingface import SWAP_CONFIG_KEY
 
 if TYPE_CHECKING:
     from attnscope.capture.models import Model, PlainModel
     from attnscope.planning import Settings
-    from attnscope.scanning.windows import Scan
+    from attnscope.scanning.text_scan import Scan
 
 
 @cache
@@ -35,14 +35,14 @@ def identity(job: Scan) -> dict[str, Any]:
         "torch": torch.__version__,
         "weights": weights_digest(module),
         "attention": module.config._attn_implementation,
-        "swap": getattr(module.config, RECORD, None),
+        "swap": getattr(module.config, SWAP_CONFIG_KEY, None),
         "text": job.text.digest,
         "settings": job.settings.as_json(),
         "parameters": {label: repr(vars(n)) for label, n in job.settings.normalizers.items()},
     }
 
 
-def record(
+def run_record(
     model: Model | PlainModel,
     text: dict[str, Any],
     settings: Settings,
@@ -67,7 +67,7 @@ def record(
             "family": model.family,
             "class": type(module).__name__,
             "attention": getattr(config, "_attn_implementation", None),
-            "swap": getattr(config, RECORD, None),
+            "swap": getattr(config, SWAP_CONFIG_KEY, None),
             "dtype": ", ".join(kinds),
             "device": ", ".join(places),
             "parameters": sum(p.numel() for p in parameters),

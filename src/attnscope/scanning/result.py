@@ -36,7 +36,7 @@ class ScanResult:
     rows: pl.DataFrame
     topn: pl.DataFrame
     run: dict[str, Any]
-    shown: tables.Shown | None = None
+    token_weights: tables.TokenWeights | None = None
     findings: dict[str, Any] | None = None  # what a diagnosis found, if one was asked for
 
     @property
@@ -54,14 +54,14 @@ class ScanResult:
 
     def write_tables(self, place: Path) -> None:
         """Write everything but the report into a folder that is held."""
-        tables.save_run(place, self.rows, self.topn, self.run, self.shown, self.findings)
+        tables.save_run(place, self.rows, self.topn, self.run, self.token_weights, self.findings)
 
     def write_report(self, place: Path) -> None:
         """Write the report beside the tables; whatever goes wrong, they are saved, and the error says so."""
         try:
             from attnscope.report.page import render
 
-            report = render(self.rows, self.topn, self.run, findings=self.findings, shown=self.shown)
+            report = render(self.rows, self.topn, self.run, findings=self.findings, token_weights=self.token_weights)
             tables.save_report(place, report)
         except Exception as error:
             with suppress(OSError):  # an older report would not match the tables
@@ -77,4 +77,8 @@ class ScanResult:
     def load(cls, folder: str | Path) -> ScanResult:
         """Read a run that was saved before."""
         place = Path(folder)
-        return cls(*tables.load_run(place), shown=tables.load_shown(place), findings=tables.load_findings(place))
+        return cls(
+            *tables.load_run(place),
+            token_weights=tables.load_token_weights(place),
+            findings=tables.load_findings(place),
+        )

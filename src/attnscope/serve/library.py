@@ -94,7 +94,7 @@ class Library:
         rows, topn, run = tables.load_run(folder)
         findings, claims = _optional(folder / "findings.json"), _optional(folder / "claims.json")
         try:
-            return page_data(rows, topn, run, findings, tables.load_shown(folder), claims)
+            return page_data(rows, topn, run, findings, tables.load_token_weights(folder), claims)
         except DAMAGED as error:
             raise OutputError(f"run {name!r} is damaged ({type(error).__name__}: {error}); scan again") from error
 

@@ -36,7 +36,7 @@ class Swap:
     def __init__(self, model: nn.Module, made: Iterable[tuple[Site, Entry]]) -> None:
         self.model = model
         self._made = [(site, change(site.module, site.heads, entry), entry) for site, entry in made]
-        storage.record(model)
+        storage.write_swap_config(model)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -52,7 +52,7 @@ class Swap:
         """Take the change back; other changes to the model stay. A second call does nothing."""
         for site, key, entry in self._made:
             unchange(site.module, key, entry)
-        storage.record(self.model)
+        storage.write_swap_config(self.model)
 
     def __enter__(self) -> Swap:
         return self

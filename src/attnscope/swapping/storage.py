@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch import nn
 
 from attnscope import normalizers
-from attnscope.capture.huggingface import RECORD, REPLACEMENT
+from attnscope.capture.huggingface import REPLACEMENT, SWAP_CONFIG_KEY
 from attnscope.errors import ModelError
 from attnscope.normalizers import (
     LearnedASEntmax,
@@ -44,7 +44,7 @@ _SHAPES: dict[type[nn.Module], Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def record(model: nn.Module) -> None:
+def write_swap_config(model: nn.Module) -> None:
     """Write what is swapped now to the model's configuration, or remove what an undone swap left there."""
     entries = [
         {"module": name, "key": key, "heads": list(entry.heads), "normalizer": _described(entry.rule)}
@@ -55,9 +55,9 @@ def record(model: nn.Module) -> None:
     ]
     config: Any = model.config
     if entries:
-        setattr(config, RECORD, entries)
-    elif hasattr(config, RECORD):
-        delattr(config, RECORD)
+        setattr(config, SWAP_CONFIG_KEY, entries)
+    elif hasattr(config, SWAP_CONFIG_KEY):
+        delattr(config, SWAP_CONFIG_KEY)
 
 
 def load(source: str | Path, *, custom: Mapping[str, Any] | None = None, cls: Any = None, **options: Any) -> Any:
@@ -83,7 +83,7 @@ def restore(
 
     `custom` gives normalizers that are not attnscope's own by the name under which they were recorded.
     """
-    entries = getattr(model.config, RECORD, None)
+    entries = getattr(model.config, SWAP_CONFIG_KEY, None)
     if not entries:
         raise ModelError(f"{str(source)!r} records no swap in its configuration; load it with from_pretrained")
     found = sites(model)
@@ -100,7 +100,7 @@ def restore(
             rule.to(next(site.module.parameters()).device)
             rule.train(site.module.training)
         change(site.module, site.heads, Entry(tuple(entry["heads"]), rule, lasting=True), entry["key"])
-    record(model)
+    write_swap_config(model)
 
 
 def _learned(source: str, revision: str | None) -> dict[str, Path]:

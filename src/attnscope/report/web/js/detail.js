@@ -73,7 +73,7 @@ function rules(thresholds) {
     ["error_first_key", "sink_bound", "first token only"],
     ["error_mean_output", "constant", "its mean output"],
     ["error_local", "local", `first token and nearest ${near}`],
-    ["error_top_5_percent", "broad", `top ${number(100 * top)}% of the tokens`],
+    ["error_top_share", "broad", `top ${number(100 * top)}% of the tokens`],
   ];
 }
 

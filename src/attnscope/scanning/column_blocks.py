@@ -1,4 +1,4 @@
-"""Lines of the tables, kept as the arrays they were measured in until a window is done.
+"""ColumnBlock of the tables, kept as the arrays they were measured in until a window is done.
 
 A table is then built in one go: a window of many small tables takes longer to put together than to measure.
 """
@@ -25,7 +25,7 @@ _SMALL = 1 << 15  # lines up to which a second thread costs more than it saves
 
 
 @dataclass(frozen=True)
-class Lines:
+class ColumnBlock:
     """Some rows of all heads of one layer under one normalizer."""
 
     layer: int
@@ -34,12 +34,12 @@ class Lines:
     columns: dict[str, NDArray[Any]]  # of the shape of `kept`, or of one that broadcasts to it
     kept: NDArray[np.bool_]  # (heads, rows) or (heads, rows, several): which of them become lines
 
-    def named(self, label: str) -> Lines:
+    def named(self, label: str) -> ColumnBlock:
         """The same numbers under another name."""
         return replace(self, label=label)
 
 
-def table(parts: Sequence[Lines], schema: pl.Schema, order: Sequence[str]) -> pl.DataFrame:
+def table(parts: Sequence[ColumnBlock], schema: pl.Schema, order: Sequence[str]) -> pl.DataFrame:
     """All lines, NaN as missing values, in the order of some columns: layer, head and position first."""
     if not parts:
         return pl.DataFrame(schema=schema)
@@ -83,7 +83,7 @@ def table(parts: Sequence[Lines], schema: pl.Schema, order: Sequence[str]) -> pl
 class _Place(NamedTuple):
     """Where a part's lines are in a column: among those of its run, the rows of each head one after another."""
 
-    part: Lines
+    part: ColumnBlock
     begin: int  # of the run
     end: int
     shape: tuple[int, ...]
@@ -93,7 +93,7 @@ class _Place(NamedTuple):
         return column[self.begin : self.end].reshape(self.shape)[:, self.rows]
 
 
-def _places(runs: Sequence[Sequence[Lines]]) -> list[_Place]:
+def _places(runs: Sequence[Sequence[ColumnBlock]]) -> list[_Place]:
     found = []
     end = 0
     for run in runs:
@@ -108,7 +108,7 @@ def _places(runs: Sequence[Sequence[Lines]]) -> list[_Place]:
     return found
 
 
-def _in_order(runs: Sequence[Sequence[Lines]]) -> bool:
+def _in_order(runs: Sequence[Sequence[ColumnBlock]]) -> bool:
     """Whether lines are as they should be already: one normalizer, later layers and positions behind."""
     layers = [run[0].layer for run in runs]
     positions = [[position for part in run for position in part.positions] for run in runs]

@@ -27,9 +27,9 @@ from attnscope.capture.vectors import VectorSource
 from attnscope.errors import InputError
 from attnscope.measure import release
 from attnscope.planning import Settings
-from attnscope.scanning.record import record
+from attnscope.scanning.measuring import Measuring, Window
+from attnscope.scanning.record import run_record
 from attnscope.scanning.result import Progress, ScanResult, Step
-from attnscope.scanning.rows import Measuring, Window
 
 if TYPE_CHECKING:
     from attnscope.capture.attention import Call
@@ -100,9 +100,11 @@ class InputsScan:
         longest = int(rows["length"].max() or 0)  # type: ignore[arg-type]
         settings = replace(self.settings, length=longest, lengths=(longest,), windows=len(done))
         text = {"source": "inputs", "sha256": _digest(self.inputs), "characters": None, "tokens": self.tokens}
-        shown = tables.Shown(done[0].tables["weights"], *self._names(longest))
+        token_weights = tables.TokenWeights(done[0].tables["weights"], *self._names(longest))
         notes = [part.notes for part in done]
-        return ScanResult(rows, topn, record(self.model, text, settings, timings, notes), shown=shown)
+        return ScanResult(
+            rows, topn, run_record(self.model, text, settings, timings, notes), token_weights=token_weights
+        )
 
     def _names(self, length: int) -> tuple[list[str], list[str]]:
         """What the report calls the keys of the first item: its tokens if they are known, else their places."""

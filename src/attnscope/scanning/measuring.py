@@ -17,11 +17,11 @@ import torch
 from attnscope import tables
 from attnscope.capture.models import Model, PlainModel
 from attnscope.errors import ModelError
-from attnscope.measure import Layer, Rows, Seen, all_finite, arrays, to_array
+from attnscope.measure import LayerVectors, Rows, Visibility, all_finite, arrays, to_array
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.planning import Settings
-from attnscope.scanning.lines import Lines, table
-from attnscope.swapping.measured import own_normalizer
+from attnscope.scanning.column_blocks import ColumnBlock, table
+from attnscope.swapping.effective_normalizer import effective_normalizer
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -47,8 +47,8 @@ def what_ifs(settings: Settings, own: Normalizer, sinks: Tensor | None = None) -
     yield from settings.normalizers.items()
     for temperature in settings.temperatures:
         # The sink is a logit too: it is divided like the others.
-        cooled = own if sinks is None else SinkSoftmax(sinks / temperature)
-        for label, normalizer in {tables.OWN: cooled, **settings.normalizers}.items():
+        tempered = own if sinks is None else SinkSoftmax(sinks / temperature)
+        for label, normalizer in {tables.OWN: tempered, **settings.normalizers}.items():
             short = f"{temperature:g}"
             number = short if float(short) == temperature else repr(temperature)  # two that differ keep two names
             yield f"{label}:temperature={number}", Tempered(normalizer, temperature)
@@ -59,24 +59,24 @@ class Window:
     """What one window leaves behind while the model runs."""
 
     number: int
-    rows: list[Lines] = field(default_factory=list)
-    topn: list[Lines] = field(default_factory=list)
-    weights: dict[int, Lines] = field(default_factory=dict)  # of the last row, by layer
+    rows: list[ColumnBlock] = field(default_factory=list)
+    topn: list[ColumnBlock] = field(default_factory=list)
+    weights: dict[int, ColumnBlock] = field(default_factory=dict)  # of the last row, by layer
     last: int = -1  # the last row wanted of the input at work
     skipped: dict[tuple[int, int], str] = field(default_factory=dict)
     heads: dict[int, dict[str, Any]] = field(default_factory=dict)
     dropped_rows: int = 0
-    _seen: Seen | None = field(default=None, init=False, repr=False)
-    _sight: Hashable = field(default=None, init=False, repr=False)
+    _seen: Visibility | None = field(default=None, init=False, repr=False)
+    _mask_key: Hashable = field(default=None, init=False, repr=False)
 
-    def seen(self, call: Call, positions: tuple[int, ...]) -> Seen:
+    def seen(self, call: Call, positions: tuple[int, ...]) -> Visibility:
         """Which keys the rows of a call see, kept for the next layer that sees the same."""
-        sight = None if call.sight is None else (call.sight, positions)
-        if self._seen is None or sight is None or sight != self._sight:
+        mask_key = None if call.mask_key is None else (call.mask_key, positions)
+        if self._seen is None or mask_key is None or mask_key != self._mask_key:
             visible = call.visible(positions)
             if self._seen is None or not self._seen.of_all_heads(visible):
-                self._seen = Seen(visible)
-        self._sight = sight
+                self._seen = Visibility(visible)
+        self._mask_key = mask_key
         return self._seen
 
     def part(self) -> tables.Part:
@@ -97,7 +97,7 @@ class Window:
         }
         return tables.Part(found, notes)
 
-    def _table(self, schema: pl.Schema, lines: list[Lines], order: tuple[str, ...]) -> pl.DataFrame:
+    def _table(self, schema: pl.Schema, lines: list[ColumnBlock], order: tuple[str, ...]) -> pl.DataFrame:
         found = table(lines, schema, order)
         if self.skipped:
             left_out = pl.DataFrame(list(self.skipped), schema={"layer": pl.Int32, "head": pl.Int32}, orient="row")
@@ -115,10 +115,10 @@ class Measuring:
     def measure(self, window: Window, layer: int, call: Call, positions: tuple[int, ...], source: VectorSource) -> None:
         """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
         vectors = source.vectors(call)
-        shared = Layer(vectors, len(positions) * (call.heads // len(vectors)))
+        shared = LayerVectors(vectors, len(positions) * (call.heads // len(vectors)))
         heads, keys = call.heads, call.keys
         window.heads[layer] = source.entry(call, layer)
-        own = own_normalizer(call)
+        own = effective_normalizer(call)
         copies = _COPIES.get(vectors.device.type, _COPIES_ELSEWHERE)
         size = max(1, min(_MOST_ROWS, self.settings.memory_budget // (heads * keys * 8 * copies)))
         start = 0
@@ -143,12 +143,14 @@ class Measuring:
                 return
             start += len(block)
 
-    def _block(self, window: Window, rows: Rows, length: NDArray[np.int64], shared: Layer, own: Normalizer) -> None:
+    def _block(
+        self, window: Window, rows: Rows, length: NDArray[np.int64], shared: LayerVectors, own: Normalizer
+    ) -> None:
         keys = self._keys(rows, window.number, length)
         counts = np.array(self.settings.top_n)
         wide = {name: value[..., None] for name, value in keys.items()} | {"n": counts}
         kept = length > 0
-        found: dict[str, tuple[Lines, Lines]] = {}
+        found: dict[str, tuple[ColumnBlock, ColumnBlock]] = {}
         plain = isinstance(own, Softmax)
         for label, normalizer in self._normalizers(rows, own):
             if plain and label != tables.OWN and isinstance(normalizer, Softmax) and normalizer.temperature == 1:
@@ -156,7 +158,7 @@ class Measuring:
                 found[label] = of_rows.named(label), of_sets.named(label)
                 continue
             weights = normalizer.weights(rows.logits, rows.visible)
-            per_row, per_set = arrays(rows, weights, self.settings.top_n, self.settings.delta_keys)
+            per_row, per_set = arrays(rows, weights, self.settings.top_n, self.settings.delta_max_length)
             if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
                 per_row["jacobian_norm"] = to_array(normalizer.jacobian_norm(rows.logits, rows.visible))
                 per_row["jacobian_bound"] = to_array(normalizer.jacobian_bound(rows.logits, rows.visible))
@@ -166,8 +168,8 @@ class Measuring:
                 kept = usable[:, None] & kept
             kept_sets = kept[..., None] & (counts < length[..., None])
             found[label] = (
-                Lines(rows.layer, label, rows.positions, keys | per_row, kept),
-                Lines(rows.layer, label, rows.positions, wide | per_set, kept_sets),
+                ColumnBlock(rows.layer, label, rows.positions, keys | per_row, kept),
+                ColumnBlock(rows.layer, label, rows.positions, wide | per_set, kept_sets),
             )
             if label == tables.OWN and window.number == 0 and rows.positions[-1] == window.last:
                 # An encoder runs once for each length: the longest comes last and stays.
@@ -190,7 +192,7 @@ class Measuring:
             "length": length,
         }
 
-    def _check_causal(self, layer: int, positions: tuple[int, ...], seen: Seen) -> None:
+    def _check_causal(self, layer: int, positions: tuple[int, ...], seen: Visibility) -> None:
         if (seen.ends > np.array(positions) + 1).any():
             raise ModelError(
                 f"layer {layer} of {self.model.name} ({self.model.family}) sees later tokens, so it is not "
@@ -198,7 +200,7 @@ class Measuring:
             )
 
     def _usable_heads(
-        self, window: Window, rows: Rows, per_row: dict[str, NDArray[Any]], shared: Layer
+        self, window: Window, rows: Rows, per_row: dict[str, NDArray[Any]], shared: LayerVectors
     ) -> NDArray[np.bool_]:
         """Which heads have finite logits and vectors; the others are recorded and left out."""
         # What is measured of a row shows whether a logit is not finite; only then all of them are looked at.
@@ -220,10 +222,10 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _largest(rows: Rows, weights: Float[Tensor, "heads keys"], keys: dict[str, NDArray[np.int64]]) -> Lines:
+def _largest(rows: Rows, weights: Float[Tensor, "heads keys"], keys: dict[str, NDArray[np.int64]]) -> ColumnBlock:
     """The largest weights of the last row of every head, the larger first; weights of zero are left out."""
     weight, key = (to_array(found)[:, None] for found in weights.topk(min(_SHOWN_WEIGHTS, weights.shape[-1])))
     shape = keys["length"].shape
     last = {name: np.broadcast_to(values, shape)[:, -1:, None] for name, values in keys.items()}
     columns = last | {"key": key, "weight": weight}
-    return Lines(rows.layer, tables.OWN, rows.positions[-1:], columns, weight > 0)
+    return ColumnBlock(rows.layer, tables.OWN, rows.positions[-1:], columns, weight > 0)

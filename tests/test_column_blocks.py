@@ -6,13 +6,13 @@ import numpy as np
 import polars as pl
 
 from attnscope import tables
-from attnscope.scanning.lines import Lines, table
+from attnscope.scanning.column_blocks import ColumnBlock, table
 
 ORDER = ("layer", "head", "position", "length", "normalizer")
 HEADS = 2
 
 
-def lines(layer: int, label: str, positions: tuple[int, ...], kept: bool = True) -> Lines:
+def lines(layer: int, label: str, positions: tuple[int, ...], kept: bool = True) -> ColumnBlock:
     """Rows whose entropy says where they belong; that of position 4 is missing."""
     head = np.arange(HEADS)[:, None]
     place = np.array(positions)
@@ -26,7 +26,7 @@ def lines(layer: int, label: str, positions: tuple[int, ...], kept: bool = True)
         "support": np.ones(shape, dtype=np.int64),
         "entropy": np.where(place == 4, np.nan, 100.0 * layer + 10 * head + place),
     }
-    return Lines(layer, label, positions, columns, np.full(shape, kept))
+    return ColumnBlock(layer, label, positions, columns, np.full(shape, kept))
 
 
 def check(found: pl.DataFrame, labels: int, layers: int, positions: list[int]) -> None:

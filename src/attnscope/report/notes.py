@@ -18,7 +18,7 @@ SPREAD = 0.5
 INSENSITIVE = 0.01
 
 
-def telling_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[dict[str, Any]]:
+def notable_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[dict[str, Any]]:
     """Notes with a title, a sentence and the heads they are about, in the form of findings."""
     length = run["settings"]["lengths"][-1]
     total = heads.height

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class Visibility:
     """The masks of a block of rows."""
 
     visible: Bool[Tensor, "heads rows keys"]

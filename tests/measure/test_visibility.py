@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnscope.measure import Seen, _memory
+from attnscope.measure import Visibility, _memory
 
 MASKS = torch.tensor([[0, 0, 0, 0, 0], [1, 0, 0, 0, 0], [0, 1, 0, 1, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)
 SPANS = [[0, 0, 0], [0, 1, 1], [1, 4, 2], [0, 5, 5]]
 
 
 def test_masks_that_all_heads_share() -> None:
-    seen = Seen(MASKS.expand(3, -1, -1))
+    seen = Visibility(MASKS.expand(3, -1, -1))
     assert seen.masks.shape == (4, 5)
     assert seen.mask_of.tolist() == [0, 1, 2, 3] * 3
     assert seen.spans.tolist() == SPANS
@@ -21,7 +21,7 @@ def test_masks_that_all_heads_share() -> None:
 
 
 def test_masks_of_each_head() -> None:
-    seen = Seen(torch.stack([MASKS, MASKS.flip(0)]))
+    seen = Visibility(torch.stack([MASKS, MASKS.flip(0)]))
     assert seen.mask_of.tolist() == list(range(8))
     assert seen.spans.tolist() == SPANS + SPANS[::-1]
     assert seen.ends.tolist() == [[0, 1, 4, 5], [5, 4, 1, 0]]
@@ -29,13 +29,13 @@ def test_masks_of_each_head() -> None:
 
 
 def test_only_equal_masks_of_all_heads_are_taken_for_the_same() -> None:
-    seen = Seen(MASKS.expand(3, -1, -1))
+    seen = Visibility(MASKS.expand(3, -1, -1))
     assert seen.of_all_heads(MASKS.clone().expand(3, -1, -1))
     assert not seen.of_all_heads(MASKS.expand(2, -1, -1))
     assert not seen.of_all_heads(MASKS.flip(0).expand(3, -1, -1))
     assert not seen.of_all_heads(MASKS[:, :4].expand(3, -1, -1))
     assert not seen.of_all_heads(MASKS.repeat(3, 1, 1))
-    assert not Seen(MASKS.repeat(3, 1, 1)).of_all_heads(MASKS.expand(3, -1, -1))
+    assert not Visibility(MASKS.repeat(3, 1, 1)).of_all_heads(MASKS.expand(3, -1, -1))
 
 
 def test_what_was_half_made_is_not_kept() -> None:

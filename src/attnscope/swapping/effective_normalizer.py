@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from attnscope.capture.attention import Call
 
 
-def own_normalizer(call: Call) -> Normalizer:
+def effective_normalizer(call: Call) -> Normalizer:
     """What makes the weights of this call's rows: the model's own softmax, but for the heads that were swapped."""
     sinks = call.sinks
     plain = Softmax() if sinks is None else SinkSoftmax(sinks[:, None])

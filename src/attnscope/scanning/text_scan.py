@@ -14,16 +14,16 @@ import polars as pl
 
 from attnscope import tables
 from attnscope.capture.forward import forward
-from attnscope.capture.inputs import inputs_by_length, window_tokens
 from attnscope.capture.models import Model
 from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, token_texts, tokenize
 from attnscope.capture.vectors import VectorSource
+from attnscope.capture.windows import inputs_by_length, window_tokens
 from attnscope.measure import release
 from attnscope.planning import Settings
-from attnscope.scanning.record import record
+from attnscope.scanning.measuring import Measuring, Window
+from attnscope.scanning.record import run_record
 from attnscope.scanning.result import Progress, ScanResult, Step
-from attnscope.scanning.rows import Measuring, Window
 
 if TYPE_CHECKING:
     from attnscope.capture.attention import Call
@@ -55,7 +55,9 @@ class Scan:
             "measure_seconds": round(self.measure_seconds, 3),
         }
         rows, topn = (pl.concat([part.tables[name] for part in done]) for name in ("rows", "topn"))
-        shown = tables.Shown(done[0].tables["weights"], *token_texts(self.model.tokenizer, plans[0][-1][0]))
+        token_weights = tables.TokenWeights(
+            done[0].tables["weights"], *token_texts(self.model.tokenizer, plans[0][-1][0])
+        )
         text = {
             "source": self.text.source,
             "sha256": self.text.digest,
@@ -63,7 +65,9 @@ class Scan:
             "tokens": len(tokens),
         }
         notes = [part.notes for part in done]
-        return ScanResult(rows, topn, record(self.model, text, self.settings, timings, notes), shown=shown)
+        return ScanResult(
+            rows, topn, run_record(self.model, text, self.settings, timings, notes), token_weights=token_weights
+        )
 
     def _window(
         self, number: int, forwards: list[tuple[list[int], tuple[int, ...]]], parts: tables.Parts | None
