@@ -17,8 +17,10 @@ DEFAULT_LENGTH = 1024
 DEFAULT_LENGTHS = (32, 64, 128, 256, 512, 1024)
 DEFAULT_TOP_N = (1, 5, 10, 20, 100)
 DEFAULT_MEMORY = 256 * 2**20
-# delta looks at all pairs of keys: in longer rows it and the columns made of it are missing unless asked for.
+# The paper's bounds need all pairs of keys: they are missing in longer rows.
 DEFAULT_DELTA_MAX_LENGTH = 8192
+
+Bounds = Literal["paper"]
 
 RowChoice = int | Literal["last", "all"]
 
@@ -39,7 +41,13 @@ class Settings:
     memory_budget: int = DEFAULT_MEMORY
     normalizers: dict[str, Normalizer] = field(default_factory=dict)  # measured beside the model's own, by label
     temperatures: tuple[float, ...] = ()
+    bounds: Bounds | None = None
     delta_max_length: int = DEFAULT_DELTA_MAX_LENGTH
+
+    @property
+    def paper_bounds_length(self) -> int:
+        """The longest rows in which the paper's bounds are measured; 0 for none."""
+        return self.delta_max_length if self.bounds == "paper" else 0
 
     def positions(self, length: int) -> tuple[int, ...]:
         """The rows wanted of an input of `length` tokens that is measured as a whole."""
@@ -60,6 +68,7 @@ class Settings:
             "rows": self.rows,
             "normalizers": list(self.normalizers),
             "temperatures": list(self.temperatures),
+            "bounds": self.bounds,
             "delta_max_length": self.delta_max_length,
         }
 
@@ -76,6 +85,7 @@ def plan(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
+    bounds: str | None = None,
     delta_max_length: int = DEFAULT_DELTA_MAX_LENGTH,
     *,
     causal: bool = True,
@@ -109,6 +119,7 @@ def plan(
         memory_size(memory_budget),
         _labelled(normalizers),
         _temperatures(temperatures),
+        _bounds(bounds),
         delta_max_length,
     )
 
@@ -120,6 +131,7 @@ def plan_inputs(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
+    bounds: str | None = None,
     delta_max_length: int = DEFAULT_DELTA_MAX_LENGTH,
 ) -> Settings:
     """The settings for a module on inputs: how long its rows are comes to light when it runs."""
@@ -134,6 +146,7 @@ def plan_inputs(
         memory_budget=memory_size(memory_budget),
         normalizers=_labelled(normalizers),
         temperatures=_temperatures(temperatures),
+        bounds=_bounds(bounds),
         delta_max_length=delta_max_length,
     )
 
@@ -142,6 +155,12 @@ def _vector_kind(vectors: str) -> VectorKind:
     if vectors not in VECTOR_KINDS:
         raise InputError(f"unknown vectors {vectors!r}; use one of {', '.join(VECTOR_KINDS)}")
     return vectors
+
+
+def _bounds(bounds: str | None) -> Bounds | None:
+    if bounds not in (None, "paper"):
+        raise InputError(f"--bounds takes paper; received {bounds!r}")
+    return "paper" if bounds else None
 
 
 def _top_sizes(top_n: list[int] | None, longest: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 import polars as pl
 
+from attnscope import columns
 from attnscope.errors import OutputError
 
 SCHEMA_VERSION = 2
@@ -36,44 +37,13 @@ KEYS = {
     "normalizer": pl.String,
 }
 
-ROWS = pl.Schema(
-    KEYS
-    | {
-        "entropy": pl.Float64,
-        "entropy_ratio": pl.Float64,
-        "max_weight": pl.Float64,
-        "sink_weight": pl.Float64,
-        "participation": pl.Float64,
-        "support": pl.Int32,
-        "weight_sum": pl.Float64,
-        "logit_range": pl.Float64,
-        "jacobian_norm": pl.Float64,
-        "jacobian_bound": pl.Float64,
-    }
-)
 
-TOPN = pl.Schema(
-    KEYS
-    | {
-        "n": pl.Int32,
-        "top_mass": pl.Float64,
-        "distance": pl.Float64,
-        "distance_bound_printed": pl.Float64,
-        "distance_lower": pl.Float64,
-        "distance_upper": pl.Float64,
-        "expected_printed": pl.Float64,
-        "expected_lower": pl.Float64,
-        "expected_upper": pl.Float64,
-        "epsilon_printed": pl.Float64,
-        "separability": pl.Float64,
-        "radius": pl.Float64,
-        "delta": pl.Float64,
-        "separability_lower_printed": pl.Float64,
-        "separability_upper_printed": pl.Float64,
-        "separability_lower": pl.Float64,
-        "separability_upper": pl.Float64,
-    }
-)
+def _schema(declared: Iterable[columns.Column]) -> dict[str, type[pl.DataType]]:
+    return {column.name: pl.Int32 if column.integer else pl.Float64 for column in declared}
+
+
+ROWS = pl.Schema(KEYS | _schema(columns.ROWS))
+TOPN = pl.Schema(KEYS | {"n": pl.Int32} | _schema(columns.TOPN))
 
 # The largest weights of one row of each head, to be shown over the text.
 WEIGHTS = pl.Schema(

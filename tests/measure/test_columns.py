@@ -13,7 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnscope.measure import LayerVectors, _memory, columns, release, topn
+from attnscope.columns import PAPER_BOUNDS
+from attnscope.measure import LayerVectors, columns, topn
+from attnscope.measure._kernels_top import TopSets
+from attnscope.measure.layer import prepare_group
 from attnscope.measure.rows import Rows, row_columns, softmax_weights
 from attnscope.measure.topn import topn_columns
 
@@ -248,11 +251,9 @@ def test_compiled_way_equals_its_specification_on_all_rows(offset: float) -> Non
         torch.testing.assert_close(per_set[name][valid], expected[valid], rtol=relative, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize("listed", [False, True])
-def test_many_sets_by_products_and_by_lists_of_far_pairs(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More sets than a byte can number, on rows far apart, with both ways to d1."""
+def test_many_sets_on_rows_far_apart() -> None:
+    """More sets than a byte can number."""
     every, positions, n = causal_rows(170), (40, 41, 42, 128, 129, 169), list(range(1, 151))
-    monkeypatch.setattr(LayerVectors, "listing_pays", lambda *_: listed)
     rows = Rows(0, positions, every.logits[:, positions], every.visible[:, positions], every.vectors)
     weights = softmax_weights(rows)
     per_row, per_set = columns(rows, weights, n)
@@ -274,15 +275,6 @@ def test_a_vector_too_short_for_float32_still_has_a_direction(size: float, place
     _, per_set = columns(rows, weights, [1, 5, 20])
     for index, n in enumerate((1, 5, 20)):
         assert_set(per_set, (0, 0, index), weights[0, 0].numpy(), vectors, n)
-
-
-def test_far_pairs_are_listed_for_many_rows_alone() -> None:
-    """Products for six rows of 1,024 keys and 64 rows of 16,384, a list for all rows, also if they come in blocks."""
-    short, long = torch.zeros(1, 1024, 1), torch.zeros(1, 16384, 1)
-    assert not LayerVectors(short).listing_pays(6, 100)
-    assert not LayerVectors(long).listing_pays(64, 100)
-    assert LayerVectors(short).listing_pays(1024, 100)
-    assert LayerVectors(long, 16384).listing_pays(64, 100)
 
 
 def test_delta_of_the_rows_that_may_have_one_is_that_of_all_rows() -> None:
@@ -312,14 +304,21 @@ def assert_prefix_gaps(vectors: np.ndarray) -> None:
     gaps = np.linalg.norm(units[:, None] - units[None], axis=-1)
     nearest = np.where(np.tril(np.ones_like(gaps), -1) > 0, gaps, np.inf).min(1)
     expected = np.minimum.accumulate(nearest)
-    found = LayerVectors(torch.from_numpy(vectors)[None]).prefix_gaps(0, len(vectors))
-    assert found == pytest.approx(expected, rel=1e-6, abs=1e-14)
+    assert prefix_deltas(vectors) == pytest.approx(expected[1:], rel=1e-6, abs=1e-14)
+
+
+def prefix_deltas(vectors: np.ndarray) -> np.ndarray:
+    """The column delta of rows that see 2, 3, ... keys."""
+    keys = len(vectors)
+    visible = torch.ones(1, keys, keys, dtype=torch.bool).tril()
+    rows = Rows(0, tuple(range(keys)), torch.zeros(1, keys, keys).double(), visible, torch.from_numpy(vectors)[None])
+    return columns(rows, softmax_weights(rows), [1])[1]["delta"][0, 1:, 0].numpy()
 
 
 @pytest.mark.parametrize("dims", [2, 3, 17, 64])
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-9, 0.0])
 def test_delta_of_every_prefix(dims: int, apart: float) -> None:
-    """Over several blocks and panels, also where integers and float32 cannot tell pairs apart."""
+    """Over several blocks, also where products cannot tell pairs apart."""
     assert_prefix_gaps(clustered(203, dims, apart))
 
 
@@ -351,25 +350,24 @@ def test_a_late_member_that_is_farther_by_little_is_found(dims: int, top_n: list
 
 
 @pytest.mark.parametrize("dims", [1, 3, 17, 64])
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e7])
 @pytest.mark.parametrize("spread", [0.0, 2.0])
-def test_lists_of_far_pairs_leave_none_out(dims: int, spread: float) -> None:
-    """Of vectors of like lengths, and of very different ones."""
+def test_farthest_distance_between_members_and_others(dims: int, offset: float, spread: float) -> None:
+    """d1 of random sets, asked for in two blocks, against all distances: lengths alike or not, a cluster."""
     random = np.random.default_rng(dims)
-    vectors = random.normal(size=(500, dims)) * np.exp(spread * random.normal(size=(500, 1)))
-    gaps = np.linalg.norm(vectors[:, None] - vectors[None], axis=-1)
-    found = LayerVectors(torch.from_numpy(vectors)[None]).far_pairs(0)
-    scale = LayerVectors(torch.from_numpy(vectors)[None]).group(0).scale
-    for prefix, starts in zip(found.prefixes, found.starts, strict=True):
-        pairs = {
-            (min(key, other), max(key, other))
-            for key in range(prefix)
-            for other in found.partners[starts[key] : starts[key + 1]].tolist()
-        }
-        shortest = scale * min(found.gaps[starts[0] : starts[-1]])
-        of_prefix = np.triu(gaps[:prefix, :prefix], 1)
-        farther = set(zip(*(places.tolist() for places in (of_prefix > shortest * (1 + 1e-9)).nonzero()), strict=True))
-        assert len(pairs) > 50
-        assert farther <= pairs
+    vectors = offset + random.normal(size=(300, dims)) * np.exp(spread * random.normal(size=(300, 1)))
+    group, _ = prepare_group(vectors)
+    ends = np.array([3, 9, 40, 128, 129, 200, 257, 300])
+    members = np.stack([random.permutation(end)[np.arange(100) % end] for end in ends])
+    counts = np.array([[min(1, end - 1), min(20, end - 1), min(100, end - 1)] for end in ends])
+    pairs, d1 = LayerVectors(torch.from_numpy(vectors)[None]).pairs(0), np.empty(counts.shape)
+    for rows in (np.arange(5), np.arange(3, 8)):
+        pairs.measure(group, rows, ends, TopSets(members, counts, np.ones(8)), d1)
+    for row, end in enumerate(ends):
+        for s, count in enumerate(counts[row]):
+            inside = np.isin(np.arange(end), members[row, :count])
+            distances = np.linalg.norm(vectors[:end][inside][:, None] - vectors[:end][~inside][None], axis=-1)
+            assert d1[row, s] * group.scale == pytest.approx(distances.max(), rel=1e-10)
 
 
 @pytest.mark.parametrize(("name", "logits", "vectors"), ADVERSARIAL, ids=[name for name, *_ in ADVERSARIAL])
@@ -390,23 +388,23 @@ def test_long_rows_have_no_delta() -> None:
     assert not missing[:, :16].any()
 
 
-def test_memory_that_threads_keep_can_be_given_back() -> None:
-    rows = causal_rows(40)
+@pytest.mark.parametrize("way", [columns, lambda *given: (None, topn_columns(*given))], ids=["compiled", "torch"])
+def test_without_the_papers_bounds_their_columns_alone_are_missing(way: Any) -> None:
+    rows = masked_rows()
     weights = softmax_weights(rows)
-    before = columns(rows, weights, [3])[1]
-    assert any(_memory._kept)
-    release()
-    assert not any(_memory._kept)
-    after = columns(rows, weights, [3])[1]
-    for name, values in before.items():
-        assert torch.equal(values[:, 4:], after[name][:, 4:]), name
+    every, some = way(rows, weights, [1, 3])[1], way(rows, weights, [1, 3], 0)[1]
+    for name, values in every.items():
+        if name in PAPER_BOUNDS:
+            assert some[name].isnan().all(), name
+        else:
+            torch.testing.assert_close(some[name], values, rtol=1e-12, atol=0, equal_nan=True, msg=name)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3, 7, 8, 64])
 def test_equal_vectors_have_no_gap(dims: int) -> None:
     vectors = np.random.default_rng(dims).normal(size=(20, dims))
     vectors[13] = vectors[5]
-    assert LayerVectors(torch.from_numpy(vectors)[None]).prefix_gaps(0, 20)[-1] == 0
+    assert prefix_deltas(vectors)[-1] == 0
 
 
 @pytest.mark.parametrize("keys", [16, 200])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from attnscope.measure import Visibility, _memory
+from attnscope.measure import Visibility
 
 MASKS = torch.tensor([[0, 0, 0, 0, 0], [1, 0, 0, 0, 0], [0, 1, 0, 1, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)
 SPANS = [[0, 0, 0], [0, 1, 1], [1, 4, 2], [0, 5, 5]]
@@ -36,14 +35,3 @@ def test_only_equal_masks_of_all_heads_are_taken_for_the_same() -> None:
     assert not seen.of_all_heads(MASKS[:, :4].expand(3, -1, -1))
     assert not seen.of_all_heads(MASKS.repeat(3, 1, 1))
     assert not Visibility(MASKS.repeat(3, 1, 1)).of_all_heads(MASKS.expand(3, -1, -1))
-
-
-def test_what_was_half_made_is_not_kept() -> None:
-    def interrupted() -> int:
-        raise KeyboardInterrupt
-
-    assert _memory.held("test", 1, lambda: 10) == 10
-    assert _memory.held("test", 1, lambda: 11) == 10
-    with pytest.raises(KeyboardInterrupt):
-        _memory.held("test", 2, interrupted)
-    assert _memory.held("test", 1, lambda: 12) == 12

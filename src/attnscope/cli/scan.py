@@ -47,6 +47,7 @@ def scan(
     normalizer: str | None = None,
     temperature: str | None = None,
     memory_budget: str = "256MB",
+    bounds: Literal["paper"] | None = None,
     delta_max_length: int = 8192,
     diagnose: Flag = False,
     verify: Flag = False,
@@ -58,7 +59,7 @@ def scan(
     revision: RevisionOption = None,
     device_map: Annotated[
         str | None,
-        Parameter(help="Spread the model over devices, memory and disk, as auto; needs the package accelerate."),
+        Parameter(help="Spread the model over devices, memory and disk, e.g. auto; needs the package accelerate."),
     ] = None,
     trust_remote_code: TrustOption = False,
 ) -> int:
@@ -77,6 +78,8 @@ def scan(
 
         attnscope scan model.gguf --text book.txt --verify
 
+        attnscope scan --bounds paper
+
         attnscope scan --rows 64 --normalizer sparsemax,entmax:alpha=1.3 --temperature 0.5
 
     Parameters
@@ -84,10 +87,10 @@ def scan(
     length
         Tokens in a window. Default: 1024, or the model's limit if that is less.
     lengths
-        The prefixes whose last row is measured, as 32,128,512. Default: powers of two up to the length. A causal
+        The prefixes whose last row is measured, e.g. 32,128,512. Default: powers of two up to the length. A causal
         model gives all of them in one forward; an encoder runs once for each.
     top_n
-        Sizes of the top set, as 1,5,20. Default: 1,5,10,20,100 as far as they fit.
+        Sizes of the top set, e.g. 1,5,20. Default: 1,5,10,20,100 as far as they fit.
     rows
         Which query rows to measure: last (of each length), a number of rows spread evenly over the window, or all.
     vectors
@@ -96,14 +99,17 @@ def scan(
     windows
         How many consecutive windows of the text to scan; the summary shows mean and spread over them.
     normalizer
-        What if: normalizers to measure beside the model's own on the same logits, as sparsemax,entmax:alpha=1.3.
+        What if: normalizers to measure beside the model's own on the same logits, e.g. sparsemax,entmax:alpha=1.3.
     temperature
-        What if: temperatures for the model's own normalizer and those of --normalizer, as 0.5,2.
+        What if: temperatures for the model's own normalizer and those of --normalizer, e.g. 0.5,2.
     memory_budget
-        Memory for a block of rows while it is measured, as 512MB or 2GB.
+        Memory for a block of rows while it is measured, e.g. 512MB or 2GB.
+    bounds
+        paper: also measure the bounds as the paper prints them, and the proved lower bound on separability. They need
+        all pairs of keys; without it their columns are null.
     delta_max_length
-        The longest rows in which the nearest two of all keys are looked for (delta, and the bounds made of it): the
-        time grows with the square of the length.
+        The longest rows in which --bounds paper looks at all pairs of keys: the time grows with the square of the
+        length.
     diagnose
         Label every head by the simpler rule that would do its work, on 4 windows spread over the text (or --windows,
         from 2 up), and print what follows.
@@ -112,7 +118,7 @@ def scan(
         says is enough, and compare the change of the next-token distribution with that for random heads. Takes about
         70 runs of the model.
     threshold
-        Change a limit of the diagnosis, as local=0.2; may be given several times. docs/diagnosis.md lists them.
+        Change a limit of the diagnosis, e.g. local=0.2; may be given several times. docs/diagnosis.md lists them.
     out
         Folder for the results. Default: runs/MODEL-DATE-TIME. An interrupted run of several windows goes on where
         it stopped when the same command names its folder.
@@ -147,6 +153,7 @@ def scan(
             normalizers=normalizer.split(",") if normalizer else (),
             temperatures=decimals("--temperature", temperature) if temperature else (),
             memory_budget=memory_budget,
+            bounds=bounds,
             delta_max_length=delta_max_length,
             diagnose=diagnose,
             verify=verify,

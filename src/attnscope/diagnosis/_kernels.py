@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.normalizers._kernels import compiled
+from attnscope._compiling import loop
 
 
-@compiled
+@loop
 def growing_errors(
     order: Any,  # (rows, keys), the row's keys with the largest weight first
     lengths: Any,  # (rows,)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from attnscope.normalizers._kernels import compiled
+from attnscope._compiling import loop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +113,7 @@ def _sample(
     return sampled
 
 
-@compiled
+@loop
 def _distances(squares: Any, products: Any, lengths: Any, ranks: Any, sizes: Any, sampled: Any) -> None:
     zero = np.float32(0)
     two = np.float32(2)
@@ -151,7 +151,7 @@ def _visit_every_token(
     found.p_low[place] = max(1, int((distances <= top + slack).sum())) / len(distances)
 
 
-@compiled
+@loop
 def _pair_sums(weights: Any, squares: Any, gram: Any, sums: Any) -> None:
     for i in range(weights.size):
         own = squares[i]

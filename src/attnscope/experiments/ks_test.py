@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.normalizers._kernels import compiled
+from attnscope._compiling import loop
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -48,7 +48,7 @@ def p_values(first: Float[np.ndarray, "tests n"], second: Float[np.ndarray, "tes
     return exact_p_values(first.shape[1])[largest_gaps(first, second)]
 
 
-@compiled
+@loop
 def _gaps(first: Any, second: Any, gaps: Any) -> None:
     n = first.shape[1]
     for test in range(first.shape[0]):

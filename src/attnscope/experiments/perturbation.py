@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.normalizers._kernels import compiled, helper
+from attnscope._compiling import helper, loop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def responses(
     return found
 
 
-@compiled
+@loop
 def _responses(logits: Any, random: Any, temperatures: Any, steps: Any, found: Any) -> None:
     keys = logits.shape[1]
     weights = np.empty(keys)

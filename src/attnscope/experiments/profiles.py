@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.normalizers._kernels import compiled
+from attnscope._compiling import loop
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -48,7 +48,7 @@ def profiles(
     return found
 
 
-@compiled
+@loop
 def _profile(weights: Any, gram: Any, mean_products: Any, order: Any, found: Any) -> None:
     keys = weights.size
     size = np.empty(keys)  # |x_i|^2

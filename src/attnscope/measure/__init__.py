@@ -1,13 +1,14 @@
 """Rows to numbers: the figures of the paper and their bounds, many rows at once.
 
-    shared = LayerVectors(vectors)                                              # once for a layer
-    rows = Rows(layer, positions, logits, visible, vectors, sinks, shared)    # a block of its rows
+    layer_vectors = LayerVectors(vectors)                                           # once per layer
+    rows = Rows(layer, positions, logits, visible, vectors, sinks, layer_vectors)   # a block of its rows
     per_row, per_set = columns(rows, weights, top_n)
 
-On the CPU compiled loops do the work; elsewhere, and as their specification, the same in torch.
+`rows.py`, `topn.py`, `distance.py` and `separability.py` are the specification, in torch on any device, and call
+`theory/`. `fast.py` and the loops in `_kernels_*.py` give the same numbers on the CPU; `tests/measure/test_columns.py`
+holds the two against each other and against a slow oracle.
 """
 
-from attnscope.measure._memory import release
 from attnscope.measure.columns import arrays, columns, to_array
 from attnscope.measure.layer import LayerVectors, all_finite
 from attnscope.measure.rows import Rows, softmax_weights
@@ -20,7 +21,6 @@ __all__ = [
     "all_finite",
     "arrays",
     "columns",
-    "release",
     "softmax_weights",
     "to_array",
 ]

@@ -1,376 +1,358 @@
-"""Compiled loops: passes over the keys of a row that sum up to the columns of `topn.parquet`.
-
-`measure.topn.topn_columns` is the specification.
+"""Compiled loops: the columns of `topn.parquet`. `measure.topn.topn_columns` is their specification.
 
 Decisions:
 
-- sums over keys are of float32 terms, eight at a time, added up in float64: they are good to about 1e-7. In short rows,
-  where the errors of the terms would not cancel out, the same code has terms in float64;
-- weights are lifted by a power of two that brings the row's largest near 1, so that nothing overflows or vanishes;
-- squared distances |f x - v|^2 are expanded; where the terms cancel to less than an eighth, the difference is formed
-  directly, in float64. Such squares are NaN until then, and sums that met one are taken again;
-- sums over "all but i" are total minus self, except for the one key that may be more than half of the total,
-  whose sum leaves it out;
-- the ball of eq. (10) is exact: products with unit vectors only find the tokens that may be nearest to the context.
-  Those, and the members, are compared in float64, by one loop, so that equal tokens tie exactly.
+- y = alpha x is a token's weighted vector, s a context, xbar the sum of all y. Weights are multiplied by the row's
+  scale, a power of two that brings the largest near 1, so that no square vanishes;
+- |y - f v|^2 is expanded into |y|^2 - 2 f y.v + f^2 |v|^2, with u.v from a matrix product (u = x/|x|). Where the terms
+  cancel to less than an eighth it is formed directly, in float64;
+- terms have the type of the products, float32 in long rows and float64 in short ones, and are summed in float64;
+- what is compared or counted is exact: products only find the tokens that may decide the ball of eq. (10). Those are
+  measured in float64 by one function, so that equal tokens tie.
+
+Loops write one array each and read slices of one row: with more the compiler does not vectorize.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from attnscope.normalizers._arithmetic import exp, largest
-from attnscope.normalizers._kernels import helper
+from attnscope._arithmetic import exp, largest
+from attnscope._compiling import helper, loop
+from attnscope.measure._kernels_top import Contexts, TopSets
+from attnscope.measure._kernels_vectors import Group, dot
 
-COLUMNS = (
-    "top_mass",
-    "distance",
-    "distance_bound_printed",
-    "distance_lower",
-    "distance_upper",
-    "expected_printed",
-    "expected_lower",
-    "expected_upper",
-    "epsilon_printed",
-    "separability",
-    "radius",
-    "delta",
-    "separability_lower_printed",
-    "separability_upper_printed",
-    "separability_lower",
-    "separability_upper",
-)
-_CANCELLATION: Any = np.float32(1 / 8)
-_VANISHING: Any = np.float32(1e-30)  # a lifted square below this has lost digits in float32
-_NAN: Any = np.float32(np.nan)
-_ROUNDING = 1e-12
-_FLOAT32 = 2.0**-24
-_FLOOR: Any = np.float32(1e-36)  # float32 cannot tell sizes below this apart
-_CHECKED = 64
-_TWO: Any = np.float32(2)
-_ZERO: Any = np.float32(0)
-_NEVER: Any = np.float32(np.inf)
-_ALL: Any = np.float32(-1)  # no set: every key is outside
+_CANCELLED = 1 / 8
+_ROUNDING = 1e-12  # relative, of a comparison with the radius
+_CHECKED_TOGETHER = 64
+_LINES = 8
 
 
 @helper
-def squares(size: Any, products: Any, by: Any, target2: Any, out: Any) -> Any:
-    """out = |y - by v|^2 for |y|, u.v and |by v|^2, u the unit vector of y; NaN where it cancels, and how often."""
-    lost = np.int32(0)
-    for j in range(size.size):
-        own = size[j] * size[j]
-        value = own - _TWO * by * (size[j] * products[j]) + target2
-        kept = value > _CANCELLATION * (own + target2) + _VANISHING
-        out[j] = value if kept else _NAN
-        lost = np.int32(lost + np.int32(not kept))
-    return lost
+def _smallest_square(values: Any) -> Any:
+    """Squares below this have lost digits in the type of the values."""
+    return values.dtype.type(1e-30 if values.itemsize == 4 else 1e-290)
 
 
 @helper
-def repair(weights: Any, keys: Any, vectors: Any, add: float, target: Any, by: float, lift: float, out: Any) -> None:
-    """out = lift^2 |f x - by v|^2 with f = w + add, formed directly, where it is NaN."""
-    for first in range(0, out.size, _CHECKED):
-        part = out[first : first + _CHECKED]
-        lost = np.int32(0)
+def _squared_distances(lengths: Any, products: Any, factor: float, target2: float, out: Any) -> Any:
+    """out = |y - factor v|^2 from |y|, u.v and |v|^2; NaN where the terms cancel. Returns how many are NaN."""
+    number = lengths.dtype.type
+    twice, square, cancelled = number(2 * factor), number(factor * factor * target2), number(_CANCELLED)
+    tiny, missing = _smallest_square(lengths), np.int32(0)
+    for j in range(lengths.size):
+        sum2 = lengths[j] * lengths[j] + square
+        value = sum2 - twice * (lengths[j] * products[j])
+        accurate = value > cancelled * sum2 + tiny
+        out[j] = value if accurate else number(np.nan)
+        missing = np.int32(missing + np.int32(not accurate))
+    return missing
+
+
+@helper
+def _form_directly(
+    weights: Any, added: float, vectors: Any, factor: float, target: Any, scale: float, out: Any
+) -> None:
+    """out = scale^2 |(alpha + added) x - factor v|^2 in float64, where it is NaN."""
+    for first in range(0, out.size, _CHECKED_TOGETHER):
+        part = out[first : first + _CHECKED_TOGETHER]
+        missing = np.int32(0)
         for j in range(part.size):
-            lost = np.int32(lost + np.int32(part[j] != part[j]))
-        if lost:
+            missing = np.int32(missing + np.int32(part[j] != part[j]))
+        if missing:
             for j in range(part.size):
                 if part[j] != part[j]:
-                    key = keys[first + j]
-                    f, x = weights[key] + add, vectors[key]
+                    weight, x = weights[first + j] + added, vectors[first + j]
                     total = 0.0
                     for k in range(x.size):
-                        difference = (f * x[k] - by * target[k]) * lift
+                        difference = (weight * x[k] - factor * target[k]) * scale
                         total += difference * difference
                     part[j] = total
 
 
 @helper
-def distances(size: Any, products: Any, target2: Any, level: Any, s: Any, out: Any) -> tuple[float, float, Any]:
-    """`squares` and `root_sums` in one pass, with by = 1; what cancelled is counted outside the set alone."""
-    total = total2 = 0.0
-    lost = np.int32(0)
-    for j in range(size.size):
-        own = size[j] * size[j]
-        value = own - _TWO * (size[j] * products[j]) + target2
-        kept = value > _CANCELLATION * (own + target2) + _VANISHING
-        out[j] = value if kept else _NAN
-        lost = np.int32(lost + np.int32((not kept) & (level[j] > s)))
-        value = value if level[j] > s else _ZERO
-        total += np.float64(np.sqrt(value))
-        total2 += np.float64(value)
-    return total, total2, lost
+def _sums_of_others(values: Any, out: Any) -> None:
+    """For every key the sum over all others: the total less its own, but for the largest, which would cancel."""
+    highest = largest(values)
+    top = 0
+    while top < values.size - 1 and values[top] != highest:
+        top += 1
+    rest = 0.0
+    for j in range(top):
+        rest += np.float64(values[j])
+    following = values[top + 1 :]
+    for j in range(following.size):
+        rest += np.float64(following[j])
+    total = rest + highest
+    for j in range(values.size):
+        out[j] = total - values[j]
+    out[top] = rest
 
 
 @helper
-def root_sums(squares: Any, level: Any, s: Any) -> tuple[float, float]:
-    """Sums over the keys outside the set of the roots, and of the squares themselves."""
+def _sums_outside(squares: Any, level: Any, s: Any) -> tuple[float, float]:
+    """Sums over the keys outside set s of the roots, and of the squares themselves."""
+    zero = squares.dtype.type(0)
     total = total2 = 0.0
     for j in range(squares.size):
-        value = squares[j] if level[j] > s else _ZERO
-        total += np.float64(np.sqrt(value))
-        total2 += np.float64(value)
+        square = squares[j] if level[j] > s else zero
+        total += np.float64(np.sqrt(square))
+        total2 += np.float64(square)
     return total, total2
 
 
 @helper
-def expectations(
-    mean2: Any, scatter: Any, size: Any, size_rest: Any, square_rest: Any, alone: Any, by: Any, factor: Any
+def _expectation_sums(
+    mean2: Any, scatter: Any, lengths: Any, other_lengths: Any, other_squares: Any, p: float, variance: float
 ) -> tuple[float, float, float]:
-    """Sums over all keys: E1's two sides, and the printed bound on epsilon; alone = 1 / (1 + p), by = p / (1 + p)."""
+    """Sums over all keys: the lower and upper side of E1, and the printed bound on epsilon.
+
+    mean2: |mu|^2 / (1 + p)^2 with mu = (1 + p) y - p xbar; variance: the factor of the scatter in E|Y|^2.
+    """
+    number = mean2.dtype.type
+    zero, alone, others = number(0), number(1 / (1 + p)), number(p / (1 + p))
+    spread = number(variance / (1 + p) ** 2)
     lower = upper = epsilon = 0.0
     for j in range(mean2.size):
-        moments = mean2[j] + factor * scatter[j]
-        triangle = alone * size[j] + by * size_rest[j]
-        triangle *= triangle
         mean = np.sqrt(mean2[j])
+        triangle = alone * lengths[j] + others * other_lengths[j]
+        moments = mean2[j] + spread * scatter[j]
+        square = moments if moments < triangle * triangle else triangle * triangle
+        ratio = other_squares[j] / mean
         lower += np.float64(mean)
-        upper += np.float64(np.sqrt(moments if moments < triangle else triangle))
-        term = square_rest[j] / mean
-        epsilon += np.float64(term if square_rest[j] > _ZERO else _ZERO)
-    return lower, upper, epsilon
+        upper += np.float64(np.sqrt(square))
+        epsilon += np.float64(ratio if other_squares[j] > zero else zero)
+    return (1 + p) * lower, (1 + p) * upper, epsilon / (1 + p)
 
 
 @helper
-def printed(w: Any, norms: Any, products: Any, p: Any, target2: Any, out: Any) -> tuple[float, Any]:
-    """out = |(w + p) x - v|^2 for products x.v, NaN where it cancels; the sum of the roots, and how often it does."""
-    total = 0.0
-    lost = np.int32(0)
-    for j in range(w.size):
-        f = w[j] + p
-        own = f * f * norms[j]
-        value = own - _TWO * f * products[j] + target2
-        kept = value > _CANCELLATION * (own + target2) + _VANISHING
-        out[j] = value if kept else _NAN
-        lost = np.int32(lost + np.int32(not kept))
-        total += np.float64(np.sqrt(value))
-    return total, lost
+def _phi_and_distance(weight: float, x: Any, inverse: float, context: Any) -> tuple[float, float]:
+    """|y|^2 - 2 y.s and |y - s| of a unit vector's token: the same order, each exact where the other is not."""
+    phi = square = 0.0
+    for k in range(context.size):
+        y = weight * (x[k] * inverse)
+        phi += y * (y - 2 * context[k])
+        square += (y - context[k]) * (y - context[k])
+    return phi, np.sqrt(square)
 
 
 @helper
-def all_but_one(values: Any, out: Any) -> None:
-    """The sum of the others, for every key."""
-    highest = largest(values)
-    both = 0.0
-    for j in range(values.size):
-        both += np.float64(values[j])
-    for j in range(values.size):
-        out[j] = both - values[j]
-    if 2 * highest > both:  # its digits would be lost in the difference
-        top = 0
-        while values[top] != highest:
-            top += 1
-        rest = 0.0
-        for j in range(top):
-            rest += np.float64(values[j])
-        behind = values[top + 1 :]
-        for j in range(behind.size):
-            rest += np.float64(behind[j])
-        out[top] = rest
+def _ball(
+    weights: Any, first: int, unit_lengths: Any, products: Any, group: Group, context: Any, scale: float, level: Any,
+    s: Any, members: Any, at_origin: Any, work: Any,
+) -> tuple[float, float]:  # fmt: skip
+    """Eq. (10): the share of the members nearer to the context than every other token; the nearest one's distance.
 
-
-class Terms(NamedTuple):
-    """Numbers of a row's visible keys that sums are made of, all in float32 or all in float64."""
-
-    plain: Any  # the weights
-    norms2: Any  # |x|^2
-    size: Any  # |y|, y = w x, lifted
-    of_unit_mean: Any  # u.xbar, lifted
-    of_mean: Any  # x.xbar
-    level: Any  # the smallest set that a key is in, the number of sets for the others
-    scatter: Any  # this and the next two, lifted: filled by `rests`
-    size_rest: Any
-    square_rest: Any
-    work: Any  # scratch
-
-
-@helper
-def rests(weights: Any, keys: Any, vectors: Any, xbar: Any, mean2: float, lift: float, terms: Terms) -> None:
-    """For every key what the sums need of all the others, whatever the set; mean2: |xbar|^2, lifted."""
-    number = terms.size.dtype.type
-    size, scatter, work = terms.size, terms.scatter, terms.work
-    # |y - xbar/L|^2: variances do not change with the origin, and nothing cancels when all y are alike.
-    share = 1 / size.size
-    if squares(size, terms.of_unit_mean, number(share), number(mean2 * share * share), scatter):
-        repair(weights, keys, vectors, 0.0, xbar, share, lift, scatter)
-    all_but_one(scatter, work)
-    fraction = number(1 / (size.size - 1))
-    for j in range(size.size):
-        value = work[j] - scatter[j] * fraction
-        scatter[j] = value if value > _ZERO else _ZERO
-    for j in range(size.size):
-        work[j] = size[j] * size[j]
-    all_but_one(work, terms.square_rest)
-    all_but_one(size, terms.size_rest)
-
-
-@helper
-def set_sums(
-    weights: Any, keys: Any, vectors: Any, context: Any, of_context: Any, xbar: Any, mean2: float, p: float,
-    factor: float, lift: float, s: Any, terms: Terms,
-) -> tuple[float, float, float, float, float, float]:  # fmt: skip
-    """The sums over keys of one set: those of `distances`, of `expectations` and of `printed`; the root of the second.
-
-    of_context: u.context, mean2: |xbar|^2, both lifted; p: a key's chance to be in the set; factor: of the scatter.
+    unit_lengths, products: |y| and u.s of unit vectors, scaled; they find the tokens that may be nearest.
+    at_origin: how many tokens outside the set have no weight or no length.
     """
-    number = terms.size.dtype.type
-    size, level, work = terms.size, terms.level, terms.work
-    total, total2, lost = distances(size, of_context, number(norm2(context, lift)), level, s, work)
-    if lost:
-        repair(weights, keys, vectors, 0.0, context, 1.0, lift, work)
-        total, total2 = root_sums(work, level, s)
-    # |(1 + p) y - p xbar|^2, over (1 + p)^2
-    by, alone = p / (1 + p), 1 / (1 + p)
-    if squares(size, terms.of_unit_mean, number(by), number(by * by * mean2), work):
-        repair(weights, keys, vectors, 0.0, xbar, by, lift, work)
-    lower, upper, epsilon = expectations(
-        work, terms.scatter, size, terms.size_rest, terms.square_rest, number(alone), number(by),
-        number(factor * alone * alone),
-    )  # fmt: skip
-    main, lost = printed(terms.plain, terms.norms2, terms.of_mean, number(p), number(mean2 / lift / lift), work)
-    if lost:
-        repair(weights, keys, vectors, p, xbar, 1.0, 1.0, work)
-        main, _ = root_sums(work, level, _ALL)
-    return (
-        total / lift, np.sqrt(total2) / lift, (1 + p) * lower / lift, (1 + p) * upper / lift,
-        epsilon / ((1 + p) * lift), main,
-    )  # fmt: skip
-
-
-@helper
-def dot(x: Any, y: Any) -> float:
-    total = 0.0
-    for k in range(x.size):
-        total += x[k] * y[k]
-    return total
-
-
-@helper
-def nearest(
-    sizes: Any, products: Any, by: Any, level: Any, s: Any, context: Any, error: Any, work: Any, found: Any
-) -> int:
-    """Places outside the set that may have the smallest phi = |y|^2 - 2 y.s, y not zero; how many.
-
-    by: what the products with unit vectors have to be multiplied by; context: |s|; error: relative, of phi.
-    """
-    for j in range(sizes.size):
-        size = sizes[j]
-        phi = size * size - _TWO * by * (size * products[j]) + (error * size * (size + _TWO * context) + _FLOOR)
-        work[j] = -phi if level[j] > s else -_NEVER
-    best = -largest(work)
-    count = 0
-    for first in range(0, sizes.size, _CHECKED):
-        part, highest = sizes[first : first + _CHECKED], work[first : first + _CHECKED]
-        close = np.int32(0)
+    number = unit_lengths.dtype.type
+    precision = 2.0**-24 if unit_lengths.itemsize == 4 else 2.0**-53
+    relative, tiny, two = number((context.size + 12) * precision), _smallest_square(unit_lengths), number(2)
+    norm = np.sqrt(dot(context, context))
+    reach = number(2 * norm * scale)
+    for j in range(level.size):  # -phi, less its error
+        length = unit_lengths[j]
+        value = length * (two * products[j] - length) - (relative * length * (length + reach) + tiny)
+        work[j] = value if level[j] > s else number(-np.inf)
+    best = largest(work)
+    lowest = radius = np.inf
+    for start in range(0, level.size, _CHECKED_TOGETHER):
+        part, lengths = work[start : start + _CHECKED_TOGETHER], unit_lengths[start : start + _CHECKED_TOGETHER]
+        candidates = np.int32(0)
         for j in range(part.size):
-            size = part[j]
-            lowest = -highest[j] - _TWO * (error * size * (size + _TWO * context) + _FLOOR)
-            close = np.int32(close + np.int32(lowest <= best))
-        if close:
+            upper = part[j] + two * (relative * lengths[j] * (lengths[j] + reach) + tiny)
+            candidates = np.int32(candidates + np.int32(upper >= best))
+        if candidates:
             for j in range(part.size):
-                size = part[j]
-                if -highest[j] - _TWO * (error * size * (size + _TWO * context) + _FLOOR) <= best:
-                    found[count] = first + j
-                    count += 1
-    return count
+                key = first + start + j
+                possible = part[j] + two * (relative * lengths[j] * (lengths[j] + reach) + tiny) >= best
+                if possible and level[start + j] > s and weights[key] > 0 and group.inverses[key] > 0:
+                    phi, gap = _phi_and_distance(weights[key], group.vectors[key], group.inverses[key], context)
+                    lowest, radius = min(lowest, phi), min(radius, gap)
+    if at_origin:
+        lowest, radius = min(lowest, 0.0), min(radius, norm)
+    inside = 0
+    for c in range(members.size):
+        key = members[c]
+        weight = weights[key] if group.inverses[key] > 0 else 0.0
+        phi = weight * (weight - 2 * np.float64(products[key - first]) / scale)
+        if abs(phi - lowest) > relative * weight * (weight + 2 * norm) + _ROUNDING * abs(lowest):
+            inside += phi < lowest
+        else:
+            phi, gap = _phi_and_distance(weight, group.vectors[key], group.inverses[key], context)
+            inside += gap < radius if gap < weight else phi < lowest
+    return inside / members.size, radius
 
 
 @helper
-def norm2(vector: Any, lift: float) -> float:
-    """|lift v|^2: the square of a small vector alone may vanish."""
-    total = 0.0
-    for k in range(vector.size):
-        total += (vector[k] * lift) * (vector[k] * lift)
-    return total
+def _xi_bounds(weights: Any, radius: float, delta: float, xi: Any) -> tuple[float, float, float]:
+    """Theorem 2 as printed, lower and upper side, and T2a's lower side, for the weights of one set.
 
-
-@helper
-def bounds(weights: Any, sizes: Any, count: int, radius: float, delta: float, xi: Any, out: Any) -> None:
-    """Theorem 2 as printed and T2a for one set; `out` takes the four columns from the printed lower side on."""
+    xi_i^2 = delta^2/2 sum2 + (1 - delta^2/2) sum^2 over the other members (`theory.geometry.xi`).
+    """
     half = delta * delta / 2
     before = before2 = 0.0
-    for i in range(count):  # first xi holds the sums before i
+    for i in range(weights.size):  # the first two lines hold the sums before i
         xi[0, i], xi[1, i] = before, before2
         before += weights[i]
         before2 += weights[i] * weights[i]
     after = after2 = total = tails = 0.0
     inside = 0
-    for i in range(count - 1, -1, -1):
+    for i in range(weights.size - 1, -1, -1):
         sum1, sum2 = xi[0, i] + after, xi[1, i] + after2
         value = np.sqrt(max(half * sum2 + (1 - half) * sum1 * sum1, 0.0))
         total += value
-        xi[1, i] = value
+        tails += exp(-(radius - value) * (radius - value) / 16)
         inside += value < radius * (1 - _ROUNDING)
         after += weights[i]
         after2 += weights[i] * weights[i]
-    values = xi[1, :count]
-    for i in range(count):
-        values[i] = exp(-(radius - values[i]) * (radius - values[i]) / 16)
-    for i in range(count):
-        tails += values[i]
-    first = second = before = 0.0
-    place = 0
-    for i in range(count):
-        if sizes[i] > first:
-            first, second, place = sizes[i], first, i
+    count = weights.size
+    return 1 - (total / (radius * count) if total > 0 else 0.0), tails / count, inside / count
+
+
+@helper
+def _possibly_inside(lengths: Any, radius: float, before: Any) -> float:
+    """T2a's upper side: the share of members whose sum of the others can be shorter than the radius."""
+    first = second = total = 0.0
+    top = 0
+    for i in range(lengths.size):
+        if lengths[i] > first:
+            first, second, top = lengths[i], first, i
         else:
-            second = max(second, sizes[i])
-        xi[0, i] = before
-        before += sizes[i]
+            second = max(second, lengths[i])
+        before[i] = total
+        total += lengths[i]
     after = 0.0
     possible = 0
-    for i in range(count - 1, -1, -1):
-        least = 2 * (second if i == place else first) - (xi[0, i] + after)
-        possible += max(least, 0.0) < radius * (1 + _ROUNDING)
-        after += sizes[i]
-    out[0] = 1 - (total / (radius * count) if total > 0 else 0.0)
-    out[1] = tails / count
-    out[2] = inside / count
-    out[3] = possible / count
-    if delta != delta:
-        out[0] = out[1] = out[2] = np.nan
+    for i in range(lengths.size - 1, -1, -1):
+        shortest = 2 * (second if i == top else first) - (before[i] + after)
+        possible += max(shortest, 0.0) < radius * (1 + _ROUNDING)
+        after += lengths[i]
+    return possible / lengths.size
 
 
-@helper
-def _phi_and_gap(weight: float, vector: Any, inverse: float, context: Any) -> tuple[float, float]:
-    """|y|^2 - 2 y.s, and |y - s|, y = weight u: the same order, but each is exact where the other is not."""
-    phi = gap2 = 0.0
-    for k in range(context.size):
-        y = weight * (vector[k] * inverse)
-        phi += y * (y - 2 * context[k])
-        gap2 += (y - context[k]) * (y - context[k])
-    return phi, np.sqrt(gap2)
+@loop
+def set_columns(
+    rows: Any,  # (some,)
+    weights: Any,  # (all rows, keys)
+    spans: Any,  # (all rows, 2) the first visible key and the end
+    group: Group,
+    sets: TopSets,
+    contexts: Contexts,
+    products: Any,  # (some rows, 2 sets + 1, keys from `begin` on): u.s, u.xbar, u.s of unit vectors, all scaled
+    begin: int,
+    delta: Any,  # (all rows,) and d1: only with `paper_bounds`
+    d1: Any,  # (all rows, sets)
+    paper_bounds: bool,
+    out: Any,  # `columns.SetArrays` of (all rows, sets)
+) -> None:
+    """Fill the columns of some rows; a row without sets gets NaN, as do the paper's bounds unless asked for."""
+    number = products.dtype.type
+    count_of_sets, largest_set = sets.counts.shape[1], sets.members.shape[1]
+    lines = np.empty((_LINES, weights.shape[1]), products.dtype)
+    member_weights, member_lengths = np.empty(largest_set), np.empty(largest_set)
+    xi = np.empty((2, largest_set))
+    for i in range(rows.size):
+        r = rows[i]
+        if sets.counts[r, 0] == 0:
+            for column in out:
+                column[r] = np.nan
+            continue
+        first, last = spans[r]
+        length, scale, members, mean = last - first, sets.scales[r], sets.members[r], contexts.mean[i]
+        row_weights, vectors = weights[r, first:last], group.vectors[first:last]
+        norms, inverses = group.norms[first:last], group.inverses[first:last]
+        of_mean = products[i, count_of_sets, first - begin : last - begin]
+        unit_lengths, lengths, level = lines[0, :length], lines[1, :length], lines[2, :length]
+        scatter, other_lengths, other_squares = lines[3, :length], lines[4, :length], lines[5, :length]
+        work, printed_lengths = lines[6, :length], lines[7, :length]
 
+        # The smallest set that each key belongs to.
+        level[:] = count_of_sets
+        for s in range(count_of_sets - 1, -1, -1):
+            for c in range(sets.counts[r, s]):
+                level[members[c] - first] = s
+        at_origin = np.int64(0)
+        for j in range(length):
+            at_origin += np.int64((row_weights[j] == 0) | (inverses[j] == 0))
+        for j in range(length):
+            unit_lengths[j] = row_weights[j] * scale if inverses[j] > 0 else 0.0
+        for j in range(length):
+            lengths[j] = unit_lengths[j] * norms[j]
+        mean2 = dot(mean, mean) * scale * scale
+        # Variances do not depend on the origin: about the mean nothing cancels where all y are alike.
+        if _squared_distances(lengths, of_mean, 1 / length, mean2, scatter):
+            _form_directly(row_weights, 0.0, vectors, 1 / length, mean, scale, scatter)
+        _sums_of_others(scatter, work)
+        fraction = number(1 / (length - 1))
+        for j in range(length):
+            value = work[j] - scatter[j] * fraction
+            scatter[j] = value if value > 0 else number(0)
+        for j in range(length):
+            work[j] = lengths[j] * lengths[j]
+        _sums_of_others(work, other_squares)
+        _sums_of_others(lengths, other_lengths)
 
-@helper
-def edge(weights: Any, vectors: Any, inverses: Any, context: Any, near: Any, empty: Any) -> tuple[float, float]:
-    """The smallest phi and gap outside the set, given the keys that may have them: the edge of the ball of eq. (10).
+        mass = longest = 0.0
+        done = 0
+        for s in range(count_of_sets):
+            count, context, unit_context = sets.counts[r, s], contexts.plain[i, s], contexts.unit[i, s]
+            for c in range(done, count):
+                weight, key = weights[r, members[c]], members[c]
+                mass += weight
+                longest = max(longest, group.norms[key])
+                member_weights[c], member_lengths[c] = weight, weight if group.inverses[key] > 0 else 0.0
+                at_origin -= member_lengths[c] == 0
+            done = count
+            others, p, s_level = length - count, count / (length - 1), number(s)
+            share = others / length
+            out.top_mass[r, s] = mass
 
-    empty: how many tokens outside the set have no weight or no length, and so lie at the origin.
-    """
-    lowest = radius = np.inf
-    for c in range(near.size):
-        key = near[c]
-        if weights[key] > 0 and inverses[key] > 0:
-            phi, gap = _phi_and_gap(weights[key], vectors[key], inverses[key], context)
-            lowest, radius = min(lowest, phi), min(radius, gap)
-    if empty:
-        lowest, radius = min(lowest, 0.0), min(radius, np.sqrt(norm2(context, 1.0)))
-    return lowest, radius
+            if _squared_distances(
+                lengths, products[i, s, first - begin : last - begin], 1.0, dot(context, context) * scale * scale, work
+            ):
+                _form_directly(row_weights, 0.0, vectors, 1.0, context, scale, work)
+            total, total2 = _sums_outside(work, level, s_level)
+            out.distance[r, s] = group.scale * total / scale
+            out.distance_upper[r, s] = group.scale * np.sqrt(others * total2) / scale
+            lower2 = 0.0
+            for k in range(mean.size):
+                value = ((others + 1) * context[k] - mean[k]) * scale
+                lower2 += value * value
+            out.distance_lower[r, s] = group.scale * np.sqrt(lower2) / scale
 
+            if _squared_distances(lengths, of_mean, p / (1 + p), mean2, work):
+                _form_directly(row_weights, 0.0, vectors, p / (1 + p), mean, scale, work)
+            variance = count * (others - 1) / ((length - 1) * (length - 2)) if length > 2 else 0.0
+            lower, upper, epsilon = _expectation_sums(work, scatter, lengths, other_lengths, other_squares, p, variance)
+            out.expected_lower[r, s] = group.scale * share * lower / scale
+            out.expected_upper[r, s] = group.scale * share * upper / scale
+            out.epsilon_printed[r, s] = group.scale * share * 0.5 * p * epsilon / scale
+            for j in range(length):
+                printed_lengths[j] = (row_weights[j] + p) * norms[j]
+            if _squared_distances(printed_lengths, of_mean, 1 / scale, mean2, work):
+                _form_directly(row_weights, p, vectors, 1.0, mean, 1.0, work)
+            main, _ = _sums_outside(work, level, number(-1))
+            out.expected_printed[r, s] = group.scale * share * main
 
-@helper
-def is_inside(
-    weight: Any, vector: Any, inverse: Any, context: Any, product: Any, context_norm: Any, error: Any, lowest: float,
-    radius: float,
-) -> bool:  # fmt: skip
-    """Whether a member of the set is inside the ball: by the product with the context where that can tell."""
-    phi = weight * (weight - 2 * product)
-    slack = error * weight * (weight + 2 * context_norm) + 1e-12 * abs(lowest)
-    if abs(phi - lowest) > slack:
-        return phi < lowest
-    phi, gap = _phi_and_gap(weight, vector, inverse, context)
-    return gap < radius if gap < weight else phi < lowest
+            out.separability[r, s], radius = _ball(
+                weights[r], first, unit_lengths, products[i, count_of_sets + 1 + s, first - begin : last - begin],
+                group, unit_context, scale, level, s_level, members[:count], at_origin, work,
+            )  # fmt: skip
+            out.radius[r, s] = radius
+            out.separability_upper[r, s] = _possibly_inside(member_lengths[:count], radius, xi[0])
+            out.distance_bound_printed[r, s] = out.delta[r, s] = np.nan
+            out.separability_lower_printed[r, s] = out.separability_upper_printed[r, s] = np.nan
+            out.separability_lower[r, s] = np.nan
+            if paper_bounds:
+                bound = (1 - mass) * d1[r, s] + longest * (mass * others - (1 - mass))
+                out.distance_bound_printed[r, s] = group.scale * bound
+                out.delta[r, s] = delta[r]
+                lower, upper, certain = _xi_bounds(member_weights[:count], radius, delta[r], xi)
+                known = delta[r] == delta[r]
+                out.separability_lower_printed[r, s] = lower if known else np.nan
+                out.separability_upper_printed[r, s] = upper if known else np.nan
+                out.separability_lower[r, s] = certain if known else np.nan

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from attnscope.theory.configuration import Configuration
 
 
-def distance_columns(c: Configuration) -> dict[str, Tensor]:
+def distance_columns(c: Configuration, *, paper_bounds: bool) -> dict[str, Tensor]:
     """Distance, its bounds and its expectation over random sets; shape (..., rows, sets)."""
+    d1 = farthest(c) if paper_bounds else torch.full_like(c.top_mass, torch.nan)
     return {
         "top_mass": c.top_mass,
         "distance": distance.distance(c),
-        "distance_bound_printed": distance.fixed_set_upper_printed(c, farthest(c)),
+        "distance_bound_printed": distance.fixed_set_upper_printed(c, d1),
         "distance_lower": distance.fixed_set_lower(c),
         "distance_upper": distance.fixed_set_upper(c),
         "expected_printed": expectation.random_set_main_printed(c),

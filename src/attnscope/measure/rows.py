@@ -31,10 +31,10 @@ class Rows:
     positions: tuple[int, ...]
     logits: Float[Tensor, "heads rows keys"]
     visible: Bool[Tensor, "heads rows keys"]
-    vectors: Float[Tensor, "groups all_keys dims"]  # there may be more, behind the last key that a row sees
+    vectors: Float[Tensor, "groups all_keys dims"]  # there may be more, after the last key that a row sees
     sinks: Float[Tensor, " heads"] | None = None  # a logit that takes weight and has no vector
-    shared: LayerVectors | None = None  # what blocks of rows of one layer share; made anew where it is missing
-    seen: Visibility | None = None  # `visible`, or more keys that no row sees; made anew where it is missing
+    layer_vectors: LayerVectors | None = None  # `vectors`, shared by blocks of rows of one layer
+    visibility: Visibility | None = None  # `visible`, shared by layers with the same masks; it may have more keys
 
     @property
     def heads(self) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import torch
 
+from attnscope.columns import PAPER_BOUNDS
 from attnscope.measure.distance import distance_columns
 from attnscope.measure.separability import separability_columns, smallest_gap, unit
 from attnscope.theory.configuration import Configuration, top_sets
@@ -22,27 +24,35 @@ if TYPE_CHECKING:
 SLICE_ELEMENTS = 4_000_000
 
 
-def topn_columns(rows: Rows, weights: Float[Tensor, "heads rows keys"], n: Sequence[int]) -> dict[str, Tensor]:
+def topn_columns(
+    rows: Rows, weights: Float[Tensor, "heads rows keys"], n: Sequence[int], delta_max_length: int = sys.maxsize
+) -> dict[str, Tensor]:
     """Distance and separability for ascending N; every value has shape (heads, rows, sets).
 
-    Rows with a negative weight have no value: the mass of a set, and all that is bounded by it, is not defined there.
-    Entries where N is not below the row's length mean nothing and are for the caller to leave out.
+    The paper's bounds are NaN in rows of more than `delta_max_length` keys; all columns are in rows with a negative
+    weight, where the mass of a set, and all that is bounded by it, is not defined. Entries where N is not below the
+    row's length mean nothing and are for the caller to leave out.
     """
     vectors = rows.vectors[:, : weights.shape[-1]].double()
     units = unit(vectors)
     grouped, visible = rows.grouped(weights), rows.grouped(rows.visible)
-    delta = smallest_gap(units, visible)
+    near = visible.sum(-1) <= delta_max_length
+    delta = smallest_gap(units, visible & near.unsqueeze(-1))
     widest = max(len(n), *(b - a for a, b in zip([0, *n], n, strict=False)))
     step = max(1, SLICE_ELEMENTS // (grouped.shape[0] * widest * grouped.shape[-1]))
     slices = []
     for start in range(0, grouped.shape[1], step):
         part = slice(start, start + step)
-        w, seen = grouped[:, part], visible[:, part]
-        selected = top_sets(w, seen, n)
+        w, visible_part = grouped[:, part], visible[:, part]
+        selected = top_sets(w, visible_part, n)
         slices.append(
-            distance_columns(Configuration(w, vectors, seen, selected))
-            | separability_columns(Configuration(w, units, seen, selected), delta[:, part])
+            distance_columns(Configuration(w, vectors, visible_part, selected), paper_bounds=delta_max_length > 0)
+            | separability_columns(Configuration(w, units, visible_part, selected), delta[:, part])
         )
     undefined = (weights < 0).any(-1)[..., None]
-    found = {name: rows.ungrouped(torch.cat([piece[name] for piece in slices], 1)) for name in slices[0]}
-    return {name: values.masked_fill(undefined, torch.nan) for name, values in found.items()}
+    without_bounds = undefined | ~rows.ungrouped(near).unsqueeze(-1)
+    measured = {name: rows.ungrouped(torch.cat([piece[name] for piece in slices], 1)) for name in slices[0]}
+    return {
+        name: values.masked_fill(without_bounds if name in PAPER_BOUNDS else undefined, torch.nan)
+        for name, values in measured.items()
+    }

@@ -20,52 +20,15 @@ The sparse maps' loops are in `_kernels_sparse.py`, those of the backward pass i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from numba import njit
 
-from attnscope.normalizers import _notice  # noqa: F401  # listens to what is compiled here
-from attnscope.normalizers._arithmetic import exp, largest
+from attnscope._arithmetic import exp, largest
+from attnscope._compiling import helper, loop
+from attnscope._selection import empty_keys, order_keys, top_level
 
-Loop = TypeVar("Loop", bound=Callable[..., Any])
-
-# Everything but the assumptions that no number is NaN or infinite.
-RELAXED = {"contract", "reassoc", "nsz", "arcp"}
 BLOCK = 1024
-
-
-def compiled(loop: Loop) -> Loop:
-    """Compile a loop on first use, keeping the result on disk where a folder can be written."""
-    try:
-        kept: Any = njit(cache=True, fastmath=RELAXED, error_model="numpy", nogil=True)(loop)
-    except RuntimeError:  # numba finds no folder to cache in: compile anew in each process
-        return cast(Loop, njit(fastmath=RELAXED, error_model="numpy", nogil=True)(loop))
-    # numba looks at the loop's own file, but what it calls and the constants it uses come from others too.
-    kept._cache._cache_file._source_stamp = sources()
-    return cast(Loop, kept)
-
-
-@cache
-def sources() -> tuple[tuple[str, int, int], ...]:
-    """The state of all files with loops; what was compiled from another state is not used."""
-    package = Path(__file__).parent.parent
-    files = [*package.rglob("_kernels*.py"), *package.rglob("_arithmetic.py")]
-    states = [(path.relative_to(package).as_posix(), path.stat()) for path in sorted(files)]
-    return tuple((name, state.st_mtime_ns, state.st_size) for name, state in states)
-
-
-def helper(function: Loop) -> Loop:
-    """Compile a function that is only called from loops."""
-    return cast(Loop, njit(fastmath=RELAXED, error_model="numpy")(function))
-
-
-def rounding(function: Loop) -> Loop:
-    """The same, every product rounded before it is subtracted: a b - a b is zero."""
-    return cast(Loop, njit(fastmath=RELAXED - {"contract"}, error_model="numpy")(function))
 
 
 @helper
@@ -177,7 +140,7 @@ def multiply(row: Any, factor: Any) -> None:
         row[j] *= factor
 
 
-@compiled
+@loop
 def softmax(z: Any, visible: Any, index: Any, scale: Any, sink: Any, out: Any, start: int, stop: int) -> None:
     """w = exp(c z) / (exp(sink) + sum exp(c z)); a sink of -inf is no sink."""
     one = out.dtype.type(1)
@@ -195,7 +158,7 @@ def softmax(z: Any, visible: Any, index: Any, scale: Any, sink: Any, out: Any, s
         multiply(row, out.dtype.type(one / total))
 
 
-@compiled
+@loop
 def sigmoid(z: Any, visible: Any, index: Any, scale: Any, sink: Any, out: Any, start: int, stop: int) -> None:
     """w_i = exp(c z_i) / (exp(sink) + exp(c z_i)): every key competes with the sink alone."""
     one = out.dtype.type(1)
@@ -216,50 +179,16 @@ def sigmoid(z: Any, visible: Any, index: Any, scale: Any, sink: Any, out: Any, s
 
 
 @helper
-def _count_from(row: Any, level: Any) -> Any:
-    count = 0
-    for j in range(row.size):
-        count += row[j] >= level
-    return count
-
-
-@helper
-def _kth_largest(row: Any, k: Any) -> Any:
-    """The largest level with at least k entries at or above it, by bisection over the floats."""
-    low = _smallest_visible(row)
-    high = row.dtype.type(0)
-    if _count_from(row, high) >= k:
-        return high
-    while True:  # ends: the floats between low and high are finite and halve in value or exponent
-        middle = row.dtype.type(low + (high - low) / 2)
-        if not (low < middle < high):
-            return low
-        count = _count_from(row, middle)
-        if count >= k:
-            low = middle
-            if count == k:
-                return low
-        else:
-            high = middle
-
-
-@helper
-def _keep_top(row: Any, k: Any) -> None:
+def _keep_top(row: Any, k: Any, keys: Any) -> None:
     """Mask all but the k largest entries; of equal ones the first in position stay."""
-    level = _kth_largest(row, k)
-    above = 0
-    for j in range(row.size):
-        above += row[j] > level
-    places = k - above
+    order_keys(row, keys)
+    level, ties = top_level(keys, k)
     hidden = row.dtype.type(-np.inf)
     for j in range(row.size):
-        if row[j] < level:
+        if keys[j] < level or (keys[j] == level and ties == 0):
             row[j] = hidden
-        elif row[j] == level:
-            if places == 0:
-                row[j] = hidden
-            else:
-                places -= 1
+        elif keys[j] == level:
+            ties -= 1
 
 
 @helper
@@ -270,22 +199,23 @@ def _count_equal(row: Any, value: Any) -> Any:
     return count
 
 
-@compiled
+@loop
 def topk(z: Any, visible: Any, index: Any, scale: Any, k: int, out: Any, start: int, stop: int) -> None:
     """Softmax over the k largest logits of a row, exactly k of them even at ties."""
     one = out.dtype.type(1)
     hidden = out.dtype.type(-np.inf)
+    keys = empty_keys(out)
     for r in range(start, stop):
         row = out[r]
         if not center(z[r], seen_row(visible, index, r), scale[r], row)[0]:
             continue
         if row.size - _count_equal(row, hidden) > k:
-            _keep_top(row, k)
+            _keep_top(row, k, keys)
         total = exponentials(row, out.dtype.type(0))
         multiply(row, out.dtype.type(one / total))
 
 
-@compiled
+@loop
 def lengths(z: Any, visible: Any, index: Any, out: Any, start: int, stop: int) -> None:
     """Count the visible keys of each row: neither masked nor -inf."""
     hidden = z.dtype.type(-np.inf)

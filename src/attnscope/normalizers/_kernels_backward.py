@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.normalizers._arithmetic import exp, log
-from attnscope.normalizers._kernels import BLOCK, block_sum, compiled, helper
+from attnscope._arithmetic import exp, log
+from attnscope._compiling import helper, loop
+from attnscope.normalizers._kernels import BLOCK, block_sum
 
 
 @helper
@@ -47,7 +48,7 @@ def _apply(u: Any, v: Any, scale: Any, out: Any) -> None:
     _shifted_product(u, v, mean, scale, out)
 
 
-@compiled
+@loop
 def softmax(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None:
     """c w (v - sum(w v)): the total of the weights is one, or the rest lies on a sink."""
     for r in range(start, stop):
@@ -55,7 +56,7 @@ def softmax(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None
         _shifted_product(w[r], v[r], mean, scale[r], out[r])
 
 
-@compiled
+@loop
 def sigmoid(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None:
     """c w (1 - w) v, key by key."""
     one = out.dtype.type(1)
@@ -89,14 +90,14 @@ def _subtract_mean(w: Any, v: Any, scale: Any, out: Any) -> None:
         out[j] = scale * (v[j] - mean) if w[j] != zero else zero
 
 
-@compiled
+@loop
 def sparsemax(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None:
     """c (v - mean of v over the support), on the support."""
     for r in range(start, stop):
         _subtract_mean(w[r], v[r], scale[r], out[r])
 
 
-@compiled
+@loop
 def entmax15(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None:
     """u = sqrt(w)."""
     u = np.empty(out.shape[1], out.dtype)
@@ -106,7 +107,7 @@ def entmax15(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> Non
         _apply(u, v[r], scale[r], out[r])
 
 
-@compiled
+@loop
 def entmax(w: Any, v: Any, scale: Any, alpha: Any, out: Any, start: int, stop: int) -> None:
     """u = w^(2 - alpha) on the support."""
     one = out.dtype.type(1)

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.normalizers._arithmetic import exp, largest, log_one_minus
-from attnscope.normalizers._kernels import BLOCK, center, compiled, exponentials, helper, multiply, seen_row
+from attnscope._arithmetic import exp, largest, log_one_minus
+from attnscope._compiling import helper, loop
+from attnscope.normalizers._kernels import BLOCK, center, exponentials, multiply, seen_row
 
 _FOLDS = 16
 _NEWTON_STEPS = 64
@@ -138,7 +139,7 @@ def _sparsemax_threshold(values: Any, tau: Any) -> Any:
         solved = kept
 
 
-@compiled
+@loop
 def sparsemax(z: Any, visible: Any, index: Any, scale: Any, out: Any, start: int, stop: int) -> None:
     """w = max(c z - tau, 0), tau by Newton's method from c max z - 1."""
     size = out.shape[1]
@@ -177,7 +178,7 @@ def _entmax15_threshold(values: Any, tau: Any, tolerance: Any) -> Any:
     return tau
 
 
-@compiled
+@loop
 def entmax15(z: Any, visible: Any, index: Any, scale: Any, out: Any, start: int, stop: int) -> None:
     """w = max(c z / 2 - tau, 0)^2."""
     size = out.shape[1]
@@ -257,7 +258,7 @@ def _powers(values: Any, step: Any, exponent: Any) -> Any:
     return totals
 
 
-@compiled
+@loop
 def entmax(z: Any, visible: Any, index: Any, scale: Any, alpha: Any, out: Any, start: int, stop: int) -> None:
     """w = max((alpha-1) c z - tau, 0)^q, q = 1/(alpha-1).
 

@@ -3,7 +3,6 @@
 Decisions:
 
 - rows are shared out to as many threads as torch uses (`attnscope._threads`); the loops hold no interpreter lock;
-- large results are on large pages (`attnscope._pages`);
 - compiling happens once for each loop and element type, before threads share the rows, and is kept on disk.
 """
 

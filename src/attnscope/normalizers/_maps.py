@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope._pages import empty
 from attnscope.normalizers import _kernels, _kernels_backward, _kernels_sparse, _loops, _reference
 
 Kind = Literal["softmax", "topk", "sparsemax", "entmax15", "entmax", "sigmoid"]
@@ -86,7 +85,7 @@ def _weights_by_loop(
     alpha: Tensor | None,
     sink: Tensor | None,
 ) -> Tensor:
-    out = empty(z.shape, z)
+    out = torch.empty_like(z, memory_format=torch.contiguous_format)
     extra: tuple[Any, ...] = ()
     if kind in ("softmax", "sigmoid"):
         extra = (_loops.per_row(sink, z, -np.inf),)
@@ -144,7 +143,7 @@ def product_of(kind: Kind, w: Tensor, v: Tensor, scale: Tensor | None, alpha: Te
     """J v, by the compiled loops where they can run, else by the torch reference."""
     if not (_loops.usable(w, v, scale, alpha) and v.dtype == w.dtype):
         return _product(kind, w, v, scale, alpha)
-    out = empty(w.shape, w)
+    out = torch.empty_like(w, memory_format=torch.contiguous_format)
     extra = (_loops.per_row(alpha, w, 1.0),) if kind == "entmax" else ()
     scales = _loops.per_row(scale, w, 1.0)
     _loops.run(_BACKWARD[kind], w, _loops.rows(w), _loops.rows(v), scales, *extra, _loops.rows(out))

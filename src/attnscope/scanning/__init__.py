@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope import tables
 from attnscope.capture.forward import Inputs
@@ -56,6 +56,7 @@ def scan(
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
     memory_budget: int | str = DEFAULT_MEMORY,
+    bounds: Literal["paper"] | None = None,
     delta_max_length: int = DEFAULT_DELTA_MAX_LENGTH,
     diagnose: bool = False,
     verify: bool = False,
@@ -82,7 +83,8 @@ def scan(
     make of the very same logits are measured beside the model's own, in the same forward, with their label in the
     column `normalizer`.
 
-    delta looks at all pairs of keys: in rows of more than `delta_max_length` keys it and its bounds are missing.
+    `bounds="paper"` also measures what the paper's printed bounds need: delta and d1, from all pairs of keys. Without
+    it, and in rows of more than `delta_max_length` keys, `attnscope.columns.PAPER_BOUNDS` are null.
     `device_map` spreads a model over devices, memory and disk, as accelerate does; code that comes with a model runs
     only with `trust_remote_code`.
 
@@ -113,7 +115,7 @@ def scan(
         given = [name for name, value in zip(names, of_texts, strict=True) if value is not None]
         if given:
             raise InputError(f"inputs take the place of a text: leave out {', '.join(given)}")
-        settings = plan_inputs(top_n, vectors, rows, normalizers, temperatures, memory_budget, delta_max_length)
+        settings = plan_inputs(top_n, vectors, rows, normalizers, temperatures, memory_budget, bounds, delta_max_length)
         with nullcontext() if out is None else tables.output_folder(Path(out)) as folder:
             if model is None or isinstance(model, str | Path):
                 model = load_model(model, **loading)
@@ -140,6 +142,7 @@ def scan(
             normalizers,
             temperatures,
             memory_budget,
+            bounds,
             delta_max_length,
             causal=model.causal,
         )

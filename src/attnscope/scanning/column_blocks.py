@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from attnscope._pages import empty_array
 from attnscope._threads import share_out
-from attnscope.measure._memory import scratch
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -63,12 +61,11 @@ def table(parts: Sequence[ColumnBlock], schema: pl.Schema, order: Sequence[str])
             data[name] = pl.concat(labels)
             return
         number = _TYPES[kind]
-        # A series goes on using the memory of its array: only what is copied from can be taken again.
-        values = empty_array(size, number) if chosen is None else scratch(f"column {kind}", (size,), number)
+        values = np.empty(size, number)
         for place in places:
             place.within(values)[...] = place.part.columns[name]
         if chosen is not None:
-            values = values.take(chosen, out=empty_array(len(chosen), number), mode="clip")
+            values = values[chosen]
         data[name] = pl.Series(name, values, nan_to_null=True)
 
     if size > _SMALL:

@@ -115,7 +115,7 @@ class Measuring:
     def measure(self, window: Window, layer: int, call: Call, positions: tuple[int, ...], source: VectorSource) -> None:
         """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
         vectors = source.vectors(call)
-        shared = LayerVectors(vectors, len(positions) * (call.heads // len(vectors)))
+        shared = LayerVectors(vectors)
         heads, keys = call.heads, call.keys
         window.heads[layer] = source.entry(call, layer)
         own = effective_normalizer(call)
@@ -158,7 +158,7 @@ class Measuring:
                 found[label] = of_rows.named(label), of_sets.named(label)
                 continue
             weights = normalizer.weights(rows.logits, rows.visible)
-            per_row, per_set = arrays(rows, weights, self.settings.top_n, self.settings.delta_max_length)
+            per_row, per_set = arrays(rows, weights, self.settings.top_n, self.settings.paper_bounds_length)
             if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
                 per_row["jacobian_norm"] = to_array(normalizer.jacobian_norm(rows.logits, rows.visible))
                 per_row["jacobian_bound"] = to_array(normalizer.jacobian_bound(rows.logits, rows.visible))
@@ -208,7 +208,7 @@ class Measuring:
         logits = sound.all(-1)
         if not logits.all():
             logits = to_array(all_finite(torch.where(rows.visible, rows.logits, 0)))
-        vectors = shared.finite().repeat(rows.heads // len(shared.vectors))
+        vectors = shared.finite.repeat(rows.heads // len(shared.vectors))
         usable: NDArray[np.bool_] = logits & vectors
         if not usable.all():
             for name, finite in (("logits", logits), ("vectors", vectors)):

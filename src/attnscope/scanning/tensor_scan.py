@@ -25,7 +25,6 @@ from attnscope.capture.modes import evaluating
 from attnscope.capture.text import token_texts
 from attnscope.capture.vectors import VectorSource
 from attnscope.errors import InputError
-from attnscope.measure import release
 from attnscope.planning import Settings
 from attnscope.scanning.measuring import Measuring, Window
 from attnscope.scanning.record import run_record
@@ -71,7 +70,6 @@ class InputsScan:
             with evaluating(module):
                 run(module, self.inputs, collect)
         finally:
-            release()
             source.close()
         return self._result(started)
 

@@ -19,7 +19,6 @@ from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, token_texts, tokenize
 from attnscope.capture.vectors import VectorSource
 from attnscope.capture.windows import inputs_by_length, window_tokens
-from attnscope.measure import release
 from attnscope.planning import Settings
 from attnscope.scanning.measuring import Measuring, Window
 from attnscope.scanning.record import run_record
@@ -45,10 +44,7 @@ class Scan:
         started = time.perf_counter()
         tokens = self.tokens
         plans = [self._forwards(window) for window in self._windows(tokens)]
-        try:
-            done = [self._window(number, forwards, parts) for number, forwards in enumerate(plans)]
-        finally:
-            release()
+        done = [self._window(number, forwards, parts) for number, forwards in enumerate(plans)]
         timings = {
             "load_seconds": round(self.loading, 3),
             "scan_seconds": round(time.perf_counter() - started, 3),

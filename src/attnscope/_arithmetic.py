@@ -1,8 +1,8 @@
 """Elementary functions for the CPU loops, written so that the compiler can vectorize them.
 
-Calls into the C library stop a loop from being vectorized. The exponential, and the logarithm of
-float32, are therefore written out: argument reduction through the exponent bits, then a
-truncated series whose remainder lies below the type's rounding. The logarithm of float64 keeps the C library.
+Calls into the C library stop a loop from being vectorized. The exponential and the logarithm are therefore written
+out: argument reduction through the exponent bits, then a truncated series whose remainder lies below the type's
+rounding.
 
 Decisions:
 
@@ -17,8 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
+
+from attnscope._compiling import helper, ordered
 
 _LOG2_E = np.float32(1.4426950408889634)
 # ln 2 in two parts; the first has so few bits that its product with an exponent is exact.
@@ -41,6 +43,14 @@ _SQRT_HALF_BITS = np.int32(0x3F3504F3)
 _MANTISSA_BITS = np.int32(0x007FFFFF)
 _EXPONENT_SHIFT = np.int32(23)
 _SIGN_SHIFT = np.int32(31)
+_LN2_64 = 0.6931471805599453
+_SQRT_HALF_BITS_64 = np.int64(0x3FE6A09E667F3BCD)
+_MANTISSA_BITS_64 = np.int64(0x000FFFFFFFFFFFFF)
+_NEARLY_SUBNORMAL = 1e-290
+_SCALED_UP = 2.0**80
+# An integer below 2^52 put into these bits is that integer plus 2^52, as a float64.
+_TWO_52_BITS = np.int64(0x4330000000000000)
+_EXPONENT_BIAS_64 = 4503599627370496.0 + 2048.0
 _BELOW_SIGN = np.int32(0x7FFFFFFF)
 # The bits of -inf with those below the sign turned over.
 _MINUS_INFINITY_ORDER = np.int32(-0x7F800001)
@@ -48,7 +58,7 @@ _MINUS_INFINITY_ORDER = np.int32(-0x7F800001)
 _ROUNDER_BITS = np.int32(0x4B400000 - 127)
 
 
-@njit(fastmath={"contract"}, error_model="numpy")
+@ordered
 def _exp32(x: Any) -> Any:
     """exp(x) for x <= 0: x = k ln 2 + r, |r| <= ln(2)/2, seven terms of the series in r."""
     clipped = _SMALLEST if x < _SMALLEST else x
@@ -68,7 +78,7 @@ def _exp32(x: Any) -> Any:
     return np.float32(0.0) if x < _SMALLEST else series * power
 
 
-@njit(fastmath={"contract"}, error_model="numpy")
+@ordered
 def _exp64(x: Any) -> Any:
     """exp(x) for x <= 0, within a unit in the last place; subnormal results too."""
     clipped = _SMALLEST_64 if x < _SMALLEST_64 else x
@@ -95,7 +105,7 @@ def _exp64(x: Any) -> Any:
     return 0.0 if x < _SMALLEST_64 else series * power * _LOWERED
 
 
-@njit(fastmath={"contract"}, error_model="numpy")
+@ordered
 def _log32(y: Any) -> Any:
     """ln(y) for normal y > 0: y = 2^k m, m within sqrt(2) of 1, ln m = 2 artanh((m-1)/(m+1))."""
     bits = np.int32(np.float32(y).view(np.int32) - _SQRT_HALF_BITS)
@@ -110,7 +120,31 @@ def _log32(y: Any) -> Any:
     return k * _LN2 + (s + s) * (series * s2 + np.float32(1.0))
 
 
-@njit(fastmath={"contract"}, error_model="numpy")
+@ordered
+def _log64(y: Any) -> Any:
+    """ln(y) for y > 0 in the same way; a subnormal y is scaled up first."""
+    scaled = y * _SCALED_UP if y < _NEARLY_SUBNORMAL else y
+    bits = np.float64(scaled).view(np.int64) - _SQRT_HALF_BITS_64
+    biased = np.int64(((bits >> _EXPONENT_SHIFT_64) + np.int64(2048)) | _TWO_52_BITS)
+    k = biased.view(np.float64) - _EXPONENT_BIAS_64 - (80.0 if y < _NEARLY_SUBNORMAL else 0.0)
+    f = np.int64((bits & _MANTISSA_BITS_64) + _SQRT_HALF_BITS_64).view(np.float64) - 1.0
+    s = f / (f + 2.0)
+    s2 = s * s
+    series = 1 / 23
+    series = series * s2 + 1 / 21
+    series = series * s2 + 1 / 19
+    series = series * s2 + 1 / 17
+    series = series * s2 + 1 / 15
+    series = series * s2 + 1 / 13
+    series = series * s2 + 1 / 11
+    series = series * s2 + 1 / 9
+    series = series * s2 + 1 / 7
+    series = series * s2 + 1 / 5
+    series = series * s2 + 1 / 3
+    return k * _LN2_64 + (s + s) * (series * s2 + 1.0)
+
+
+@ordered
 def _log_one_minus32(delta: Any) -> Any:
     """ln(1 - delta) for 0 <= delta < 1, with what rounding 1 - delta lost added back."""
     y = np.float32(1.0) - delta
@@ -118,7 +152,7 @@ def _log_one_minus32(delta: Any) -> Any:
     return _log32(y) + lost / y
 
 
-@njit
+@helper
 def _largest32(row: Any) -> Any:
     """The largest of a row that holds no NaN; -inf if it is empty.
 
@@ -133,7 +167,7 @@ def _largest32(row: Any) -> Any:
     return np.int32(top ^ np.int32(np.int32(top >> _SIGN_SHIFT) & _BELOW_SIGN)).view(np.float32)
 
 
-@njit
+@helper
 def _largest64(row: Any) -> Any:
     top = -np.inf
     for j in range(row.size):
@@ -172,7 +206,7 @@ def _exp(x: Any) -> Callable[[Any], Any]:
 def _log(y: Any) -> Callable[[Any], Any]:
     if y == types.float32:
         return lambda y: _log32(y)
-    return lambda y: np.log(y)
+    return lambda y: _log64(y)
 
 
 @overload(log_one_minus, strict=False, jit_options={"error_model": "numpy"})
