@@ -1,46 +1,50 @@
 """The peak of a process's resident memory while something runs, above what it had before.
 
-The system keeps a high-water mark (VmHWM in /proc/self/status) that can be put back to the present size through
-/proc/self/clear_refs. It counts everything: tensors, tables, scratch of compiled loops and of kernels. What an
-allocator has kept from earlier work would hide growth, so a process measures once, after it has given back what is
-free, and all processes that are compared have the same allocator: large blocks go back to the system at once.
+The system keeps a high-water mark (VmHWM in /proc/self/status) that can be set back to the present size through
+/proc/self/clear_refs. It counts everything: tensors, tables, memory of compiled loops and of kernels. Memory that an
+allocator retains from earlier work would hide growth, so a process measures once, and runs with `PLAIN_ALLOCATOR` in
+its environment: large blocks go back to the system at once.
 """
 
 from __future__ import annotations
 
 import gc
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from attnscope._pages import of_the_c_library
-
-# Of mallopt: one heap, and blocks from 256 KiB on mapped one by one. What is freed is then no longer resident.
-_ALLOCATOR = {"arenas": (-8, 1), "mapped from": (-3, 1 << 18), "trimmed from": (-1, 1 << 18)}
+# For glibc: one heap, and blocks from 256 KiB on mapped one by one. What is freed is then no longer resident.
+PLAIN_ALLOCATOR = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 18),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 18),
+}
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def plain_allocator() -> None:
-    """Have large blocks mapped one by one from now on, where the C library can."""
-    set_option = of_the_c_library("mallopt")
-    for option, value in _ALLOCATOR.values() if set_option is not None else ():
-        set_option(option, value)
+def run_with_plain_allocator(module: str, arguments: dict[str, Any]) -> Any:
+    """What `python -m module ARGUMENTS` prints, both as JSON, in a process with `PLAIN_ALLOCATOR`."""
+    command = [sys.executable, "-m", module, json.dumps(arguments)]
+    environment = os.environ | PLAIN_ALLOCATOR
+    return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True).stdout)
 
 
 def resident_peak(call: Callable[[], object]) -> int | None:
-    """Bytes by which a call raises the resident size at its highest; None where the system cannot tell."""
+    """Bytes by which a call raises the resident size at its highest; None where the system does not say."""
     gc.collect()
-    give_back = of_the_c_library("malloc_trim")
-    if give_back is not None:
-        give_back(0)
     try:
         _CLEAR.write_text("5")
     except OSError:
         return None
     before = _status("VmRSS")
-    kept = call()  # the result is part of the price
+    result = call()  # the result is part of the price
     peak = _status("VmHWM")
-    del kept
+    del result
     return max(0, peak - before)
 
 

@@ -6,8 +6,10 @@ Decisions:
   subject in turn; each run is divided by the mean of the forwards before and after it, and the median of these ratios
   is reported, so what else happens on the machine meets both alike. What takes seconds is run up to four times as often
   as asked, as single ratios differ by a tenth on a shared machine, and nothing is repeated after a minute;
+- `last` and `all` measure the default columns of the last or of all rows, `+bounds` the paper's bounds too;
 - peak memory is measured in further processes, one for each subject and one for the plain forward: code is loaded by a
   run on a tiny model, then the model is built, and a single run raises the resident size (`bench/resident.py`);
+- `first` is the command `attnscope scan` on the embedded model as on a new machine: no loop has been compiled;
 - the naive way asks the model for all its attention matrices and computes the columns of `topn.parquet` and
   `rows.parquet` from their definitions, row block by row block in torch (`bench/naive.py`). All heads of a large model
   would take it many minutes: heads are timed until a minute is spent (`heads_timed`), and the others, whose shapes are
@@ -20,8 +22,13 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import multiprocessing
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -30,9 +37,10 @@ from typing import Any
 import torch
 
 from attnscope.bench.peers import PACKAGES
+from attnscope.bench.resident import resident_peak, run_with_plain_allocator
 from attnscope.errors import InputError
 
-SUBJECTS = ("last", "all", "naive", "transformer_lens", "nnsight")
+SUBJECTS = ("last", "last+bounds", "all", "all+bounds", "first", "naive", "transformer_lens", "nnsight")
 MODELS = ("random", "sample")
 TOP_N = (1, 5, 10, 20, 100)
 _FORWARD = "forward"
@@ -87,12 +95,17 @@ def measure(
         place = size | {"sample": int(model == "sample")}
         there = [name for name in chosen if name not in PACKAGES or importlib.util.find_spec(name) is not None]
         progress(f"{model}: memory")
-        peaks = {name: _peaks(name, place, shorter) for name in [_FORWARD, *there]}
+        peaks = {name: _peaks(name, place, shorter) for name in [_FORWARD, *there] if name != "first"}
         for name in chosen:
+            if name == "first" and model != "sample":
+                continue
             if name not in there:
                 results.append({"model": model, "subject": name, "installed": False})
                 continue
             progress(f"{model}: {name}")
+            if name == "first":
+                results.append({"model": model, "subject": name, "installed": True} | _first_scan())
+                continue
             version = importlib.metadata.version(PACKAGES[name]) if name in PACKAGES else None
             found = {"model": model, "subject": name, "installed": True, "version": version}
             results.append(found | _alone(_times, name, place, repeats) | _memory(peaks[name], peaks[_FORWARD]))
@@ -135,16 +148,17 @@ def _refuse(
 
 
 def _naive_over_all(results: list[dict[str, Any]], model: str) -> float | None:
-    """How many times longer the naive way takes than our scan of the same rows."""
+    """How many times longer the naive way takes than our scan of the same rows and columns."""
     seconds = {entry["subject"]: entry.get("seconds") for entry in results if entry["model"] == model}
-    naive, ours = seconds.get("naive"), seconds.get("all")
+    naive, ours = seconds.get("naive"), seconds.get("all+bounds")
     return round(naive / ours, 1) if naive and ours else None
 
 
 def _peaks(name: str, place: dict[str, int], shorter: int | None) -> list[int | None]:
     """Peak memory of a subject at the full length, and at the shorter one."""
     lengths = [place["length"]] if shorter is None else [place["length"], shorter]
-    return [_alone(_peak, name, place | {"length": length}) for length in lengths]
+    sizes = [place | {"length": length, "name": name, "threads": torch.get_num_threads()} for length in lengths]
+    return [run_with_plain_allocator(__name__, size) for size in sizes]
 
 
 def _memory(own: list[int | None], forward: list[int | None]) -> dict[str, Any]:
@@ -225,11 +239,18 @@ def _again(runs: list[float], repeats: int) -> bool:
 
 def _peak(name: str, place: dict[str, int]) -> int | None:
     """Bytes that a subject needs above the loaded model."""
-    from attnscope.bench.resident import plain_allocator, resident_peak
-
-    plain_allocator()
     _subject(name, *_built(_TINY))()
     return resident_peak(_subject(name, *_built(place)))
+
+
+def _first_scan() -> dict[str, Any]:
+    """Seconds of the first scan on a machine: compiling included, with an empty cache of compiled loops."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "attnscope.cli", "scan", "--out", f"{folder}/run"]
+        environment = os.environ | {"NUMBA_CACHE_DIR": f"{folder}/cache"}
+        started = time.perf_counter()
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        return {"seconds": round(time.perf_counter() - started, 2)}
 
 
 def _built(place: dict[str, int]) -> tuple[Any, list[int]]:
@@ -273,8 +294,10 @@ def _subject(name: str, model: Any, ids: list[int]) -> Callable[[], object]:
         return peers.capture_with_nnsight(model.module, ids)
     if name == "naive":
         return lambda: naive.timed(model.module, ids, _sizes(ids), 0)
-    rows: Any = int(name.removeprefix("rows=")) if name.startswith("rows=") else name
-    return lambda: scan(model, text, length=len(ids), top_n=_sizes(ids), rows=rows)
+    which, _, with_bounds = name.partition("+")
+    rows: Any = int(which.removeprefix("rows=")) if which.startswith("rows=") else which
+    bounds: Any = "paper" if with_bounds else None
+    return lambda: scan(model, text, length=len(ids), top_n=_sizes(ids), rows=rows, bounds=bounds)
 
 
 def _sizes(ids: list[int]) -> list[int]:
@@ -285,3 +308,9 @@ def _time(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    arguments = json.loads(sys.argv[1])
+    torch.set_num_threads(arguments.pop("threads"))
+    print(json.dumps(_peak(arguments.pop("name"), arguments)))

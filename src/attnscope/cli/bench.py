@@ -29,11 +29,11 @@ def normalizers(
     rows
         Rows at length 1,024; other lengths get as many as make the same number of logits.
     lengths
-        Row lengths to measure, as --lengths 128,1024.
+        Row lengths to measure, e.g. 128,1024.
     repeats
         Repeats of each measurement; medians are reported.
     only
-        The normalizers to measure, as --only sparsemax,entmax15; all unless given.
+        The normalizers to measure, e.g. sparsemax,entmax15; all unless given.
     json
         Print one JSON object on standard output and nothing else.
     """
@@ -111,7 +111,8 @@ def scan(
     repeats
         Repeats of each measurement, up to four times as many where they take seconds; medians are reported.
     only
-        The subjects to measure, as last,naive, of last, all, naive, transformer_lens, nnsight; all unless given.
+        The subjects to measure, e.g. last,all+bounds, of last, last+bounds, all, all+bounds, first, naive,
+        transformer_lens, nnsight; all unless given.
     models
         random: GPT-2-like with random weights, as large as said; sample: the embedded model and text.
     shorter
@@ -153,6 +154,9 @@ def _print_scan_table(report: dict[str, Any]) -> None:
     for result in report["results"]:
         if not result["installed"]:
             table.add_row(result["model"], result["subject"], "not installed")
+            continue
+        if result["subject"] == "first":
+            table.add_row(result["model"], "first scan, compiling", f"{result['seconds']:.1f}")
             continue
         names = ("peak_bytes", "forward_peak_bytes", "shorter_peak_bytes")
         peaks = ["" if result.get(name) is None else f"{result[name] / 1e6:,.0f}" for name in names]
