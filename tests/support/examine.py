@@ -147,11 +147,11 @@ def _look(call: Any, layers: Layers) -> _Seen:
 
 def _from_kernel(call: Any, weights: torch.Tensor) -> float:
     """How far rebuilt weights times values are from the kernel's own answer, relative to its largest number."""
-    if not isinstance(call, AttentionCall) or call.answer is None:
+    if not isinstance(call, AttentionCall) or call.kernel_function is None:
         return 0.0
     values = call.values().double()
     rebuilt = weights @ values.repeat_interleave(call.heads // len(values), 0)
-    answer = call.own()[0][0].double().transpose(0, 1)
+    answer = call.kernel_output()[0][0].double().transpose(0, 1)
     return float((rebuilt - answer).abs().max() / answer.abs().max())
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnscope._pages import keep_freed
 from attnscope.capture import huggingface, torch_modules
 from attnscope.capture.attention import AttentionCall
 from attnscope.capture.eager import WrittenOutAttention
@@ -106,7 +105,6 @@ def watched(
         with torch._C.DisableTorchFunction():
             observer(call)
 
-    keep_freed()
     own = WrittenOutAttention(module, unseen, batch, tokens)
 
     def recorder(

@@ -146,13 +146,15 @@ def _wrapper(name: str) -> Callable[..., Any]:
                 f"{type(module).__name__} runs the attention kernel {name!r}, whose mask attnscope cannot read; load "
                 "the model with attn_implementation='sdpa' or 'eager'"
             )
-        call = AttentionCall(module, query, key, value, attention_mask, options, cast("Kernel", name), answer=kernel)
+        call = AttentionCall(
+            module, query, key, value, attention_mask, options, cast("Kernel", name), kernel_function=kernel
+        )
         with torch.no_grad():
             for observer in observers:
                 observer(call)
         _inside.depth = getattr(_inside, "depth", 0) + 1
         try:
-            return replacement(call) if replacement is not None else call.own()
+            return replacement(call) if replacement is not None else call.kernel_output()
         finally:
             _inside.depth -= 1
 

@@ -123,7 +123,7 @@ class VectorSource:
                 f"{type(call.module).__name__} attends to {call.keys} keys that are not the {hidden.shape[1]} tokens "
                 "of its layer's input; use --vectors value"
             )
-        return hidden[call.place + item, None]
+        return hidden[call.batch_index + item, None]
 
 
 def _matrix(projection: nn.Module, size: int) -> Tensor | None:

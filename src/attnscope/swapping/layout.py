@@ -18,7 +18,7 @@ from attnscope.capture.vectors import VectorSource
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import Softmax
 from attnscope.swapping.blocks import attend
-from attnscope.swapping.rules import weigher_of
+from attnscope.swapping.rules import weight_function
 
 if TYPE_CHECKING:
     from torch import nn
@@ -104,8 +104,8 @@ def _check(call: AttentionCall, family: str) -> None:
             f"the model runs with {call.kernel} attention; swap needs eager or sdpa: load it with "
             "attn_implementation='sdpa'"
         )
-    own = call.own()[0]
-    mine = attend(call, None, weigher_of(Softmax()), with_weights=False)[0]
+    own = call.kernel_output()[0]
+    mine = attend(call, None, weight_function(Softmax()), with_weights=False)[0]
     if own.shape != mine.shape or (own - mine).abs().max() > _TOLERANCE[own.dtype] * own.abs().max().clamp(min=1):
         raise ModelError(
             f"{type(call.module).__name__} ({family}) does more than softmax attention; attnscope cannot rebuild its "

@@ -19,7 +19,7 @@ from attnscope.capture.huggingface import REPLACEMENT, hold, release
 from attnscope.errors import ModelError
 from attnscope.swapping.blocks import attend
 from attnscope.swapping.layout import IMPLEMENTATIONS
-from attnscope.swapping.rules import weigher_of
+from attnscope.swapping.rules import weight_function
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,7 +91,7 @@ class Replacement(nn.Module):
         parts = [(heads, *_part(call, heads, entry, wanted, self.heads)) for heads, entry in self.plan()]
         if len(parts) == 1 and len(parts[0][0]) == self.heads and (parts[0][2] is not None or not wanted):
             return parts[0][1], parts[0][2]
-        output, weights = call.own()
+        output, weights = call.kernel_output()
         for heads, own, shares in parts:
             places = torch.tensor(heads, device=output.device)
             output = output.index_copy(2, places, own.to(output.dtype))
@@ -108,11 +108,11 @@ def _part(
         vectors = entry.output.to(call.value).expand(len(entry.heads), -1)
         rows = vectors[[entry.heads.index(head) for head in heads]]
         return rows.expand(call.query.shape[0], call.query.shape[2], -1, -1), None
-    weigher = weigher_of(entry.rule)
+    function = weight_function(entry.rule)
     if heads == list(range(all_heads)):
-        return attend(call, None, weigher, with_weights=wanted)
+        return attend(call, None, function, with_weights=wanted)
     # A later change took some of this one's heads: its rule may hold a number for each of its own, so all are run.
-    output, weights = attend(call, entry.heads, weigher, with_weights=wanted)
+    output, weights = attend(call, entry.heads, function, with_weights=wanted)
     kept = [entry.heads.index(head) for head in heads]
     if len(kept) == len(entry.heads):
         return output, weights

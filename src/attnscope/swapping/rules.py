@@ -32,7 +32,7 @@ from attnscope.normalizers import (
 )
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._rows import lengths, prepare
-from attnscope.swapping.blocks import Weigher
+from attnscope.swapping.blocks import WeightFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,13 +83,13 @@ def _makes_modules(given: Callable[..., Any]) -> bool:
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) == 1
 
 
-def weigher_of(rule: Rule) -> Weigher:
-    """The rule as the blocks call it."""
+def weight_function(rule: Rule) -> WeightFunction:
+    """The function that `swapping.blocks` calls for a rule."""
     if isinstance(rule, Normalizer):
-        return Weigher(lambda logits, _, sinks: normalized(rule, logits, sinks))
+        return WeightFunction(lambda logits, _, sinks: normalized(rule, logits, sinks))
     if isinstance(rule, LEARNED):
-        return Weigher(lambda logits, _, sinks: normalized(rule.normalizer, logits, sinks))
-    return Weigher(lambda logits, visible, _: rule(logits, visible), wants_mask=True)
+        return WeightFunction(lambda logits, _, sinks: normalized(rule.normalizer, logits, sinks))
+    return WeightFunction(lambda logits, visible, _: rule(logits, visible), needs_mask=True)
 
 
 def normalized(normalizer: Normalizer, logits: Tensor, sinks: Tensor | None) -> Tensor:
@@ -110,11 +110,11 @@ def check(rule: Rule, heads: int, device: torch.device) -> None:
     """Try the rule on a few rows of this many heads, so that what does not fit is refused at once."""
     logits = torch.linspace(-1, 1, 15 * heads, device=device).view(1, heads, 3, 5)
     logits = logits.masked_fill(torch.ones(3, 5, dtype=torch.bool, device=device).triu(1), -torch.inf)
-    weigher = weigher_of(rule)
+    function = weight_function(rule)
     name = rule.__name__ if inspect.isfunction(rule) else type(rule).__name__
     try:
         with torch.no_grad():
-            weights = weigher.weigh(logits, logits != -torch.inf if weigher.wants_mask else None, None)
+            weights = function.weights(logits, logits != -torch.inf if function.needs_mask else None, None)
     except (InputError, RuntimeError, TypeError, AttributeError) as error:
         raise InputError(f"{name} does not fit logits of {heads} heads: {error}") from error
     if not isinstance(weights, torch.Tensor) or weights.shape != logits.shape:
