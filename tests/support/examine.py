@@ -13,7 +13,7 @@ import torch
 from families import ATTENTION, defined_heads, tiny_model
 
 from attnscope.capture.attention import AttentionCall
-from attnscope.capture.forward import forward, watched
+from attnscope.capture.forward import forward, observed
 from attnscope.capture.layers import Layers
 from attnscope.capture.models import Model
 from attnscope.errors import ModelError
@@ -81,7 +81,7 @@ def _examine(family: str) -> Finding:
         return Finding(family, name, [], reason)
     with torch.no_grad():
         alone = model(**inputs)[0]
-        with watched(model, lambda call: None, 1, frozenset({LENGTH})):
+        with observed(model, lambda call: None, 1, frozenset({LENGTH})):
             watched_output = model(**inputs)[0]
     square = [one.visible for one in seen if one.entry["kind"] == "self"]
     return Finding(
