@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from attnscope.capture import kernel_arguments
 from attnscope.capture.kernel_arguments import additive_mask, mask_block, rebuild_logits, visible_keys
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -73,9 +74,10 @@ def test_logits_are_those_of_a_loop_over_single_numbers(batch: tuple[int, ...], 
                 assert float(found[h, i, j]) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-def test_keys_are_converted_one_group_at_a_time() -> None:
-    """The largest tensor that an operation makes is the result, or the keys of one group."""
-    query, key = random(6, 2, 8).double(), random(6, 500, 8)
+def test_keys_are_converted_a_few_groups_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest tensor that an operation makes has the keys of two groups, and the last piece has one."""
+    monkeypatch.setattr(kernel_arguments, "CONVERTED_NUMBERS", 2 * 500 * 8)
+    query, key = random(5, 2, 8).double(), random(5, 500, 8)
 
     class Largest(torch.utils._python_dispatch.TorchDispatchMode):
         size = 0
@@ -87,5 +89,6 @@ def test_keys_are_converted_one_group_at_a_time() -> None:
             return result
 
     with Largest() as largest:
-        rebuild_logits(query, key, scale=1.0)
-    assert largest.size == max(6 * 2 * 500, 500 * 8)
+        found = rebuild_logits(query, key, scale=1.0)
+    assert largest.size == 2 * 500 * 8
+    torch.testing.assert_close(found, query @ key.double().mT, rtol=1e-12, atol=1e-12)

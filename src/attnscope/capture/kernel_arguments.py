@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # A number as low as this is never a bias: whoever adds it hides the key.
 HIDDEN = -1e8
+# Numbers of keys that are converted to the queries' dtype at a time: 8 MiB in float64.
+CONVERTED_NUMBERS = 1 << 20
 
 
 def hidden_below(dtype: torch.dtype) -> float:
@@ -83,8 +85,11 @@ def rebuild_logits(
 def _products(query: Float[Tensor, "*groups rows dims"], key: Float[Tensor, "*groups keys dims"]) -> Tensor:
     if query.dtype == key.dtype:
         return query @ key.mT
-    # One group at a time: all keys in float64 would need twice the memory of the model's own or more.
+    # A few groups at a time: all keys in float64 would need twice the memory of the model's own or more.
     products = query.new_empty(*query.shape[:-1], key.shape[-2])
-    for one_query, one_key, out in zip(query.flatten(0, -3), key.flatten(0, -3), products.flatten(0, -3), strict=True):
-        torch.mm(one_query, one_key.to(query.dtype).mT, out=out)
+    queries, keys, out = (tensor.flatten(0, -3) for tensor in (query, key, products))
+    step = max(1, CONVERTED_NUMBERS // max(1, keys[:1].numel()))
+    for start in range(0, len(keys), step):
+        groups = slice(start, start + step)
+        torch.bmm(queries[groups], keys[groups].to(query.dtype).mT, out=out[groups])
     return products
