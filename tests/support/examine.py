@@ -13,7 +13,7 @@ import torch
 from families import ATTENTION, defined_heads, tiny_model
 
 from attnscope.capture.attention import AttentionCall
-from attnscope.capture.forward import forward, watched
+from attnscope.capture.forward import forward, observed
 from attnscope.capture.layers import Layers
 from attnscope.capture.models import Model
 from attnscope.errors import ModelError
@@ -81,7 +81,7 @@ def _examine(family: str) -> Finding:
         return Finding(family, name, [], reason)
     with torch.no_grad():
         alone = model(**inputs)[0]
-        with watched(model, lambda call: None, 1, frozenset({LENGTH})):
+        with observed(model, lambda call: None, 1, frozenset({LENGTH})):
             watched_output = model(**inputs)[0]
     square = [one.visible for one in seen if one.entry["kind"] == "self"]
     return Finding(
@@ -147,11 +147,11 @@ def _look(call: Any, layers: Layers) -> _Seen:
 
 def _from_kernel(call: Any, weights: torch.Tensor) -> float:
     """How far rebuilt weights times values are from the kernel's own answer, relative to its largest number."""
-    if not isinstance(call, AttentionCall) or call.answer is None:
+    if not isinstance(call, AttentionCall) or call.kernel_function is None:
         return 0.0
     values = call.values().double()
     rebuilt = weights @ values.repeat_interleave(call.heads // len(values), 0)
-    answer = call.own()[0][0].double().transpose(0, 1)
+    answer = call.kernel_output()[0][0].double().transpose(0, 1)
     return float((rebuilt - answer).abs().max() / answer.abs().max())
 
 

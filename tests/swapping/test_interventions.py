@@ -74,7 +74,7 @@ def test_a_constant_is_what_the_head_puts_out_in_every_row() -> None:
 
 
 def test_a_constant_of_the_wrong_size_is_refused() -> None:
-    with pytest.raises(InputError, match="puts out 14 numbers; received a vector of shape \\(13,\\)"):
+    with pytest.raises(InputError, match="outputs 14 numbers; received a vector of shape \\(13,\\)"):
         intervene(build("llama-gqa"), {(1, 3): torch.zeros(13)})
 
 

@@ -14,9 +14,11 @@ from models import FAMILIES, VOCABULARY, build
 from transformers.modeling_utils import AttentionInterface
 
 import attnscope
+from attnscope.capture.attention import AttentionCall
 from attnscope.errors import InputError, ModelError
-from attnscope.normalizers import LearnedSSMax, SSMax
+from attnscope.normalizers import LearnedSSMax, Softmax, SSMax
 from attnscope.swapping import blocks
+from attnscope.swapping.rules import weight_function
 
 LENGTH = 23
 ROUNDING = {"rtol": 2e-5, "atol": 3e-5}  # float32 logits of a few layers, of size 5 to 8
@@ -193,6 +195,34 @@ def test_padding_does_not_count_in_the_length() -> None:
         alone = model(input_ids=ids).logits
         behind = model(input_ids=longer, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0)).logits
     torch.testing.assert_close(behind[:, 6:], alone, **ROUNDING)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_key_that_a_float_mask_hides_does_not_count_in_the_length(attention: str) -> None:
+    """-1e9 hides a key as a boolean mask does: ssmax, which reads the length, is the same with both."""
+    model, ids = build("llama-gqa", attention), token_ids(1, 13)
+    visible = torch.ones(13, 13, dtype=torch.bool).tril()[None, None]
+    by_hand = torch.zeros(visible.shape).masked_fill(~visible, -1e9)
+    lowest = torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
+    with torch.no_grad(), attnscope.swap(model, "ssmax"):
+        expected = model(input_ids=ids, attention_mask=lowest).logits
+        torch.testing.assert_close(model(input_ids=ids, attention_mask=by_hand).logits, expected, **ROUNDING)
+        if attention == "sdpa":  # eager attention adds its mask, which must be float
+            torch.testing.assert_close(model(input_ids=ids, attention_mask=visible).logits, expected, **ROUNDING)
+
+
+@pytest.mark.parametrize("shape", [(7,), (5, 7), (5, 1), (2, 5, 7), (2, 1, 1, 7)], ids=str)
+@pytest.mark.parametrize("heads", [None, [1]], ids=["all", "one"])
+def test_masks_broadcast_as_the_kernel_broadcasts_them(shape: tuple[int, ...], heads: list[int] | None) -> None:
+    generator = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(2, 2, tokens, 3, generator=generator) for tokens in (5, 7, 7))
+    mask = torch.randn(shape, generator=generator)
+    call = AttentionCall(torch.nn.Identity(), q, k, v, mask, {})
+    output, _ = blocks.attend(call, heads, weight_function(Softmax()), with_weights=False)
+    kernel = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask.expand(2, 2, 5, 7)).transpose(
+        1, 2
+    )
+    torch.testing.assert_close(output, kernel if heads is None else kernel[:, :, heads], **ROUNDING)
 
 
 def test_the_sink_of_a_model_does_not_count_in_the_length() -> None:

@@ -1,4 +1,4 @@
-"""Models to rows: run a model unchanged and see each layer's queries, keys, values and mask."""
+"""Run a model unchanged and observe the queries, keys, values and mask of each attention call."""
 
 from attnscope.capture.recording import record
 

@@ -1,11 +1,8 @@
-"""From one attention call to the rows that measures want.
+"""Attention calls: what a model gave to its attention kernel, and the rows that follow from it.
 
-A call is what an attention kernel was given. `AttentionCall` has queries, keys and a mask: arguments that change
-the result are applied here exactly as the kernels apply them, in this order: scaling, softcap, position bias,
-mask. An argument that this module does not know raises: a silent guess would give wrong numbers. `LogitsCall`
-has the logits themselves, where a model forms them in full and shows nothing else.
-
-Both answer the same questions, for one item of the batch and the wanted rows only: `Call`.
+`AttentionCall` has queries, keys, values, a mask and the other arguments of a kernel; an argument that attnscope does
+not know raises, as ignoring it would give wrong numbers. `LogitsCall` has the logits themselves, from models that form
+them in full and show nothing else. Both have the interface `Call`: one item of the batch, the wanted rows only.
 """
 
 from __future__ import annotations
@@ -16,11 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
-from attnscope._pages import empty
-from attnscope._threads import share_out
-from attnscope.capture._kernels_logits import ROWS, multiply
+from attnscope.capture.kernel_arguments import (
+    additive_mask,
+    as_4d,
+    hidden_below,
+    mask_block,
+    rebuild_logits,
+    visible_keys,
+)
 from attnscope.errors import ModelError
-from attnscope.normalizers import _loops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,67 +45,62 @@ HARMLESS = {
     "sliding_window",
     "use_cache",
 }
-# Model files that write their mask by hand hide a key with this number instead of the type's most negative one.
+# Model files that write their mask by hand hide a key with this number instead of the dtype's most negative one.
 HAND_WRITTEN_MASK = -1e4
-# So much below zero is never a bias: whoever adds it hides the key.
-HIDDEN = -1e8
-# Pieces of the keys for each thread, and how many keys are worth one.
-_PIECES = 2
-_FEWEST_KEYS = 64
 
 
 class Call(Protocol):
-    """What a scan asks of a call. `positions` are queries of the call, `item` is the place in the batch."""
+    """One attention call of a model. `positions` are indices of its queries, `item` is an index into its batch."""
 
     @property
     def module(self) -> nn.Module:
-        """The module whose attention this is."""
+        """The module that attends."""
 
     @property
     def cross(self) -> bool | None:
-        """Whether the keys come from another sequence than the queries; None where the call cannot tell."""
+        """Whether the keys come from another sequence than the queries; None if the call does not say."""
 
     @property
     def batch(self) -> int:
-        """Items in the batch."""
+        """Number of items in the batch."""
 
     @property
-    def place(self) -> int:
-        """The item that was taken out of a batch, or 0."""
+    def batch_index(self) -> int:
+        """Where the call's first item was in the model's batch; above 0 only after `only`."""
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """Number of query heads."""
 
     @property
     def queries(self) -> int:
-        """Queries of an item, padding included."""
+        """Number of queries of an item, padding included."""
 
     @property
     def keys(self) -> int:
-        """Keys of an item, padding included."""
+        """Number of keys of an item, padding included."""
 
     @property
     def sinks(self) -> Float[Tensor, " heads"] | None:
-        """Logits that take weight and have no key, one for each head."""
+        """Logits that take weight and have no key, one for each head; None if there are none."""
 
     @property
     def mask_key(self) -> Hashable | None:
-        """What calls that see alike have in common, where that is plain without looking; else None."""
+        """Hashable key, equal for calls with the same visibility; None if the mask must be read."""
 
     def logits(
         self, positions: Sequence[int], item: int = 0, keys: int | None = None
     ) -> Float[Tensor, "heads rows keys"]:
-        """The logits of these queries in float64, on the first `keys` keys if only those are wanted."""
+        """Logits of these queries in float64, over the first `keys` keys (default: all); finite on hidden keys."""
 
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
-        """The keys that each of the queries may attend to; none for a query that is padding."""
+        """Which keys each of these queries may attend to; none for a query that is padding."""
 
     def values(self, item: int = 0) -> Float[Tensor, "groups keys dims"]:
-        """The value vectors as the model has them, one group for heads that share them."""
+        """Value vectors in the model's dtype, one group for heads that share them."""
 
     def only(self, item: int) -> Call:
-        """The same call for one item of the batch, as if that had been alone in it."""
+        """The same call with this item as its whole batch."""
 
 
 Observer = Callable[[Call], None]
@@ -115,8 +111,8 @@ Observer = Callable[[Call], None]
 class AttentionCall:
     """The arguments of one call of an attention kernel.
 
-    The kernel decides what no mask means: `eager` then shows every key, `sdpa` (transformers' function of that name)
-    hides later keys where the module is causal, `torch` (PyTorch's own function) does as `is_causal` says.
+    What a missing mask means depends on the kernel: `eager` leaves every key visible, `sdpa` (transformers' function of
+    that name) hides later keys if the module is causal, `torch` (PyTorch's own function) follows `is_causal`.
     """
 
     module: nn.Module
@@ -127,8 +123,8 @@ class AttentionCall:
     options: dict[str, Any]
     kernel: Kernel = "sdpa"
     cross: bool | None = None
-    answer: Callable[..., Any] | None = None  # the kernel itself
-    place: int = 0
+    kernel_function: Callable[..., Any] | None = None
+    batch_index: int = 0
 
     def __post_init__(self) -> None:
         unknown = [
@@ -150,97 +146,96 @@ class AttentionCall:
 
     @property
     def batch(self) -> int:
-        """Items in the batch."""
+        """Number of items in the batch."""
         return self.query.shape[0]
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """Number of query heads."""
         return self.query.shape[1]
 
     @property
     def queries(self) -> int:
-        """Queries of an item."""
+        """Number of queries of an item, padding included."""
         return self.query.shape[2]
 
     @property
     def keys(self) -> int:
-        """Keys of an item."""
+        """Number of keys of an item, padding included."""
         return self.key.shape[2]
 
-    def own(self) -> Any:
-        """What the model's own kernel answers: (batch, queries, heads, dims), and weights or None."""
-        assert self.answer is not None
-        return self.answer(self.module, self.query, self.key, self.value, self.mask, **self.options)
+    def kernel_output(self) -> Any:
+        """What the model's own kernel returns: outputs (batch, queries, heads, dims), and weights or None."""
+        assert self.kernel_function is not None
+        return self.kernel_function(self.module, self.query, self.key, self.value, self.mask, **self.options)
 
     @property
     def scale(self) -> float:
-        """What the products of queries and keys are multiplied by."""
+        """Factor of the products of queries and keys."""
         scaling = self.options.get("scaling")
         return self.query.shape[-1] ** -0.5 if scaling is None else float(scaling)
 
     @property
     def causal(self) -> bool:
-        """Whether the kernel hides later keys by itself, there being no mask."""
+        """Whether the kernel itself hides later keys, because there is no mask."""
         if self.kernel == "eager" or self.mask is not None:
             return False
-        asked = self.options.get("is_causal")
+        is_causal = self.options.get("is_causal")
         if self.kernel == "torch":
-            return bool(asked)
-        causal = getattr(self.module, "is_causal", True) if asked is None else asked
-        return bool(causal) and self.queries > 1
+            return bool(is_causal)
+        if is_causal is None:
+            is_causal = getattr(self.module, "is_causal", True)
+        return bool(is_causal) and self.queries > 1
 
     @property
     def mask_key(self) -> Hashable | None:
-        """What calls without a mask have in common if they see alike."""
+        """Hashable key, equal for calls with the same visibility; None if the mask must be read."""
         return (self.causal, self.heads, self.queries, self.keys, self.query.device) if self.mask is None else None
 
     @property
     def sinks(self) -> Float[Tensor, " heads"] | None:
-        """Logits that take weight and have no key, one for each head."""
+        """Logits that take weight and have no key, one for each head; None if there are none."""
         sinks = self.options.get("s_aux")
         return None if sinks is None else sinks.detach().double().reshape(-1)
 
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
-        """The keys that each of the queries may attend to; none for a query that is padding."""
-        rows = self._rows(positions)
+        """Which keys each of these queries may attend to; none for a query that is padding."""
+        shape = (self.heads, len(positions), self.keys)
         if self.mask is None:
-            if self.causal:
-                seen = torch.arange(self.keys, device=rows.device) <= rows[:, None]
-            else:
-                seen = torch.ones(len(rows), self.keys, dtype=torch.bool, device=rows.device)
-            return seen.expand(self.heads, -1, -1)
-        seen = _shown(self._mask_rows(rows, item))
-        # An indexer leaves out keys that nobody chose: they look like padding, and are not.
+            if not self.causal:
+                return torch.ones((), dtype=torch.bool, device=self.query.device).expand(shape)
+            rows = _index(positions).to(self.query.device)
+            return (torch.arange(self.keys, device=rows.device) <= rows[:, None]).expand(shape)
+        visible = visible_keys(self._mask_rows(self.mask, positions, item, self.keys))
+        # A key that an indexer chose for no query looks like padding, and is not.
         if self.queries == self.keys and not self.cross and not hasattr(self.module, "indexer"):
-            seen = seen & ~self._padding(seen, positions, item)[:, None]
-        return seen.expand(self.heads, -1, -1)
+            visible = visible & ~self._padding(visible, positions, item)[:, None]
+        return visible.expand(shape)
 
     def logits(
         self, positions: Sequence[int], item: int = 0, keys: int | None = None
     ) -> Float[Tensor, "heads rows keys"]:
-        """The logits of these queries in float64, from the model's own queries and keys."""
-        rows = self._rows(positions)
+        """Logits of these queries in float64, over the first `keys` keys (default: all); finite on hidden keys."""
         keys = self.keys if keys is None else keys
-        query = (self.query[item, :, rows].double() * self.scale).reshape(self.key.shape[1], -1, self.query.shape[-1])
-        logits = _products(query, self.key[item, :, :keys].detach()).reshape(self.heads, len(rows), keys)
-        softcap = self.options.get("softcap")
-        if softcap is not None:
-            logits = softcap * torch.tanh(logits / softcap)
         bias = self.options.get("position_bias")
-        if bias is not None:
-            logits = logits + _rows_of(bias, rows, item, keys).double()
-        if self.mask is not None and self.mask.dtype != torch.bool:
-            mask = self._mask_rows(rows, item)[..., :keys]
-            logits = logits + torch.where(_shown(mask), mask, 0).double()
-        return logits
+        mask = None
+        if self.mask is not None and self.mask.dtype != torch.bool:  # a boolean mask adds nothing to visible keys
+            mask = additive_mask(self._mask_rows(self.mask, positions, item, keys), torch.float64, hidden=0.0)
+        return rebuild_logits(
+            self.query[item, :, _index(positions)].detach().double(),
+            self.key[item, :, :keys].detach(),
+            scale=self.scale,
+            softcap=self.options.get("softcap"),
+            position_bias=None if bias is None else self._mask_rows(bias, positions, item, keys),
+            mask=mask,
+        )
 
     def values(self, item: int = 0) -> Float[Tensor, "groups keys dims"]:
-        """The value vectors as the model has them."""
+        """Value vectors in the model's dtype, one group for heads that share them."""
         return self.value[item]
 
     def only(self, item: int) -> AttentionCall:
-        """The same call for one item of the batch."""
+        """The same call with this item as its whole batch."""
         bias = self.options.get("position_bias")
         return replace(
             self,
@@ -249,169 +244,126 @@ class AttentionCall:
             value=self.value[item, None],
             mask=None if self.mask is None else _item(self.mask, item),
             options=self.options if bias is None else self.options | {"position_bias": _item(bias, item)},
-            place=item,
+            batch_index=item,
         )
 
-    def _rows(self, positions: Sequence[int]) -> Tensor:
-        return torch.tensor(list(positions), dtype=torch.long, device=self.query.device)
-
-    def _mask_rows(self, rows: Tensor, item: int) -> Tensor:
-        if self.mask is None:
-            raise ValueError("there is no mask")
-        return _rows_of(self.mask, rows, item, self.keys)
+    def _mask_rows(
+        self, mask: Tensor, positions: Sequence[int], item: int, keys: int
+    ) -> Float[Tensor, "heads_or_1 rows_or_1 keys"]:
+        """The part of a mask or bias for these queries, on the device of the queries."""
+        block = mask_block(mask, keys, items=slice(item, item + 1), rows=_index(positions))
+        return block[0].detach().to(self.query.device)
 
     def _padding(
-        self, seen: Bool[Tensor, "heads rows keys"], positions: Sequence[int], item: int
+        self, visible: Bool[Tensor, "heads_or_1 rows_or_1 keys"], positions: Sequence[int], item: int
     ) -> Bool[Tensor, " rows"]:
-        """Which rows are padding: a token that nobody may attend to, not even itself."""
-        padding = torch.zeros(len(positions), dtype=torch.bool, device=seen.device)
-        own = seen.any(0).gather(-1, self._rows(positions)[:, None]).squeeze(-1)
-        for row in (~own).nonzero().flatten().tolist():
-            column = _as_4d(self.mask)[item if len(_as_4d(self.mask)) > 1 else 0, :, :, positions[row]]
-            padding[row] = not _shown(column).any()
+        """Which of these queries are padding: tokens that no query may attend to, not even their own."""
+        assert self.mask is not None
+        to_self = visible.any(0).expand(len(positions), -1)[torch.arange(len(positions)), _index(positions)]
+        padding = torch.zeros_like(to_self)
+        for row in (~to_self).nonzero().flatten().tolist():
+            column = mask_block(self.mask, self.keys, items=slice(item, item + 1))[..., positions[row]]
+            padding[row] = not visible_keys(column).any()
         return padding
 
 
 @dataclass(frozen=True, eq=False)
 class LogitsCall:
-    """Logits as a model gave them to its own softmax, and the values that it weighted with the result."""
+    """The logits that a model gave to its own softmax, and the values that it multiplied with the result."""
 
     module: nn.Module
     scores: Float[Tensor, "batch heads queries keys"]
     weights: Float[Tensor, "batch heads queries keys"]
     value: Float[Tensor, "batch heads keys dims"]
     cross: bool | None = None
-    place: int = 0
+    batch_index: int = 0
 
     @property
     def batch(self) -> int:
-        """Items in the batch."""
+        """Number of items in the batch."""
         return self.scores.shape[0]
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """Number of query heads."""
         return self.scores.shape[1]
 
     @property
     def queries(self) -> int:
-        """Queries of an item."""
+        """Number of queries of an item, padding included."""
         return self.scores.shape[2]
 
     @property
     def keys(self) -> int:
-        """Keys of an item."""
+        """Number of keys of an item, padding included."""
         return self.scores.shape[3]
 
     @property
     def mask_key(self) -> None:
-        """Only the scores say what is visible."""
+        """None: only the scores say what is visible."""
         return
 
     @property
     def sinks(self) -> None:
-        """No family that forms its logits in full has sinks."""
+        """None: no family that forms its logits in full has sinks."""
         return
 
     def logits(
         self, positions: Sequence[int], item: int = 0, keys: int | None = None
     ) -> Float[Tensor, "heads rows keys"]:
-        """The logits of these queries, as the model rounded them; zero where a key is hidden."""
-        logits = torch.where(self._seen(positions, item), self._pick(self.scores, positions, item), 0)
-        return logits[..., :keys].double()
+        """Logits of these queries as the model rounded them, in float64; zero on hidden keys."""
+        rows = _index(positions)
+        scores, weights = self.scores[item, :, rows, :keys], self.weights[item, :, rows, :keys]
+        return torch.where(self._not_hidden(scores, weights), scores, 0).double()
 
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
-        """The keys that each of the queries may attend to; none for a query that is padding."""
-        seen = self._seen(positions, item)
+        """Which keys each of these queries may attend to; none for a query that is padding."""
+        rows = _index(positions)
+        visible = self._not_hidden(self.scores[item, :, rows], self.weights[item, :, rows])
         if self.queries != self.keys or self.cross:
-            return seen
+            return visible
         for row, position in enumerate(positions):
-            if not seen[:, row, position].any():
-                column, weights = self.scores[item, :, :, position], self.weights[item, :, :, position]
-                if not self._kept(column, weights).any():
-                    seen[:, row] = False
-        return seen
+            if not visible[:, row, position].any():
+                column = self._not_hidden(self.scores[item, :, :, position], self.weights[item, :, :, position])
+                if not column.any():
+                    visible[:, row] = False
+        return visible
 
     def values(self, item: int = 0) -> Float[Tensor, "groups keys dims"]:
-        """The value vectors as the model has them."""
+        """Value vectors in the model's dtype, one group for heads that share them."""
         return self.value[item]
 
     def only(self, item: int) -> LogitsCall:
-        """The same call for one item of the batch."""
+        """The same call with this item as its whole batch."""
         scores, weights, value = (part[item, None] for part in (self.scores, self.weights, self.value))
-        return replace(self, scores=scores, weights=weights, value=value, place=item)
+        return replace(self, scores=scores, weights=weights, value=value, batch_index=item)
 
-    def _pick(self, scores: Tensor, positions: Sequence[int], item: int) -> Tensor:
-        return scores[item, :, torch.tensor(list(positions), dtype=torch.long, device=scores.device)]
+    def _not_hidden(self, scores: Tensor, weights: Tensor) -> Tensor:
+        """Which of these scores no mask was added to.
 
-    def _seen(self, positions: Sequence[int], item: int) -> Tensor:
-        return self._kept(self._pick(self.scores, positions, item), self._pick(self.weights, positions, item))
-
-    def _kept(self, scores: Tensor, weights: Tensor) -> Tensor:
-        """Which keys no mask has hidden.
-
-        The number that hides a key may be of the values' type, and the scores of a wider one; and some families divide
+        The number that hides a key may be of the values' dtype, and the scores of a wider one; and some families divide
         by the root of the head's size after the mask is added.
         """
         by_hand = (scores == HAND_WRITTEN_MASK) & (weights == 0)
-        cut = _cut(self.value.dtype) / self.value.shape[-1] ** 0.5
-        return (scores > max(_cut(scores.dtype), cut)) & ~by_hand
+        of_values = hidden_below(self.value.dtype) / self.value.shape[-1] ** 0.5
+        return (scores > max(hidden_below(scores.dtype), of_values)) & ~by_hand
 
 
-def _products(query: Float[Tensor, "groups rows dims"], key: Float[Tensor, "groups keys dims"]) -> Tensor:
-    """The products of every group's queries and keys in float64; all keys in float64 are never held at one time."""
-    count, keys = query.shape[1], key.shape[1]
-    if not _loops.usable(query, key):
-        return torch.cat([torch.mm(query[group], key[group].double().mT)[None] for group in range(len(query))])
-    room = max(count, ROWS)
-    queries = (query if room == count else torch.nn.functional.pad(query, (0, 0, 0, room - count))).detach()
-    products = empty((len(query), room, keys), query)
-    step = max(_FEWEST_KEYS, -(-keys // (_PIECES * torch.get_num_threads())))
-
-    def some(begin: int) -> None:
-        part = key[:, begin : begin + step]
-        part = part if part.dtype in (torch.float32, torch.float64) else part.float()
-        multiply(queries.numpy(), part.numpy(), begin, products.numpy())
-
-    share_out(some, range(0, keys, step))
-    return products[:, :count]
-
-
-def _shown(mask: Tensor) -> Tensor:
-    """Where a mask lets a key be seen."""
-    return mask if mask.dtype == torch.bool else mask > _cut(mask.dtype)
-
-
-def _cut(dtype: torch.dtype) -> float:
-    """Keys are hidden by adding the most negative number of the type, more of it, or one that does as well."""
-    return max(torch.finfo(dtype).min / 2, HIDDEN)
-
-
-def _as_4d(mask: Tensor | None) -> Tensor:
-    """A mask with the dimensions that broadcasting would give it."""
-    if mask is None:
-        raise ValueError("there is no mask")
-    return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+def _index(positions: Sequence[int]) -> Tensor:
+    return torch.tensor(list(positions), dtype=torch.long)
 
 
 def _item(mask: Tensor, item: int) -> Tensor:
     """One item of a mask or bias that may broadcast over the batch."""
-    four = _as_4d(mask)
-    return four[item, None] if len(four) > 1 else four
+    mask = as_4d(mask)
+    return mask[item, None] if len(mask) > 1 else mask
 
 
 def unpadded(call: Call, block: int = 512) -> list[int]:
-    """The queries of a call with one item that are not padding: those that see a key in some head."""
-    found: list[int] = []
+    """Positions of the queries of a call's first item that are not padding: those with a visible key in some head."""
+    positions: list[int] = []
     for start in range(0, call.queries, block):
-        positions = range(start, min(call.queries, start + block))
-        seen = call.visible(positions).any(-1).any(0)
-        found.extend(start + place for place in seen.nonzero().flatten().tolist())
-    return found
-
-
-def _rows_of(mask: Tensor, rows: Tensor, item: int, keys: int) -> Float[Tensor, "heads_or_1 rows keys"]:
-    """Rows of a mask or bias that broadcasts over the batch, the heads or the queries."""
-    mask = _as_4d(mask)
-    one = mask[item if mask.shape[0] > 1 else 0]
-    return one[:, (rows if mask.shape[2] > 1 else torch.zeros_like(rows)).to(mask.device), :keys].to(rows.device)
+        rows = range(start, min(call.queries, start + block))
+        has_key = call.visible(rows).any(-1).any(0)
+        positions.extend(start + row for row in has_key.nonzero().flatten().tolist())
+    return positions

@@ -1,12 +1,11 @@
-"""Books that are fetched once and kept: `--text corpus:war-and-peace`.
+"""Books that are downloaded once and cached: `--text corpus:war-and-peace`.
 
 Requirements of the design:
 
-- the standard library fetches, nothing is fetched unless a user names a corpus;
-- a body is checked before it is kept (whole, UTF-8, the licence's marks, title, first and last line of the novel,
+- the standard library downloads, and only when a user names a corpus;
+- a body is checked before it is cached (whole, UTF-8, the licence's marks, title, first and last line of the novel,
   size): Project Gutenberg revises its files, so a digest of the download would refuse a corrected comma;
-- what is kept is the novel without the licence, from its first line, with a digest beside it: a damaged copy is
-  fetched anew;
+- the cache has the novel without the licence, from its first line, and a digest: a damaged copy is fetched again;
 - a copy that a user has (`--text FILE`) is cut in the same way.
 """
 
@@ -27,7 +26,7 @@ from attnscope.errors import InputError
 
 PREFIX = "corpus:"
 URL_VARIABLE = "ATTNSCOPE_CORPUS_URL"  # a mirror to fetch from instead
-TIMEOUT = 60  # seconds without an answer
+TIMEOUT = 60  # seconds without a response
 LARGEST = 64 << 20  # bytes of a body; more is no book
 
 _START = re.compile(r"^\*\*\* ?START OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b.*$", re.MULTILINE)
@@ -39,7 +38,7 @@ _END = re.compile(
 
 @dataclass(frozen=True)
 class Book:
-    """A book of Project Gutenberg: where it is, and how to know it."""
+    """A book of Project Gutenberg: its addresses, and how to recognize it."""
 
     name: str
     title: str
@@ -61,15 +60,14 @@ BOOKS = {book.name: book for book in (WAR_AND_PEACE,)}
 
 
 def read_corpus(name: str) -> str:
-    """The text of a corpus: from the cache, else fetched, checked and kept."""
+    """The text of a corpus from the cache; if it is not there it is fetched, checked and cached."""
     book = BOOKS.get(name)
     if book is None:
         raise InputError(f"unknown corpus {name!r}; there is {', '.join(PREFIX + known for known in BOOKS)}")
-    kept = _kept(book)
-    if kept is not None:
-        return kept
-    content = fetch(book)
-    _keep(book, content)
+    content = _read_cache(book)
+    if content is None:
+        content = fetch(book)
+        _write_cache(book, content)
     return content
 
 
@@ -90,7 +88,7 @@ def fetch(book: Book) -> str:
 def novel(data: bytes, book: Book) -> str:
     """The novel inside a Project Gutenberg file; ValueError says what is wrong with it."""
     try:
-        text = _lines(data.decode("utf-8-sig"))
+        text = _unix_newlines(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise ValueError("the body is not UTF-8 text") from None
     start, end = _START.search(text), _END.search(text)
@@ -111,14 +109,14 @@ def novel(data: bytes, book: Book) -> str:
 
 
 def without_license(content: str) -> str:
-    """A text without the header and footer of Project Gutenberg, from the first line of a book that is known.
+    """A text without the header and footer of Project Gutenberg; one of `BOOKS` starts at its first line.
 
     A text that has no such header is returned as it is, to the byte.
     """
     start = _START.search(content)
     if start is None:
         return content
-    text = _lines(content[start.end() :])
+    text = _unix_newlines(content[start.end() :])
     end = _END.search(text)
     body = text[: end.start()] if end else text
     for book in BOOKS.values():
@@ -141,7 +139,7 @@ def cache_folder() -> Path:
     return base / "attnscope"
 
 
-def _lines(text: str) -> str:
+def _unix_newlines(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
@@ -150,14 +148,14 @@ def _body(url: str) -> bytes:
     if request.type not in ("http", "https"):
         raise ValueError(f"{URL_VARIABLE} takes an http or https address")
     print(f"attnscope: fetching {url} (once; kept in {cache_folder()})", file=sys.stderr)
-    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-        data: bytes = answer.read(LARGEST + 1)
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        data: bytes = response.read(LARGEST + 1)
         # read(amount) does not complain about a body that ends early.
-        promised = answer.headers.get("Content-Length")
+        expected = response.headers.get("Content-Length")
     if len(data) > LARGEST:
         raise ValueError(f"the body is larger than {LARGEST >> 20} MiB")
-    if promised is not None and len(data) < int(promised):
-        raise ValueError(f"the body broke off after {len(data):,} of {int(promised):,} bytes")
+    if expected is not None and len(data) < int(expected):
+        raise ValueError(f"the body broke off after {len(data):,} of {int(expected):,} bytes")
     return data
 
 
@@ -170,35 +168,35 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _places(book: Book) -> tuple[Path, Path]:
+def _cache_files(book: Book) -> tuple[Path, Path]:
     folder = cache_folder() / "corpora"
     return folder / f"{book.name}.txt", folder / f"{book.name}.sha256"
 
 
-def _kept(book: Book) -> str | None:
-    """The kept text, if there is one and it is whole."""
-    place, digest = _places(book)
+def _read_cache(book: Book) -> str | None:
+    """The cached text, or None if there is none or it is damaged."""
+    text_file, digest_file = _cache_files(book)
     try:
-        data = place.read_bytes()
-        whole = digest.read_text("ascii").strip() == hashlib.sha256(data).hexdigest()
+        data = text_file.read_bytes()
+        whole = digest_file.read_text("ascii").strip() == hashlib.sha256(data).hexdigest()
     except (OSError, UnicodeDecodeError):
         return None
     if not whole:
-        print(f"attnscope: {place} is damaged; fetching it again", file=sys.stderr)
+        print(f"attnscope: {text_file} is damaged; fetching it again", file=sys.stderr)
         return None
     return data.decode("utf-8")
 
 
-def _keep(book: Book, content: str) -> None:
-    """Keep a text for the next time; a cache that cannot be written costs another fetch, no more."""
+def _write_cache(book: Book, content: str) -> None:
+    """Cache a text; a cache that cannot be written only means that it is fetched again next time."""
     data = content.encode()
-    place, digest = _places(book)
+    text_file, digest_file = _cache_files(book)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        for path, part in ((place, data), (digest, f"{hashlib.sha256(data).hexdigest()}\n".encode())):
-            handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        text_file.parent.mkdir(parents=True, exist_ok=True)
+        for path, part in ((text_file, data), (digest_file, f"{hashlib.sha256(data).hexdigest()}\n".encode())):
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
             with os.fdopen(handle, "wb") as file:
                 file.write(part)
-            Path(beside).replace(path)
+            Path(temporary).replace(path)
     except OSError as error:
-        print(f"attnscope: cannot keep {book.title} in {place.parent} ({error.strerror})", file=sys.stderr)
+        print(f"attnscope: cannot keep {book.title} in {text_file.parent} ({error.strerror})", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""A digest of a model's weights: 64 numbers of every tensor, wherever and in whichever form it is kept.
+"""A digest of a model's weights: 64 numbers of every tensor, wherever and in whichever form it is stored.
 
-Weights may be packed (int8), on the meta device while accelerate keeps them in memory or on disk, or of a type that
+Weights may be packed (int8), on the meta device while accelerate has them in memory or on disk, or of a type that
 only its own package understands. What cannot be read counts with its name, shape and type.
 """
 
@@ -19,38 +19,39 @@ _SAMPLES = 64
 def weights_digest(module: nn.Module) -> str:
     """SHA-256 over samples of all parameters, buffers and packed weights of a module."""
     digest = hashlib.sha256()
-    kept = _offloaded(module)
+    offloaded = _offloaded(module)
     for name, value in module.state_dict().items():
-        there = not (isinstance(value, Tensor) and value.is_meta)
-        digest.update(f"{name} {_told(value if there else kept.get(name, value))}".encode())
+        if isinstance(value, Tensor) and value.is_meta:
+            value = offloaded.get(name, value)
+        digest.update(f"{name} {_describe(value)}".encode())
     return digest.hexdigest()
 
 
 def _offloaded(module: nn.Module) -> dict[str, Tensor]:
-    """The weights that accelerate keeps elsewhere while their places in the model are empty, by name."""
-    found: dict[str, Tensor] = {}
-    for prefix, part in module.named_modules():
-        hook = getattr(part, "_hf_hook", None)
-        for single in getattr(hook, "hooks", [hook]):  # several may be in one
+    """The weights that accelerate has in memory or on disk while the model's own are on the meta device, by name."""
+    tensors: dict[str, Tensor] = {}
+    for prefix, submodule in module.named_modules():
+        hook = getattr(submodule, "_hf_hook", None)
+        for single in getattr(hook, "hooks", [hook]):  # accelerate's SequentialHook has several
             weights = getattr(single, "weights_map", None)
             if weights is None:
                 continue
-            for name, tensor in [*part.named_parameters(), *part.named_buffers()]:
+            for name, tensor in [*submodule.named_parameters(), *submodule.named_buffers()]:
                 if tensor.is_meta:
                     try:
-                        found[f"{prefix}.{name}" if prefix else name] = weights[name]
-                    except KeyError:  # a part further in has it
+                        tensors[f"{prefix}.{name}" if prefix else name] = weights[name]
+                    except KeyError:  # the hook of a submodule has it
                         continue
-    return found
+    return tensors
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{tuple(value.shape)} {value.dtype} {_sample(value)}"
     if isinstance(value, Mapping):
-        return str({str(key): _told(part) for key, part in value.items()})
+        return str({str(key): _describe(part) for key, part in value.items()})
     if isinstance(value, list | tuple):
-        return str([_told(part) for part in value])
+        return str([_describe(part) for part in value])
     return repr(value) if isinstance(value, str | int | float | bool | bytes | torch.dtype | None) else str(type(value))
 
 

@@ -1,7 +1,7 @@
-"""Run a model on tokens, or a module on inputs, and show every attention call to an observer.
+"""Run a model on tokens, or a module on inputs, and pass every attention call to an observer.
 
-This is where the ways of watching are chosen: transformers' attention interface where the model uses it, what the
-model file writes out where it does not, PyTorch's own modules, and `record`. All of them leave the output as it is.
+`observed` combines the ways to observe attention: transformers' interface, attention written out in a model file,
+PyTorch's own modules, and `record`. None of them changes the output.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnscope._pages import keep_freed
 from attnscope.capture import huggingface, torch_modules
 from attnscope.capture.attention import AttentionCall
 from attnscope.capture.eager import WrittenOutAttention
@@ -35,8 +34,8 @@ Inputs = Any
 def forward(model: Model, ids: Sequence[int] | Tensor, observer: Observer, mask: Tensor | None = None) -> None:
     """Run a transformers model on tokens: one sequence, or a batch with its attention mask.
 
-    An encoder-decoder gets the tokens in its encoder, and in its decoder the same tokens moved by one behind the
-    start token: the decoder then has as many queries as the encoder has keys.
+    The encoder of an encoder-decoder gets the tokens, its decoder the start token and then all tokens but the last: the
+    decoder then has as many queries as the encoder has keys.
     """
     module = model.module
     batch = torch.as_tensor(ids, device=_input_device(module))
@@ -45,7 +44,7 @@ def forward(model: Model, ids: Sequence[int] | Tensor, observer: Observer, mask:
     if mask is not None:
         inputs["attention_mask"] = mask.to(batch.device)
     if module.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = _moved(model, batch)
+        inputs["decoder_input_ids"] = _shifted_right(model, batch)
         inputs["use_cache"] = False
     elif model.causal:
         inputs["use_cache"] = False
@@ -57,7 +56,7 @@ def forward(model: Model, ids: Sequence[int] | Tensor, observer: Observer, mask:
         observer(call)
 
     body = module.base_model
-    with torch.no_grad(), watched(body, count, len(batch), frozenset({batch.shape[1]})):
+    with torch.no_grad(), observed(body, count, len(batch), frozenset({batch.shape[1]})):
         body(**inputs)
     if not calls:
         raise ModelError(
@@ -67,7 +66,7 @@ def forward(model: Model, ids: Sequence[int] | Tensor, observer: Observer, mask:
 
 
 def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
-    """Run any module on inputs, and give back its output.
+    """Run any module on inputs and return its output.
 
     `inputs` are a tensor, a tuple of positional arguments, a mapping of named ones, or a function without arguments
     that runs the module by itself.
@@ -80,7 +79,7 @@ def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
         calls += 1
         observer(call)
 
-    with torch.no_grad(), watched(module, count, _batch(inputs)):
+    with torch.no_grad(), observed(module, count, _batch(inputs)):
         if callable(inputs) and not isinstance(inputs, torch.Tensor):
             result = inputs()
         elif isinstance(inputs, Mapping):
@@ -96,45 +95,45 @@ def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
 
 
 @contextmanager
-def watched(
+def observed(
     module: nn.Module, observer: Observer, batch: int = 1, tokens: frozenset[int] | None = None
 ) -> Iterator[None]:
-    """Show every attention call of a module to the observer, by whichever way it attends."""
+    """Pass every attention call of a module to the observer while the block runs, however the module attends."""
 
-    def unseen(call: Call) -> None:
-        # What the observer computes is not the model's attention: no function mode may see it.
+    def outside_modes(call: Call) -> None:
+        # What the observer computes is not the model's attention: function modes must not observe it.
         with torch._C.DisableTorchFunction():
             observer(call)
 
-    keep_freed()
-    own = WrittenOutAttention(module, unseen, batch, tokens)
+    written_out = WrittenOutAttention(module, outside_modes, batch, tokens)
 
     def recorder(
         caller: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, /, **options: Any
     ) -> None:
-        caller = own.calling_module() if caller is None else caller
-        owner = module if caller is None else caller
-        own.recorded(owner)
+        if caller is None:
+            caller = written_out.calling_module()
+        attending = module if caller is None else caller
+        written_out.recorded(attending)
         cross = options.pop("cross", None)
         with torch.no_grad():
-            unseen(AttentionCall(owner, query, key, value, mask, options, "torch", cross))
+            outside_modes(AttentionCall(attending, query, key, value, mask, options, "torch", cross))
 
     with ExitStack() as stack:
-        stack.enter_context(huggingface.observed(module, unseen))
+        stack.enter_context(huggingface.observed(module, outside_modes))
         stack.enter_context(recording(recorder))
         if any(isinstance(part, nn.MultiheadAttention) for part in module.modules()):
-            stack.enter_context(torch_modules.observed(module, unseen))
+            stack.enter_context(torch_modules.observed(module, outside_modes))
         if any(getattr(part, "_compiled_call_impl", None) is not None for part in module.modules()):
             # A compiled graph has its kernels built in; the same module runs uncompiled instead.
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         if writes_attention_out(module):
-            stack.enter_context(own)
+            stack.enter_context(written_out)
         yield
-        own.finish()
+        written_out.finish()
 
 
-def _moved(model: Model, batch: Tensor) -> Tensor:
-    """The decoder's input: the start token, then the encoder's tokens but the last."""
+def _shifted_right(model: Model, batch: Tensor) -> Tensor:
+    """The decoder's input: the start token, then all tokens of the encoder but the last."""
     config = model.module.config
     candidates = (getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"))
     start = next((value for value in candidates if value is not None), None)
@@ -144,17 +143,17 @@ def _moved(model: Model, batch: Tensor) -> Tensor:
 
 
 def _input_device(module: Any) -> torch.device:
-    """Where the tokens go: to the embeddings, or to where an offloaded model runs them."""
+    """The device of the embeddings, or the one on which an offloaded model runs them."""
     device: torch.device = module.get_input_embeddings().weight.device
     hook = getattr(module, "_hf_hook", None)
     if device.type != "meta":
         return device
-    place = getattr(hook, "execution_device", None)
-    return torch.device("cpu" if place is None else place)
+    execution_device = getattr(hook, "execution_device", None)
+    return torch.device("cpu" if execution_device is None else execution_device)
 
 
 def _batch(inputs: Inputs) -> int:
-    """Items in the batch: the first size of the first tensor."""
+    """Number of items in the batch: the first dimension of the first tensor."""
     if isinstance(inputs, torch.Tensor):
         return len(inputs) if inputs.ndim > 1 else 1
     values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (tuple, list)) else ()

@@ -1,13 +1,12 @@
 """Observe transformers models through their attention interface.
 
-While a model is observed, every kernel in transformers' registry is wrapped: the wrapper shows the call to
-the observer of that model, then runs the very kernel that would have run, with the same arguments. The
-model's configuration, masks and kernels stay as they are, so its output is bit-identical to an unobserved
-run. Models that nobody observes pass through untouched, and the registry is restored when the last
-observation ends.
+While a model is observed, every kernel in transformers' registry is wrapped: the wrapper passes the call to
+the observers of that model, then runs the original kernel with the same arguments. The model's configuration, masks and
+kernels stay as they are, so its output is bit-identical to an unobserved run. Calls of other models go straight to
+their kernel, and the registry is restored when the last observation ends.
 
-An attention module with a child named `REPLACEMENT` hands its calls to that child instead (`swapping/`). Both go
-through the one wrapper, so that observing a model and replacing its attention never undo one another.
+An attention module with a child named `REPLACEMENT` passes its calls to that child instead (`swapping/`). Both use
+the one wrapper, so that observing a model and replacing its attention never undo one another.
 """
 
 from __future__ import annotations
@@ -30,46 +29,46 @@ if TYPE_CHECKING:
 
     from attnscope.capture.attention import Kernel
 
-Watcher = Callable[[AttentionCall], None]
+CallObserver = Callable[[AttentionCall], None]
 
-# The kernels whose masks say which keys are visible. Others keep that to themselves.
+# The kernels whose arguments say which keys are visible.
 READABLE = ("eager", "sdpa")
 
-# The name of the child that answers an attention module's calls in place of its kernel.
+# The name of the child module that runs an attention module's calls instead of its kernel.
 REPLACEMENT = "attnscope"
-# The attribute of a model's configuration that says what was replaced; `save_pretrained` writes it.
+# The attribute of a model's configuration that records what was replaced; `save_pretrained` writes it.
 SWAP_CONFIG_KEY = "attnscope_swap"
 
-_lock = threading.RLock()  # a finalizer may release while this thread holds it
-_observers: weakref.WeakKeyDictionary[nn.Module, list[tuple[int, Watcher]]] = weakref.WeakKeyDictionary()
+_lock = threading.RLock()  # reentrant: a finalizer may run while this thread has it
+_observers: weakref.WeakKeyDictionary[nn.Module, list[tuple[int, CallObserver]]] = weakref.WeakKeyDictionary()
 _originals: dict[str, Callable[..., Any] | None] = {}
-_holders = 0
-_inside = threading.local()
+_users = 0
+_running_kernels = threading.local()
 
 
 @contextmanager
-def probed(model: nn.Module, observer: Watcher) -> Iterator[None]:
-    """As `observed`, unnoticed by whoever else observes: for a trial run that is none of their business."""
+def observed_alone(model: nn.Module, observer: CallObserver) -> Iterator[None]:
+    """Like `observed`, with all other observers of the model paused: for a trial run."""
     modules = list(model.modules())
     with _lock:
-        hidden = {module: _observers.pop(module) for module in modules if module in _observers}
+        paused = {module: _observers.pop(module) for module in modules if module in _observers}
     try:
         with observed(model, observer):
             yield
     finally:
         with _lock:
-            _observers.update(hidden)
+            _observers.update(paused)
 
 
 @contextmanager
-def observed(model: nn.Module, observer: Watcher) -> Iterator[None]:
-    """Show every attention call that the model makes through the interface to the observer while the block runs.
+def observed(model: nn.Module, observer: CallObserver) -> Iterator[None]:
+    """Pass every attention call that the model makes through the interface to the observer while the block runs.
 
-    The same model may be observed by several threads at once: each sees the calls of its own forward.
+    The same model may be observed in several threads at once: each observer gets the calls of its own thread.
     """
     modules = list(model.modules())
     entry = (threading.get_ident(), observer)
-    hold()
+    wrap_registry()
     with _lock:
         for module in modules:
             _observers.setdefault(module, []).append(entry)
@@ -78,34 +77,34 @@ def observed(model: nn.Module, observer: Watcher) -> Iterator[None]:
     finally:
         with _lock:
             for module in modules:
-                left = [other for other in _observers.get(module, []) if other is not entry]
-                if left:
-                    _observers[module] = left
+                others = [other for other in _observers.get(module, []) if other is not entry]
+                if others:
+                    _observers[module] = others
                 else:
                     _observers.pop(module, None)
-        release()
+        unwrap_registry()
 
 
 def in_kernel() -> bool:
-    """Whether an observed kernel is running in this thread: what it calls has been seen already."""
-    return getattr(_inside, "depth", 0) > 0
+    """Whether an observed kernel is running in this thread, so that what it calls has been observed already."""
+    return getattr(_running_kernels, "depth", 0) > 0
 
 
-def hold() -> None:
-    """Keep the registry wrapped until a matching `release`."""
-    global _holders
+def wrap_registry() -> None:
+    """Wrap the kernels in transformers' registry, if they are not, until the matching `unwrap_registry`."""
+    global _users
     with _lock:
-        _holders += 1
-        if _holders == 1:
+        _users += 1
+        if _users == 1:
             _wrap()
 
 
-def release() -> None:
-    """Put the registry back if nobody else holds it."""
-    global _holders
+def unwrap_registry() -> None:
+    """Restore the registry, unless it is still wrapped for someone else."""
+    global _users
     with _lock:
-        _holders -= 1
-        if _holders == 0:
+        _users -= 1
+        if _users == 0:
             _unwrap()
 
 
@@ -137,7 +136,7 @@ def _wrapper(name: str) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         kernel = original if original is not None else _eager_of(module)
-        observers = _listening(module)
+        observers = _current_observers(module)
         replacement = module._modules.get(REPLACEMENT)
         if not observers and replacement is None:
             return kernel(module, query, key, value, attention_mask, **options)
@@ -146,23 +145,25 @@ def _wrapper(name: str) -> Callable[..., Any]:
                 f"{type(module).__name__} runs the attention kernel {name!r}, whose mask attnscope cannot read; load "
                 "the model with attn_implementation='sdpa' or 'eager'"
             )
-        call = AttentionCall(module, query, key, value, attention_mask, options, cast("Kernel", name), answer=kernel)
+        call = AttentionCall(
+            module, query, key, value, attention_mask, options, cast("Kernel", name), kernel_function=kernel
+        )
         with torch.no_grad():
             for observer in observers:
                 observer(call)
-        _inside.depth = getattr(_inside, "depth", 0) + 1
+        _running_kernels.depth = getattr(_running_kernels, "depth", 0) + 1
         try:
-            return replacement(call) if replacement is not None else call.own()
+            return replacement(call) if replacement is not None else call.kernel_output()
         finally:
-            _inside.depth -= 1
+            _running_kernels.depth -= 1
 
     return attention
 
 
-def _listening(module: nn.Module) -> list[Watcher]:
-    """The observers of a module: with several, those of this thread."""
+def _current_observers(module: nn.Module) -> list[CallObserver]:
+    """The observers of a module; those of this thread, if there are observers in several."""
     entries = _observers.get(module)
-    # Gradient checkpointing runs a layer again inside the backward pass; that call was seen in the forward.
+    # Gradient checkpointing runs a layer again inside the backward pass; that call was observed in the forward.
     if not entries or torch._C._current_graph_task_id() != -1:
         return []
     threads = {thread for thread, _ in entries}
@@ -170,9 +171,9 @@ def _listening(module: nn.Module) -> list[Watcher]:
 
 
 def _eager_of(module: nn.Module) -> Callable[..., Any]:
-    """The eager attention of the file that defines the module's class, or a base of it."""
+    """The eager attention function of the file that defines the module's class, or a base class of it."""
     for base in type(module).__mro__:
         kernel = getattr(sys.modules.get(base.__module__), "eager_attention_forward", None)
         if kernel is not None:
             return kernel
-    raise AttributeError(f"no eager attention beside {type(module).__name__}")
+    raise AttributeError(f"no eager attention in the file of {type(module).__name__}")

@@ -1,9 +1,9 @@
 """Which modules of a model attend, and the number and kind of each.
 
-A model is read before it runs: its classes' code says whether attention goes through transformers' interface or
-is written out in the model file. Numbers of layers are unique within a run: the block's own number where no two
-attention modules share it (plain decoders), otherwise the order of first use (encoder-decoders; a module that is
-used again, as ALBERT's, takes the next free number each time).
+Before a model runs, the code of its classes says whether attention goes through transformers' interface or
+is written out in the model file. Numbers of layers are unique within a run: the block's own number if no two
+attention modules share it (plain decoders), otherwise the order of first use (encoder-decoders). A module that is
+used again, as in ALBERT, takes the next free number each time.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ Kind = Literal["self", "cross"]
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 # What the code of an attention written out in a model file mentions.
 WRITTEN_OUT = {"softmax", "Softmax", "scaled_dot_product_attention", "eager_attention_forward"}
-_known: dict[type, frozenset[str]] = {}
+_cached_names: dict[type, frozenset[str]] = {}
 _CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|encoder_decoder_att|multihead_attn", re.IGNORECASE)
 
 
 def _names(cls: type) -> frozenset[str]:
-    """Every name that the methods of a class and of its bases mention."""
-    if cls not in _known:
-        _known[cls] = _mentioned(cls)
-    return _known[cls]
+    """Every name that the methods of a class and of its base classes mention."""
+    if cls not in _cached_names:
+        _cached_names[cls] = _collect_names(cls)
+    return _cached_names[cls]
 
 
-def _mentioned(cls: type) -> frozenset[str]:
+def _collect_names(cls: type) -> frozenset[str]:
     codes = [
         function.__code__
         for base in cls.__mro__
         if base is not nn.Module and base is not object
-        for function in map(_plain, vars(base).values())
+        for function in map(_undecorated, vars(base).values())
         if isinstance(function, FunctionType)
     ]
-    found: set[str] = set()
+    names: set[str] = set()
     while codes:
         code = codes.pop()
-        found.update(code.co_names)
+        names.update(code.co_names)
         codes.extend(const for const in code.co_consts if isinstance(const, CodeType))
-    return frozenset(found)
+    return frozenset(names)
 
 
-def _plain(function: Any) -> Any:
+def _undecorated(function: Any) -> Any:
     """A method without the decorators that transformers puts around it."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
@@ -64,12 +64,12 @@ def uses_interface(module: nn.Module) -> bool:
 
 
 def writes_attention_out(model: nn.Module) -> bool:
-    """Whether some module of the model may compute attention by itself (or route experts by a softmax)."""
+    """Whether some module of the model may compute attention itself (or route experts by a softmax)."""
     return any(_names(type(module)) & WRITTEN_OUT and not uses_interface(module) for module in model.modules())
 
 
 def text_part(model: nn.Module) -> nn.Module:
-    """The part of a model that reads text: all of it, but for models with a vision or audio tower."""
+    """The part of a model that reads text: the decoder of a model with a vision or audio tower, else the model."""
     config = getattr(model, "config", None)
     if config is None or getattr(config, "is_encoder_decoder", False) or config.get_text_config() is config:
         return model
@@ -78,13 +78,13 @@ def text_part(model: nn.Module) -> nn.Module:
 
 
 def causal_flags(model: nn.Module) -> list[bool]:
-    """What the attention modules of a model's text part that use the interface say of themselves."""
+    """The `is_causal` attributes of the attention modules in a model's text part that use the interface."""
     flags = (getattr(module, "is_causal", None) for module in text_part(model).modules() if uses_interface(module))
     return [flag for flag in flags if isinstance(flag, bool)]
 
 
 def block_number(name: str) -> int | None:
-    """The last number in a dotted name, that of the block."""
+    """The number of the block in a module's dotted name: the last number in it."""
     numbers = [part for part in name.split(".") if part.isdigit()]
     return int(numbers[-1]) if numbers else None
 
@@ -94,12 +94,12 @@ class Layers:
 
     def __init__(self, model: nn.Module) -> None:
         self.names = {module: name for name, module in model.named_modules(remove_duplicate=True)}
-        own = dict(self._own_numbers(model))
-        self._own = own if len(set(own.values())) == len(own) else {}
+        block_numbers = dict(self._find_block_numbers(model))
+        self._block_numbers = block_numbers if len(set(block_numbers.values())) == len(block_numbers) else {}
         self._numbers: dict[tuple[nn.Module, int], int] = {}
         self._uses: dict[nn.Module, int] = {}
 
-    def _own_numbers(self, model: nn.Module) -> Iterator[tuple[nn.Module, int]]:
+    def _find_block_numbers(self, model: nn.Module) -> Iterator[tuple[nn.Module, int]]:
         for module in text_part(model).modules():
             if uses_interface(module) or (_names(type(module)) & WRITTEN_OUT and "ttention" in type(module).__name__):
                 number = block_number(self.names.get(module, ""))
@@ -107,7 +107,7 @@ class Layers:
                     yield module, number
 
     def start(self) -> None:
-        """A forward begins."""
+        """Begin a forward pass."""
         self._uses.clear()
 
     def number(self, module: nn.Module) -> int:
@@ -116,19 +116,19 @@ class Layers:
         self._uses[module] = use + 1
         key = (module, use)
         if key not in self._numbers:
-            taken = {*self._own.values(), *self._numbers.values()}
+            taken = {*self._block_numbers.values(), *self._numbers.values()}
             free = next(number for number in range(len(taken) + 1) if number not in taken)
-            self._numbers[key] = self._own.get(module, free) if use == 0 else free
+            self._numbers[key] = self._block_numbers.get(module, free) if use == 0 else free
         return self._numbers[key]
 
     def entry(self, call: Call, number: int) -> dict[str, Any]:
-        """What run.json says of a layer."""
+        """The entry of a layer in run.json."""
         name = self.names.get(call.module, "")
         return {"layer": number, "heads": call.heads, "module": name, "kind": kind_of(call, name)}
 
 
 def kind_of(call: Call, name: str) -> Kind:
-    """Whether a call attends to its own sequence or to another one."""
+    """Whether a call is self-attention or cross-attention."""
     if call.cross is not None:
         return "cross" if call.cross else "self"
     last = [part for part in name.split(".")[-2:] if not part.isdigit()]

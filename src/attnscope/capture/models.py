@@ -1,4 +1,4 @@
-"""Find and load a model: the embedded sample, a folder, a GGUF file, or a hub id."""
+"""Load a model: the embedded sample, a folder, a GGUF file, or a hub id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model with what a scan needs to know about it."""
+    """A loaded model, its tokenizer, and what a scan needs to know about them."""
 
     module: PreTrainedModel
     tokenizer: Any
@@ -52,16 +52,16 @@ class Model:
 
     @cached_property
     def causal(self) -> bool:
-        """Whether no query sees a later key, so that one forward gives the rows of every prefix.
+        """Whether no query sees a later key, so that one forward pass gives the rows of every prefix.
 
         An encoder-decoder is not causal: its encoder sees everything, and through it its decoder does.
         """
         config = self.module.config
         if config.is_encoder_decoder:
             return False
-        said = causal_flags(self.module)
-        if said:
-            return any(said)
+        flags = causal_flags(self.module)
+        if flags:
+            return any(flags)
         if getattr(config, "attn_type", None) == "bi":  # XLNet sees everything unless it permutes
             return False
         if type(config) in transformers.AutoModelForMaskedLM._model_mapping:  # an encoder that can be made a decoder
@@ -71,7 +71,7 @@ class Model:
 
 @dataclass(frozen=True)
 class PlainModel:
-    """A module that is run on inputs of its user's own: nothing is known of tokens, positions or causality."""
+    """A module to run on tensors: nothing is known about tokens, positions or causality."""
 
     module: nn.Module
     name: str
@@ -81,7 +81,7 @@ class PlainModel:
 
 
 def plain_model(model: Any) -> PlainModel:
-    """Any torch module, transformers' included, ready to run on inputs."""
+    """Wrap any torch module, transformers' included, to run it on tensors."""
     module = as_module(model)
     refuse_empty(module, type(module).__name__)
     if isinstance(module, transformers.PreTrainedModel):
@@ -103,7 +103,7 @@ def load_model(
     """Load a model and its tokenizer, ready to scan.
 
     `device_map` spreads it over devices, memory and disk as accelerate does. Code that comes with a model runs only
-    with `trust_remote_code`, weights in pickles, which can hold code too, are read only with `allow_pickle`.
+    with `trust_remote_code`; pickled weights, which can contain code too, are read only with `allow_pickle`.
     """
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
@@ -113,21 +113,21 @@ def load_model(
         if dtype != "float32" or device != "cpu":
             raise InputError("dtype and device are for models that attnscope loads; use to() of the model itself")
         return _given(as_module(model), tokenizer)
-    place = _device(device)
-    trust = {"trust_remote_code": trust_remote_code}  # left unsaid, transformers asks on the terminal
+    target = _device(device)
+    trust = {"trust_remote_code": trust_remote_code}  # without it transformers asks on the terminal
     how = {"use_safetensors": not allow_pickle or None, "device_map": device_map}
     if model is None:
         with resources.as_file(resources.files("attnscope") / "sample") as folder:
-            module, own = _load(str(folder), {"local_files_only": True, **trust}, how, dtype, SAMPLE)
+            module, loaded_tokenizer = _load(str(folder), {"local_files_only": True, **trust}, how, dtype, SAMPLE)
         name = SAMPLE
     else:
         name = str(model)
         source, options = _locate(name, revision)
-        module, own = _load(source, options | trust, how, dtype, name)
+        module, loaded_tokenizer = _load(source, options | trust, how, dtype, name)
     if device_map is None:
-        module.to(place)  # type: ignore[arg-type]  # transformers wraps the method and loses self
+        module.to(target)  # type: ignore[arg-type]  # transformers wraps the method and loses self
     module.eval()
-    return Model(module, tokenizer or own, name, getattr(module.config, "_commit_hash", None))
+    return Model(module, tokenizer or loaded_tokenizer, name, getattr(module.config, "_commit_hash", None))
 
 
 def _given(model: nn.Module, tokenizer: Any) -> Model:
@@ -144,7 +144,7 @@ def _given(model: nn.Module, tokenizer: Any) -> Model:
 
 
 def _locate(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
-    """What to hand to from_pretrained: a source and its options."""
+    """The source to give to from_pretrained, and its options."""
     path = Path(name)
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -171,32 +171,32 @@ def _load(
             config = transformers.AutoConfig.from_pretrained(source, **where, **gguf)
             loader = transformers.AutoModelForCausalLM if _is_causal(config) else transformers.AutoModel
             given = {key: value for key, value in how.items() if value is not None and not (gguf and "safe" in key)}
-            kind = dtype if dtype == "auto" else getattr(torch, dtype)
-            module = loader.from_pretrained(source, dtype=kind, **where, **gguf, **given)
+            torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype)
+            module = loader.from_pretrained(source, dtype=torch_dtype, **where, **gguf, **given)
             if gguf:
-                _plain(module)
+                _forget_quantization(module)
             if hasattr(module.config, SWAP_CONFIG_KEY):
                 from attnscope.swapping import restore
 
                 restore(module, source, revision=where.get("revision"))
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where, **gguf)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise ModelError(_explained(name, error)) from error
+        raise ModelError(_load_error(name, error)) from error
     return module, tokenizer
 
 
-def _plain(module: Any) -> None:
-    """A GGUF file's weights are unpacked while loading; forget how they were packed, which would forbid saving them."""
+def _forget_quantization(module: Any) -> None:
+    """Remove the record of how a GGUF file was packed: its weights are unpacked now, and it would prevent saving."""
     module.hf_quantizer = None
-    for holder, name in ((module, "quantization_method"), (module.config, "quantization_config")):
-        if hasattr(holder, name):
-            delattr(holder, name)
+    for owner, name in ((module, "quantization_method"), (module.config, "quantization_config")):
+        if hasattr(owner, name):
+            delattr(owner, name)
 
 
 def _predicts_next(config: Any) -> bool:
-    """Whether there is a class for it that predicts the next token: transformers', or one that comes with the model."""
-    own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-    return own or type(config) in transformers.AutoModelForCausalLM._model_mapping
+    """Whether there is a causal language model class for it, in transformers or with the model."""
+    with_model = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    return with_model or type(config) in transformers.AutoModelForCausalLM._model_mapping
 
 
 def _is_causal(config: Any) -> bool:
@@ -204,8 +204,8 @@ def _is_causal(config: Any) -> bool:
     return _predicts_next(config) and (not names or any(n.endswith(("ForCausalLM", "LMHeadModel")) for n in names))
 
 
-def _explained(name: str, error: Exception) -> str:
-    """One line: what failed, and the next step."""
+def _load_error(name: str, error: Exception) -> str:
+    """A message of one line: what failed, and what to do."""
     first = " ".join(str(error).split()) or type(error).__name__
     short = first if len(first) <= 200 else first[:200] + "..."
     if "couldn't connect" in first or "ConnectError" in first or "offline" in first.lower():
@@ -229,7 +229,7 @@ def _explained(name: str, error: Exception) -> str:
 
 
 def as_module(model: Any) -> nn.Module:
-    """A module out of its wrappers: torch.compile's, PEFT's, parallel ones."""
+    """The module inside the wrappers of torch.compile, PEFT and data parallelism."""
     while True:
         if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
             model = model._orig_mod
@@ -249,7 +249,7 @@ def as_module(model: Any) -> nn.Module:
 
 
 def refuse_empty(module: nn.Module, name: str) -> None:
-    """Refuse a module whose weights are not there, unless they are loaded as it runs (offloading)."""
+    """Raise if a module has weights on the meta device, unless they are loaded as it runs (offloading)."""
     for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.is_meta and not any(hasattr(part, "_hf_hook") for part in module.modules()):
             raise ModelError(f"{name} has no weights: {key} is on the meta device; load the model before the scan")
@@ -257,30 +257,34 @@ def refuse_empty(module: nn.Module, name: str) -> None:
 
 def _device(device: str) -> torch.device:
     try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
+        parsed = torch.device(device)
+        torch.empty(0, device=parsed)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device {device!r} cannot be used ({reason}); try --device cpu") from None
-    if place.type == "meta":
+    if parsed.type == "meta":
         raise InputError("device 'meta' holds no numbers to measure; try --device cpu")
-    return place
+    return parsed
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep loading bars, notices and retries off the terminal: what matters comes back as an error."""
-    from huggingface_hub.utils import logging as hub_notices
-    from transformers.utils import logging as notices
+    """Temporarily silence the progress bars and logs of transformers and its hub client; errors still raise."""
+    from huggingface_hub.utils import logging as hub_logs
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging as logs
 
-    level, hub_level, bars = notices.get_verbosity(), hub_notices.get_verbosity(), notices.is_progress_bar_enabled()
-    notices.set_verbosity(logging.ERROR)
-    hub_notices.set_verbosity(logging.ERROR)
-    notices.disable_progress_bar()
+    level, hub_level = logs.get_verbosity(), hub_logs.get_verbosity()
+    bars, hub_bars = logs.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    logs.set_verbosity(logging.ERROR)
+    hub_logs.set_verbosity(logging.ERROR)
+    logs.disable_progress_bar()
     try:
         yield
     finally:
-        notices.set_verbosity(level)
-        hub_notices.set_verbosity(hub_level)
+        logs.set_verbosity(level)
+        hub_logs.set_verbosity(hub_level)
         if bars:
-            notices.enable_progress_bar()
+            logs.enable_progress_bar()
+        if hub_bars == are_progress_bars_disabled():  # transformers switches the hub's bars with its own
+            (enable_progress_bars if hub_bars else disable_progress_bars)()

@@ -1,4 +1,4 @@
-"""Run a model as in use, not as in training, and leave it as it was."""
+"""Evaluation mode for as long as a block runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Have a module and all its parts in evaluation mode.
-
-    Parts may be in different modes: each goes back to its own.
-    """
+    """Temporarily switch to eval mode; afterwards each submodule is back in the mode that it was in."""
     training = [part for part in module.modules() if part.training]
     if not training:
         yield

@@ -1,7 +1,7 @@
-"""The way in for attention that attnscope cannot see by itself: `record`.
+"""`record`: how a custom module reports attention that attnscope cannot observe by itself.
 
-A custom module calls `record(query, key, value, ...)` just before it computes its attention. While the module is
-being scanned the call is measured; at any other time it returns at once.
+The module calls `record(query, key, value, ...)` just before it computes its attention. While it is being scanned the
+call is measured; at any other time `record` returns at once.
 
     >>> class Mine(torch.nn.Module):
     ...     def forward(self, x):
@@ -60,13 +60,13 @@ def record(
     cross: bool | None = None,
     module: nn.Module | None = None,
 ) -> None:
-    """Show one attention call of a custom module to the scan that is running, if any.
+    """Report one attention call of a custom module to the scan that is running, if any.
 
     The logits are query · key x `scale` (default: one over the root of the key size), through `softcap`, plus
     `bias` and a float `mask`; a boolean `mask` is True where a key is visible. Masks and biases broadcast to (batch,
     heads, queries, keys), and -1e8 or less in a float mask hides a key. `causal` hides later keys where there is no
-    mask. `sinks` are logits without a key. `module` is the module that attends (default: found by looking at who
-    calls).
+    mask. `sinks` are logits without a key. `module` is the module that attends (default: the innermost one on
+    the call stack).
     """
     recorder = _active.get()
     if recorder is None:
@@ -93,13 +93,13 @@ def record(
 
 
 def _fitted(name: str, tensor: Tensor | None, full: tuple[int, ...]) -> Tensor | None:
-    """A mask or bias over all keys; refused if it does not broadcast, or is of whole numbers."""
+    """A mask or bias expanded over all keys; raises if it does not broadcast or has an integer dtype."""
     if tensor is None:
         return None
     shape = tuple(tensor.shape)
-    fits = len(shape) <= 4 and all(own in (1, of) for own, of in zip(shape[::-1], full[::-1], strict=False))
-    whole = not tensor.dtype.is_floating_point and (name == "bias" or str(tensor.dtype) != "torch.bool")
-    if not fits or whole:
+    fits = len(shape) <= 4 and all(size in (1, of) for size, of in zip(shape[::-1], full[::-1], strict=False))
+    integer = not tensor.dtype.is_floating_point and (name == "bias" or str(tensor.dtype) != "torch.bool")
+    if not fits or integer:
         kinds = "boolean or float" if name == "mask" else "float"
         raise InputError(
             f"record takes a {kinds} {name} that broadcasts to {full}; received {tensor.dtype} of shape {shape}"
@@ -109,7 +109,7 @@ def _fitted(name: str, tensor: Tensor | None, full: tuple[int, ...]) -> Tensor |
 
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
-    """Send what `record` is told in this block to the recorder."""
+    """Send the calls of `record` in this block to the recorder."""
     token = _active.set(recorder)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Texts to windows of tokens."""
+"""Texts, their tokens, and windows of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Text:
 
 
 def given_text(text: str | Path | Text | None) -> Text:
-    """What a caller gave: a string is the text itself, a path is read, and None is the embedded sample."""
+    """A `Text` from an argument: a string is the text itself, a path is read, and None is the embedded sample."""
     if isinstance(text, Text):
         return text
     if not isinstance(text, str):
@@ -87,7 +87,7 @@ def _decoded(data: bytes, source: str) -> Text:
 
 
 def tokenize(tokenizer: Any, text: Text) -> list[int]:
-    """The text's tokens as they are, no special tokens added."""
+    """The tokens of a text, without special tokens."""
     tokens = list(tokenizer(text.content, add_special_tokens=False, verbose=False)["input_ids"])
     if not tokens:
         raise InputError(f"the tokenizer makes no tokens of {text.source}")
@@ -95,7 +95,7 @@ def tokenize(tokenizer: Any, text: Text) -> list[int]:
 
 
 def token_texts(tokenizer: Any, tokens: Sequence[int]) -> tuple[list[str], list[str]]:
-    """The tokenizer's own names of tokens, and the text that each stands for.
+    """The tokenizer's names of tokens, and the text that each stands for.
 
     Decoding a single token drops the space that a `\u2581` in its name stands for; it is put back here.
     """

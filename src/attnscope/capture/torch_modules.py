@@ -1,9 +1,9 @@
 """Observe PyTorch's own attention: `nn.MultiheadAttention`, and the layers of `nn.TransformerEncoder` around it.
 
-Both have a fast path that computes everything in one kernel, and both leave it as soon as a hook or a function mode is
-near, which would change the numbers. So the two classes' `forward` is wrapped while somebody observes: the wrapper
-projects queries, keys and values once more with the module's own weights, and runs the original out of sight of any
-mode. The output is bit-identical, the fast path included.
+Both have a fast path that computes everything in one kernel, and neither takes it under a hook or a function mode,
+which would change the numbers. So the `forward` of these classes is wrapped while a model is observed: the wrapper
+projects queries, keys and values once more with the module's own weights, and runs the original without function modes.
+The output is bit-identical, on the fast path too.
 """
 
 from __future__ import annotations
@@ -26,36 +26,37 @@ if TYPE_CHECKING:
 
     from attnscope.capture.attention import Observer
 
-Watch = Callable[[nn.Module, AttentionCall], None]
+CallObserver = Callable[[nn.Module, AttentionCall], None]
 
 _lock = threading.Lock()
-_watchers: list[Watch] = []
+_observers: list[CallObserver] = []
 _originals: dict[type[nn.Module], Callable[..., Any]] = {}
-_seen: ContextVar[set[int] | None] = ContextVar("attnscope_seen", default=None)
+# Ids of the attention modules whose `forward` ran inside the current encoder layer; None outside of one.
+_called_in_layer: ContextVar[set[int] | None] = ContextVar("attnscope_called_in_layer", default=None)
 
 
 @contextmanager
 def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
-    """Show the calls of every `nn.MultiheadAttention` of the model to the observer while the block runs."""
+    """Pass the calls of every `nn.MultiheadAttention` of the model to the observer while the block runs."""
     modules = {id(module) for module in model.modules()}
     thread = threading.get_ident()
 
-    def watch(module: nn.Module, call: AttentionCall) -> None:
+    def observe(module: nn.Module, call: AttentionCall) -> None:
         if id(module) in modules and threading.get_ident() == thread:
             observer(call)
 
     with _lock:
-        if not _watchers:
+        if not _observers:
             _wrap(nn.MultiheadAttention, _attention)
             _wrap(nn.TransformerEncoderLayer, _encoder_layer)
             _wrap(nn.TransformerEncoder, _encoder)
-        _watchers.append(watch)
+        _observers.append(observe)
     try:
         yield
     finally:
         with _lock:
-            _watchers.remove(watch)
-            if not _watchers:
+            _observers.remove(observe)
+            if not _observers:
                 for cls, original in _originals.items():
                     cls.forward = original
                 _originals.clear()
@@ -83,13 +84,13 @@ def _attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> Any:
-    seen = _seen.get()
-    if seen is not None:
-        seen.add(id(module))
+    called = _called_in_layer.get()
+    if called is not None:
+        called.add(id(module))
     with torch._C.DisableTorchFunction():
-        # A module that is part of a larger kernel is shown by the layer around it.
+        # Nested tensors come from the fast path of an encoder, whose layer passes the call on.
         if not query.is_nested and torch._C._current_graph_task_id() == -1:
-            _show(module, query, key, value, key_padding_mask, attn_mask)
+            _pass_on(module, query, key, value, key_padding_mask, attn_mask)
         return original(
             module, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
         )
@@ -103,17 +104,18 @@ def _encoder_layer(
     src_key_padding_mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> Any:
-    token = _seen.set(set())
+    called: set[int] = set()
+    token = _called_in_layer.set(called)
     try:
         with torch._C.DisableTorchFunction():
             result = original(layer, src, src_mask, src_key_padding_mask, is_causal)
-            if id(layer.self_attn) not in (_seen.get() or ()) and torch._C._current_graph_task_id() == -1:
+            if id(layer.self_attn) not in called and torch._C._current_graph_task_id() == -1:
                 with torch.no_grad():
                     inputs, padding = (src, src_key_padding_mask) if not src.is_nested else _padded(src)
                     inputs = layer.norm1(inputs) if layer.norm_first else inputs
-                _show(layer.self_attn, inputs, inputs, inputs, padding, src_mask)
+                _pass_on(layer.self_attn, inputs, inputs, inputs, padding, src_mask)
     finally:
-        _seen.reset(token)
+        _called_in_layer.reset(token)
     return result
 
 
@@ -125,14 +127,14 @@ def _encoder(original: Callable[..., Any], encoder: nn.TransformerEncoder, *args
 
 
 def _padded(nested: Tensor) -> tuple[Tensor, Tensor]:
-    """A nested tensor as a batch with padding, and where the padding is."""
+    """A nested tensor as a padded batch, and a mask that is True on the padding."""
     padded = torch.nested.to_padded_tensor(nested, 0.0)
     lengths = torch.tensor([len(item) for item in nested.unbind()], device=padded.device)
     return padded, torch.arange(padded.shape[1], device=padded.device) >= lengths[:, None]
 
 
 @torch.no_grad()
-def _show(
+def _pass_on(
     module: nn.MultiheadAttention,
     query: Tensor,
     key: Tensor,
@@ -150,14 +152,14 @@ def _show(
     extra = projected[1].shape[2] - key.shape[1]
     mask = _mask(attn_mask, key_padding_mask, len(query), module.num_heads, extra)
     call = AttentionCall(module, *projected, mask, {"is_causal": False}, "torch", cross)
-    for watch in _watchers:
-        watch(module, call)
+    for observe in _observers:
+        observe(module, call)
 
 
 def _projected(
     module: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of each head, with the keys that the module adds."""
+    """Queries, keys and values of each head, including the keys that the module adds."""
     joint: Tensor | None = module.in_proj_weight
     separate = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
     weights = separate if joint is None else joint.chunk(3)
@@ -178,11 +180,13 @@ def _projected(
 def _mask(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, batch: int, heads: int, extra: int
 ) -> Float[Tensor, "batch_or_1 heads_or_1 queries_or_1 keys"] | None:
-    """Both masks as one. PyTorch's booleans say what is hidden; keys that the module adds are visible."""
+    """Both masks as one that is True, or a bias, where keys are visible; PyTorch's booleans are True on hidden keys.
+
+    Keys that the module adds are visible.
+    """
     parts = []
     if attn_mask is not None:
-        four = attn_mask[None, None] if attn_mask.ndim == 2 else attn_mask.unflatten(0, (batch, heads))
-        parts.append(four)
+        parts.append(attn_mask[None, None] if attn_mask.ndim == 2 else attn_mask.unflatten(0, (batch, heads)))
     if key_padding_mask is not None:
         parts.append(key_padding_mask[:, None, None])
     if not parts:
@@ -191,9 +195,9 @@ def _mask(
     if all(part.dtype == torch.bool for part in parts):
         hidden = parts[0] if len(parts) == 1 else parts[0] | parts[1]
         return ~hidden
-    kind = next(part.dtype for part in parts if part.dtype != torch.bool)
+    dtype = next(part.dtype for part in parts if part.dtype != torch.bool)
     added = [
-        torch.zeros(part.shape, dtype=kind, device=part.device).masked_fill(part, -torch.inf)
+        torch.zeros(part.shape, dtype=dtype, device=part.device).masked_fill(part, -torch.inf)
         if part.dtype == torch.bool
         else part
         for part in parts

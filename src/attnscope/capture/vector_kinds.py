@@ -1,4 +1,4 @@
-"""The names of what weights average; apart from `vectors`, so that settings can be read without torch."""
+"""The names of the kinds of vectors, in a file of their own so that settings can be read without torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the weights average: value, output or hidden vectors.
+"""The vectors that the weights average: value, output or hidden.
 
 - `value`: the head's value vectors, shared by the query heads of a group;
-- `output`: each value through the head's slice of the output projection, what the head adds to the stream;
+- `output`: each value through the head's slice of the output projection, what the head adds to the residual stream;
 - `hidden`: the input of the layer, shared by all heads.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from attnscope.capture.attention import Call
 
-# The names that model files give to the projection behind the heads.
+# The names that model files give to the output projection.
 OUTPUT_PROJECTIONS = (
     "o_proj",
     "c_proj",
@@ -48,7 +48,7 @@ class VectorSource:
         self._hooks = []
         if kind == "hidden":
             blocks = [m for name, m in self._modules.items() if name.rpartition(".")[2].isdigit()]
-            self._hooks = [block.register_forward_pre_hook(self._keep, with_kwargs=True) for block in blocks]
+            self._hooks = [block.register_forward_pre_hook(self._remember_input, with_kwargs=True) for block in blocks]
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -63,11 +63,11 @@ class VectorSource:
         return self.layers.number(module)
 
     def entry(self, call: Call, layer: int) -> dict[str, Any]:
-        """What run.json says of a layer."""
+        """The entry of a layer in run.json."""
         return self.layers.entry(call, layer)
 
     def vectors(self, call: Call, item: int = 0) -> Float[Tensor, "groups keys dims"]:
-        """The vectors of a call, one group for heads that share them; values and inputs in the model's own type."""
+        """The vectors of a call, one group for heads that share them; values and inputs in the model's dtype."""
         if self.kind == "value":
             return call.values(item)
         if self.kind == "output":
@@ -84,7 +84,7 @@ class VectorSource:
         return value.repeat_interleave(heads // value.shape[0], 0) @ factor.mT
 
     def _projection(self, module: nn.Module, size: int) -> Float[Tensor, "heads_times_dims width"]:
-        """The matrix of the projection behind the heads, oriented from heads to stream."""
+        """The matrix of the output projection, from the heads to the residual stream."""
         name = self._names.get(module, "")
         while True:
             owner = self._modules[name]
@@ -101,12 +101,12 @@ class VectorSource:
             "use value or hidden"
         )
 
-    def _keep(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _remember_input(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = args[0] if args else kwargs.get("hidden_states")
         if isinstance(hidden, torch.Tensor):
-            place = self._names[block].rpartition(".")[0]
-            for other in [m for m in self._inputs if self._names[m].rpartition(".")[0] == place]:
-                del self._inputs[other]  # one block of a stack at a time: the inputs of all would pile up
+            stack = self._names[block].rpartition(".")[0]
+            for other in [m for m in self._inputs if self._names[m].rpartition(".")[0] == stack]:
+                del self._inputs[other]  # one block of a stack at a time, to free the inputs of the others
             self._inputs[block] = hidden
 
     def _hidden(self, call: Call, item: int) -> Float[Tensor, "1 keys dims"]:
@@ -123,11 +123,11 @@ class VectorSource:
                 f"{type(call.module).__name__} attends to {call.keys} keys that are not the {hidden.shape[1]} tokens "
                 "of its layer's input; use --vectors value"
             )
-        return hidden[call.place + item, None]
+        return hidden[call.batch_index + item, None]
 
 
 def _matrix(projection: nn.Module, size: int) -> Tensor | None:
-    """A projection's matrix if it takes `size` numbers; what a wrapper (LoRA, int8, offloading) adds is included."""
+    """A projection's matrix if it takes `size` features; what a wrapper (LoRA, int8, offloading) adds is included."""
     from transformers.pytorch_utils import Conv1D
 
     weight = getattr(projection, "weight", None)
@@ -137,16 +137,16 @@ def _matrix(projection: nn.Module, size: int) -> Tensor | None:
         return matrix if matrix.shape[0] == size else None
     if getattr(projection, "in_features", size if isinstance(projection, Conv1D) else None) != size:
         return None
-    kind = weight.dtype if isinstance(weight, torch.Tensor) and weight.is_floating_point() else torch.float32
-    place = "cpu" if not isinstance(weight, torch.Tensor) or weight.is_meta else weight.device
-    unit = torch.eye(size, dtype=kind, device=place)
+    dtype = weight.dtype if isinstance(weight, torch.Tensor) and weight.is_floating_point() else torch.float32
+    device = "cpu" if not isinstance(weight, torch.Tensor) or weight.is_meta else weight.device
+    unit = torch.eye(size, dtype=dtype, device=device)
     with torch.no_grad():
         result = projection(torch.cat([unit, torch.zeros_like(unit[:1])]))
     return result[:-1] - result[-1]
 
 
 def _altered(projection: nn.Module, weight: Any) -> bool:
-    """Whether the weight is not what the module multiplies with: offloaded, packed, or under a hook."""
+    """Whether the module does not multiply with this very weight: it is offloaded, packed, or under a hook."""
     return (
         not isinstance(weight, torch.Tensor)
         or weight.is_meta

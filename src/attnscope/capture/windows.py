@@ -1,4 +1,4 @@
-"""The inputs that a model gets: windows of a text, with the special tokens that belong to them."""
+"""The inputs of a model: windows of a text, with their special tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The special tokens that a tokenizer puts before and behind a text."""
+    """The special tokens that a tokenizer adds before and after a text."""
     inner = tokenize(tokenizer, Text("a", "probe"))
     full = list(tokenizer("a")["input_ids"])
     start = next(i for i in range(len(full)) if full[i : i + len(inner)] == inner)
@@ -20,12 +20,12 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def window_tokens(model: Model, tokens: list[int], size: int, count: int, bos: bool, source: str) -> list[list[int]]:
-    """The tokens of each window: with the begin token if asked for, without those that an encoder adds itself."""
+    """The tokens of each window: with the begin token if `bos`, without the special tokens of an encoder."""
     if not model.causal:
         if bos:
             raise InputError(f"--bos: {model.name} is an encoder with special tokens of its own; leave --bos out")
-        before, behind = special_tokens(model.tokenizer)
-        return windows(tokens, size - len(before) - len(behind), count, source)
+        before, after = special_tokens(model.tokenizer)
+        return windows(tokens, size - len(before) - len(after), count, source)
     if not bos:
         return windows(tokens, size, count, source)
     if model.tokenizer.bos_token_id is None:
@@ -36,25 +36,25 @@ def window_tokens(model: Model, tokens: list[int], size: int, count: int, bos: b
 def inputs_by_length(
     model: Model, window: list[int], lengths: tuple[int, ...]
 ) -> list[tuple[list[int], tuple[int, ...]]]:
-    """The inputs of a window, each with the lengths that it serves.
+    """The inputs of a window, each with the lengths that its forward pass gives.
 
-    In a causal model one forward serves every length; an encoder runs once for each, with its special tokens.
+    In a causal model one forward pass gives every length; an encoder runs once for each, with its special tokens.
     """
     if model.causal:
         return [(window, lengths)]
-    before, behind = special_tokens(model.tokenizer)
-    extra = len(before) + len(behind)
+    before, after = special_tokens(model.tokenizer)
+    extra = len(before) + len(after)
     if lengths[0] <= extra:
         raise InputError(f"--lengths {lengths[0]} leaves no room beside the {extra} special tokens")
-    return [([*before, *window[: length - extra], *behind], (length,)) for length in lengths]
+    return [([*before, *window[: length - extra], *after], (length,)) for length in lengths]
 
 
 def spread_windows(model: Model, tokens: list[int], size: int, count: int, bos: bool, source: str) -> list[list[int]]:
     """Windows of `size` tokens at even distances over the whole text, special tokens included."""
     inner = len(window_tokens(model, tokens, size, count, bos, source)[0])
-    before, behind = ([], []) if model.causal else special_tokens(model.tokenizer)
+    before, after = ([], []) if model.causal else special_tokens(model.tokenizer)
     if bos:
         before, inner = [model.tokenizer.bos_token_id], inner - 1
     part = len(tokens) / count
     starts = [int((i + 0.5) * part - inner / 2) for i in range(count)]
-    return [[*before, *tokens[start : start + inner], *behind] for start in starts]
+    return [[*before, *tokens[start : start + inner], *after] for start in starts]

@@ -1,4 +1,4 @@
-"""Replace the normalizer in a loaded model, or what single heads do, and see what follows.
+"""Replace the normalizer in a loaded model, or the weights or output of single heads.
 
 >>> with attnscope.swap(model, "entmax15", layers=[3]):
 ...     model.generate(ids)

@@ -1,4 +1,4 @@
-"""Replace the normalizer of a model, or what single heads do, for a while or for good.
+"""Replace the normalizer of a model, or the weights or output of single heads, temporarily or for good.
 
     >>> with attnscope.swap(model, "ssmax"):
     ...     loss = model(ids, labels=ids).loss
@@ -18,7 +18,7 @@ import torch
 from attnscope.errors import InputError
 from attnscope.swapping import storage
 from attnscope.swapping.layout import Site, sites
-from attnscope.swapping.replacement import Entry, change, unchange
+from attnscope.swapping.replacement import Entry, add_change, remove_change
 from attnscope.swapping.rules import check, rule_for
 
 if TYPE_CHECKING:
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 class Swap:
     """A change to a model: a context manager, and `undo()` for one that was meant to last."""
 
-    def __init__(self, model: nn.Module, made: Iterable[tuple[Site, Entry]]) -> None:
+    def __init__(self, model: nn.Module, changes: Iterable[tuple[Site, Entry]]) -> None:
         self.model = model
-        self._made = [(site, change(site.module, site.heads, entry), entry) for site, entry in made]
+        self._changes = [(site, add_change(site.module, site.heads, entry), entry) for site, entry in changes]
         storage.write_swap_config(model)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """What the swapped normalizers have to learn."""
+        """The parameters of the swapped normalizers."""
         return [p for rule in self.rules.values() if isinstance(rule, torch.nn.Module) for p in rule.parameters()]
 
     @property
     def rules(self) -> dict[tuple[str, tuple[int, ...]], Any]:
-        """What weighs the rows of the changed heads, by the attention module's name and its heads."""
-        return {(site.name, entry.heads): entry.rule for site, _, entry in self._made if entry.output is None}
+        """The rules of the changed heads, by the attention module's name and the heads' numbers."""
+        return {(site.name, entry.heads): entry.rule for site, _, entry in self._changes if entry.output is None}
 
     def undo(self) -> None:
-        """Take the change back; other changes to the model stay. A second call does nothing."""
-        for site, key, entry in self._made:
-            unchange(site.module, key, entry)
+        """Undo the change; other changes to the model stay. A second call does nothing."""
+        for site, key, entry in self._changes:
+            remove_change(site.module, key, entry)
         storage.write_swap_config(self.model)
 
     def __enter__(self) -> Swap:
@@ -70,7 +70,7 @@ def swap(model: nn.Module, normalizer: Any, layers: Selection = None, heads: Sel
     (`LearnedSSMax`: each layer gets its own, made for its number of heads), any function of (logits, visible), or a
     mapping `{layer: normalizer}`, `{(layer, head): normalizer}`.
 
-    The change holds until `undo()` is called, or to the end of a `with` block. A later swap goes on top of an earlier
+    The change lasts until `undo()` is called, or to the end of a `with` block. A later swap replaces an earlier
     one in the heads that it names.
     """
     return Swap(
@@ -83,25 +83,25 @@ def swap(model: nn.Module, normalizer: Any, layers: Selection = None, heads: Sel
 
 
 def intervene(model: nn.Module, rules: Mapping[tuple[int, int], Intervention]) -> Swap:
-    """Replace what single heads do: `{(layer, head): rule}`.
+    """Replace the weights or the output of single heads: `{(layer, head): rule}`.
 
-    A rule is a function of (logits, visible), both (batch, heads, rows, keys) with -inf on hidden keys, that gives
-    the weights; or a vector (dims,) that the head puts out in every row. Other heads keep the model's own kernel.
-    Keys are in the order of the window, from the first on; the last ones are left out where no row of a block
-    sees them. Nothing of it is saved with the model.
+    A rule is a function of (logits, visible), both (batch, heads, rows, keys) with -inf on hidden keys, that returns
+    the weights; or a vector (dims,) that the head outputs in every row. Other heads keep the model's own kernel.
+    Keys are in the order of the window, from the first on; the last ones are left out if no row of a block
+    sees them. Interventions are not saved with the model.
     """
-    made = []
+    changes = []
     for site, given, chosen in _chosen(sites(model), rules, None, None):
         if isinstance(given, torch.Tensor):
             if given.shape != (site.dims,):
                 shape = tuple(given.shape)
                 raise InputError(
-                    f"a head of {site.name} puts out {site.dims} numbers; received a vector of shape {shape}"
+                    f"a head of {site.name} outputs {site.dims} numbers; received a vector of shape {shape}"
                 )
-            made.append((site, Entry(chosen, output=given.detach())))
+            changes.append((site, Entry(chosen, output=given.detach())))
         else:
-            made.append((site, Entry(chosen, _rule(given, site, chosen))))
-    return Swap(model, made)
+            changes.append((site, Entry(chosen, _rule(given, site, chosen))))
+    return Swap(model, changes)
 
 
 def _rule(given: Any, site: Site, heads: tuple[int, ...]) -> Any:
@@ -114,33 +114,33 @@ def _rule(given: Any, site: Site, heads: tuple[int, ...]) -> Any:
 
 
 def _chosen(
-    found: list[Site], normalizer: Any, layers: Selection, heads: Selection
+    all_sites: list[Site], normalizer: Any, layers: Selection, heads: Selection
 ) -> Iterator[tuple[Site, Any, tuple[int, ...]]]:
-    """What each attention module's heads are given, heads that are given the same together."""
+    """The attention modules to change, each with a rule and the heads that get it."""
     if isinstance(normalizer, Mapping):
         if layers is not None or heads is not None:
             raise InputError("a mapping names its layers and heads itself; leave layers= and heads= out")
-        given = {_place(key): value for key, value in normalizer.items()}
+        given = {_layer_and_head(key): value for key, value in normalizer.items()}
     else:
         chosen_heads = [None] if heads is None else _numbers("heads", heads)
-        chosen_layers = {site.layer for site in found} if layers is None else _numbers("layers", layers)
+        chosen_layers = {site.layer for site in all_sites} if layers is None else _numbers("layers", layers)
         given = {(layer, head): normalizer for layer in chosen_layers for head in chosen_heads}
-    _refuse_unknown(found, given)
-    for site in found:
-        own: dict[int, Any] = {}
+    _refuse_unknown(all_sites, given)
+    for site in all_sites:
+        rules: dict[int, Any] = {}
         for head in range(site.heads):
-            for place in ((site.layer, head), (site.layer, None)):
-                if place in given:
-                    own[head] = given[place]
+            for key in ((site.layer, head), (site.layer, None)):
+                if key in given:
+                    rules[head] = given[key]
                     break
-        while own:
-            value = next(iter(own.values()))
-            together = tuple(head for head, other in own.items() if other is value or _same_name(other, value))
-            yield site, value, together
-            own = {head: other for head, other in own.items() if head not in together}
+        while rules:
+            rule = next(iter(rules.values()))
+            same = tuple(head for head, other in rules.items() if other is rule or _same_name(other, rule))
+            yield site, rule, same
+            rules = {head: other for head, other in rules.items() if head not in same}
 
 
-def _place(key: Any) -> tuple[int, int | None]:
+def _layer_and_head(key: Any) -> tuple[int, int | None]:
     if isinstance(key, int):
         return key, None
     if isinstance(key, tuple) and len(key) == 2 and all(isinstance(part, int) for part in key):
@@ -159,9 +159,9 @@ def _numbers(name: str, selection: Any) -> list[int]:
     return chosen
 
 
-def _refuse_unknown(found: list[Site], given: Mapping[tuple[int, int | None], Any]) -> None:
+def _refuse_unknown(all_sites: list[Site], given: Mapping[tuple[int, int | None], Any]) -> None:
     heads: dict[int, int] = {}
-    for site in found:
+    for site in all_sites:
         heads[site.layer] = max(site.heads, heads.get(site.layer, 0))
     for layer, head in given:
         if layer not in heads:

@@ -1,4 +1,4 @@
-"""The normalizer of a layer as it runs now, swapped heads included, for those who measure its rows."""
+"""The normalizer that a layer uses now, swapped heads included, for measuring its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def effective_normalizer(call: Call) -> Normalizer:
-    """What makes the weights of this call's rows: the model's own softmax, but for the heads that were swapped."""
+    """The normalizer of this call's rows: the model's own softmax, except in swapped heads."""
     sinks = call.sinks
     plain = Softmax() if sinks is None else SinkSoftmax(sinks[:, None])
     replacement = replacement_of(call.module)
@@ -31,13 +31,13 @@ def effective_normalizer(call: Call) -> Normalizer:
 
 
 def _part(heads: list[int], entry: Entry) -> tuple[list[int], list[int], Any]:
-    """The heads that an entry decides, their places among its own, and its rule as it is at the moment."""
+    """All heads of a change, the indices of those among them that it still decides, and its current rule."""
     rule = entry.rule.normalizer if isinstance(entry.rule, LEARNED) else entry.rule
     return list(entry.heads), [entry.heads.index(head) for head in heads], rule
 
 
 class _Mixed(Normalizer):
-    """Normalizers of single heads over the model's own; logits are (heads, rows, keys)."""
+    """The model's own normalizer with others in some heads; logits are (heads, rows, keys)."""
 
     name: ClassVar[str] = "mixed"
     facts: ClassVar[Facts] = Facts(
@@ -49,34 +49,34 @@ class _Mixed(Normalizer):
 
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Weights of each row, same shape and type as the logits."""
-        seen = torch.ones_like(logits, dtype=torch.bool) if visible is None else visible
+        mask = torch.ones_like(logits, dtype=torch.bool) if visible is None else visible
         result = self.plain.weights(logits, visible)
-        for heads, kept, rule in self.parts:
-            z = logits[heads].masked_fill(~seen[heads], -torch.inf)
+        for heads, index, rule in self.parts:
+            z = logits[heads].masked_fill(~mask[heads], -torch.inf)
             if isinstance(rule, Normalizer):
-                own = normalized(rule, z, None if self.sinks is None else self.sinks[heads])
+                weights = normalized(rule, z, None if self.sinks is None else self.sinks[heads])
             else:
-                own = rule(z[None], seen[heads][None])[0]
-            result[[heads[place] for place in kept]] = own[kept].detach().to(result.dtype)
+                weights = rule(z[None], mask[heads][None])[0]
+            result[[heads[i] for i in index]] = weights[index].detach().to(result.dtype)
         return result
 
     def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Exact; NaN for functions of the user's own, and beside the sinks of a model."""
-        return self._of_parts(lambda rule, z, seen: rule.jacobian_norm(z, seen), logits, visible)
+        """The exact norm; NaN for functions that are no `Normalizer`, and in models with sinks."""
+        return self._of_parts(lambda rule, z, mask: rule.jacobian_norm(z, mask), logits, visible)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """A bound where `jacobian_norm` is known."""
-        return self._of_parts(lambda rule, z, seen: rule.jacobian_bound(z, seen), logits, visible)
+        """A bound on the norm; NaN where `jacobian_norm` is."""
+        return self._of_parts(lambda rule, z, mask: rule.jacobian_bound(z, mask), logits, visible)
 
     def _of_parts(self, function: Callable[..., Tensor], logits: Tensor, visible: Tensor | None) -> Tensor:
         result = function(self.plain, logits, visible)
-        for heads, kept, rule in self.parts:
-            places = [heads[place] for place in kept]
+        for heads, index, rule in self.parts:
+            decided = [heads[i] for i in index]
             if isinstance(rule, Normalizer) and self.sinks is None:
-                own = function(rule, logits[heads], None if visible is None else visible[heads])
-                result[places] = own[kept].detach().to(result.dtype)
+                values = function(rule, logits[heads], None if visible is None else visible[heads])
+                result[decided] = values[index].detach().to(result.dtype)
             else:
-                result[places] = math.nan
+                result[decided] = math.nan
         return result
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:

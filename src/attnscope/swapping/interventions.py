@@ -11,6 +11,7 @@ import torch
 
 from attnscope._threads import share_out
 from attnscope.capture.huggingface import observed
+from attnscope.capture.kernel_arguments import as_4d, visible_keys
 from attnscope.errors import InputError
 from attnscope.normalizers import softmax
 from attnscope.swapping._kernels import mark_top
@@ -87,12 +88,12 @@ def mean_outputs(
     counts: dict[int, Tensor] = {}
 
     def add(call: AttentionCall) -> None:
-        output = call.own()[0].double()
+        output = call.kernel_output()[0].double()
         if call.mask is None:
             seen = torch.ones(output.shape[0], output.shape[1], 1, 1, dtype=torch.bool, device=output.device)
         else:
-            mask = call.mask if call.mask.dtype == torch.bool else call.mask > torch.finfo(call.mask.dtype).min / 2
-            seen = mask.any(-1).any(1)[..., None, None].expand(output.shape[0], output.shape[1], 1, 1)
+            visible = visible_keys(as_4d(call.mask))
+            seen = visible.any(-1).any(1)[..., None, None].expand(output.shape[0], output.shape[1], 1, 1)
         number = layer[call.module]
         totals[number] = totals.get(number, 0) + torch.where(seen, output, 0).sum((0, 1))
         counts[number] = counts.get(number, 0) + seen.sum()

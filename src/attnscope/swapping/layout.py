@@ -1,6 +1,6 @@
 """Which modules of a model call the attention interface, found by running it once on a few tokens.
 
-The run also proves, layer by layer, that attention in blocks with softmax gives what the model's own kernel gives.
+The run also checks, layer by layer, that attention in blocks with softmax gives the output of the model's own kernel.
 A family that computes anything else is refused by name before its attention is replaced.
 """
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attnscope.capture.huggingface import probed
+from attnscope.capture.huggingface import observed_alone
 from attnscope.capture.modes import evaluating
 from attnscope.capture.vectors import VectorSource
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import Softmax
 from attnscope.swapping.blocks import attend
-from attnscope.swapping.rules import weigher_of
+from attnscope.swapping.rules import weight_function
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from attnscope.capture.attention import AttentionCall
 
 IMPLEMENTATIONS = ("eager", "sdpa")
-# Twenty times the error of one product in the type; what a different formula does is far larger.
+# Twenty times the rounding error of one product in the dtype; another formula is far further off.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
@@ -38,7 +38,7 @@ class Site:
     name: str
     layer: int
     heads: int
-    dims: int  # of what a head puts out
+    dims: int  # of the output of a head
 
 
 _known: weakref.WeakKeyDictionary[nn.Module, tuple[str, list[Site]]] = weakref.WeakKeyDictionary()
@@ -59,27 +59,27 @@ def sites(model: nn.Module) -> list[Site]:
 def _probe(model: Any) -> list[Site]:
     names = {module: name for name, module in model.named_modules()}
     source = VectorSource(model, "value")
-    found: dict[nn.Module, Site] = {}
+    modules: dict[nn.Module, Site] = {}
 
-    def look(call: AttentionCall) -> None:
+    def add_site(call: AttentionCall) -> None:
         _check(call, str(model.config.model_type))
-        layer = source.layer(call.module, len(found))
+        layer = source.layer(call.module, len(modules))
         site = Site(call.module, names[call.module], layer, call.query.shape[1], call.value.shape[-1])
-        found.setdefault(call.module, site)
+        modules.setdefault(call.module, site)
 
     try:
-        with torch.no_grad(), evaluating(model), probed(model, look):
+        with torch.no_grad(), evaluating(model), observed_alone(model, add_site):
             model(**_inputs(model))
     except ModelError:
         raise
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(f"cannot run {_named(model)} on a few tokens to find its attention: {reason}") from error
-    if not found:
+    if not modules:
         raise ModelError(
             f"{_named(model)} does not use transformers' attention interface; attnscope cannot swap its normalizer"
         )
-    return list(found.values())
+    return list(modules.values())
 
 
 def _inputs(model: Any) -> dict[str, torch.Tensor]:
@@ -89,7 +89,7 @@ def _inputs(model: Any) -> dict[str, torch.Tensor]:
         height, width = (size, size) if isinstance(size, int) else size
         return {"pixel_values": torch.zeros(1, model.config.num_channels, height, width, device=model.device)}
     vocabulary = getattr(config, "vocab_size", None) or 1
-    # Without its masks: a row that sees nothing is uniform to some kernels and zero to others.
+    # Without masks: a row that sees no key is uniform in some kernels and zero in others.
     return {
         name: value.to(model.device) % vocabulary
         for name, value in model.dummy_inputs.items()
@@ -98,15 +98,16 @@ def _inputs(model: Any) -> dict[str, torch.Tensor]:
 
 
 def _check(call: AttentionCall, family: str) -> None:
-    """Refuse a call whose output attention in blocks cannot reproduce."""
+    """Raise if attention in blocks does not reproduce the output of the model's own kernel."""
     if call.kernel not in IMPLEMENTATIONS:
         raise ModelError(
             f"the model runs with {call.kernel} attention; swap needs eager or sdpa: load it with "
             "attn_implementation='sdpa'"
         )
-    own = call.own()[0]
-    mine = attend(call, None, weigher_of(Softmax()), with_weights=False)[0]
-    if own.shape != mine.shape or (own - mine).abs().max() > _TOLERANCE[own.dtype] * own.abs().max().clamp(min=1):
+    expected = call.kernel_output()[0]
+    output = attend(call, None, weight_function(Softmax()), with_weights=False)[0]
+    limit = _TOLERANCE[expected.dtype] * expected.abs().max().clamp(min=1)
+    if expected.shape != output.shape or (expected - output).abs().max() > limit:
         raise ModelError(
             f"{type(call.module).__name__} ({family}) does more than softmax attention; attnscope cannot rebuild its "
             "output and will not swap its normalizer"

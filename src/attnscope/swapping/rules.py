@@ -1,12 +1,12 @@
-"""From what a user gives for a normalizer to how a layer's heads get their weights.
+"""From the normalizer that a user gives to the function that computes the weights of a layer's heads.
 
 A normalizer is given as
 
 - a name with settings, `"ssmax"` or `"entmax:alpha=1.3"`;
 - a `Normalizer`;
-- a module with something to learn, copied for each layer: `LearnedSSMax(heads)`;
+- a module with parameters, copied for each layer: `LearnedSSMax(heads)`;
 - a function that makes one from a number of heads: `LearnedSSMax` itself;
-- any function of (logits, visible) to weights, both (batch, heads, rows, keys); it sees the keys and not the sinks.
+- any function of (logits, visible) to weights, both (batch, heads, rows, keys); sinks are not passed to it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from attnscope.normalizers import (
 )
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._rows import lengths, prepare
-from attnscope.swapping.blocks import Weigher
+from attnscope.swapping.blocks import WeightFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ LEARNED = (LearnedSSMax, LearnedSink, LearnedEntmax, LearnedASEntmax, LearnedLip
 
 
 def rule_for(given: Any, heads: int) -> Rule:
-    """What weighs the rows of this many heads of one layer; modules are the layer's own."""
+    """The rule for this many heads of one layer, from what a user gave; a module is copied or made for the layer."""
     if isinstance(given, str):
         return parse(given)
     if isinstance(given, type) and issubclass(given, Normalizer):
@@ -73,7 +73,7 @@ def rule_for(given: Any, heads: int) -> Rule:
 
 
 def _makes_modules(given: Callable[..., Any]) -> bool:
-    """Whether it is called with a number of heads: a module class, or a function of one required argument."""
+    """Whether to call it with a number of heads: a module class, or a function of one required argument."""
     if isinstance(given, type):
         return issubclass(given, nn.Module)
     try:
@@ -83,17 +83,17 @@ def _makes_modules(given: Callable[..., Any]) -> bool:
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) == 1
 
 
-def weigher_of(rule: Rule) -> Weigher:
-    """The rule as the blocks call it."""
+def weight_function(rule: Rule) -> WeightFunction:
+    """The function that `swapping.blocks` calls for a rule."""
     if isinstance(rule, Normalizer):
-        return Weigher(lambda logits, _, sinks: normalized(rule, logits, sinks))
+        return WeightFunction(lambda logits, _, sinks: normalized(rule, logits, sinks))
     if isinstance(rule, LEARNED):
-        return Weigher(lambda logits, _, sinks: normalized(rule.normalizer, logits, sinks))
-    return Weigher(lambda logits, visible, _: rule(logits, visible), wants_mask=True)
+        return WeightFunction(lambda logits, _, sinks: normalized(rule.normalizer, logits, sinks))
+    return WeightFunction(lambda logits, visible, _: rule(logits, visible), needs_mask=True)
 
 
 def normalized(normalizer: Normalizer, logits: Tensor, sinks: Tensor | None) -> Tensor:
-    """The normalizer's weights; a sink is one more key, which has no value and does not count in the length."""
+    """The normalizer's weights on the keys; a sink is one more key without value that does not count in the length."""
     if sinks is None:
         return normalizer.weights(logits)
     if isinstance(normalizer, Tempered):
@@ -107,18 +107,18 @@ def normalized(normalizer: Normalizer, logits: Tensor, sinks: Tensor | None) -> 
 
 
 def check(rule: Rule, heads: int, device: torch.device) -> None:
-    """Try the rule on a few rows of this many heads, so that what does not fit is refused at once."""
+    """Try a rule on a few rows of this many heads; raises if it fails or returns the wrong shape."""
     logits = torch.linspace(-1, 1, 15 * heads, device=device).view(1, heads, 3, 5)
     logits = logits.masked_fill(torch.ones(3, 5, dtype=torch.bool, device=device).triu(1), -torch.inf)
-    weigher = weigher_of(rule)
+    function = weight_function(rule)
     name = rule.__name__ if inspect.isfunction(rule) else type(rule).__name__
     try:
         with torch.no_grad():
-            weights = weigher.weigh(logits, logits != -torch.inf if weigher.wants_mask else None, None)
+            weights = function.weights(logits, logits != -torch.inf if function.needs_mask else None, None)
     except (InputError, RuntimeError, TypeError, AttributeError) as error:
         raise InputError(f"{name} does not fit logits of {heads} heads: {error}") from error
     if not isinstance(weights, torch.Tensor) or weights.shape != logits.shape:
-        got = tuple(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__
-        raise InputError(f"{name} gave {got} for logits of shape {tuple(logits.shape)}; it must keep their shape")
+        received = tuple(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__
+        raise InputError(f"{name} gave {received} for logits of shape {tuple(logits.shape)}; it must keep their shape")
     if (weights[logits == -torch.inf] != 0).any():
         raise InputError(f"{name} gives weight to keys that are not visible")

@@ -1,7 +1,7 @@
-"""A swapped model on disk: what was swapped is in its configuration, what was learned among its weights.
+"""A swapped model on disk: its configuration records the swap, its weights include the learned parameters.
 
-`save_pretrained` writes both without knowing of it. `restore` puts a swap back on a model that was loaded from such
-a folder; `load` loads and restores in one call.
+`save_pretrained` writes both by itself. `restore` swaps again in a model that was loaded from such a folder;
+`load` loads and restores in one call.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from attnscope.normalizers import (
     Tempered,
 )
 from attnscope.swapping.layout import sites
-from attnscope.swapping.replacement import Entry, change, replacement_of
+from attnscope.swapping.replacement import Entry, add_change, replacement_of
 from attnscope.swapping.rules import rule_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# The arguments that make a learnable module of the same shape anew; what it learned is among the weights.
-_SHAPES: dict[type[nn.Module], Callable[[Any], dict[str, Any]]] = {
+# The arguments that make a learnable module of the same shape; its parameters are among the saved weights.
+_MODULE_SETTINGS: dict[type[nn.Module], Callable[[Any], dict[str, Any]]] = {
     LearnedSSMax: lambda m: {"heads": len(m.s), "b": None if m.b is None else 0.0},
     LearnedSink: lambda m: {"heads": len(m.sink)},
     LearnedEntmax: lambda m: {"heads": len(m.raw_alpha)},
@@ -45,12 +45,12 @@ _SHAPES: dict[type[nn.Module], Callable[[Any], dict[str, Any]]] = {
 
 
 def write_swap_config(model: nn.Module) -> None:
-    """Write what is swapped now to the model's configuration, or remove what an undone swap left there."""
+    """Record the current swap in the model's configuration, or remove the record if nothing is swapped."""
     entries = [
-        {"module": name, "key": key, "heads": list(entry.heads), "normalizer": _described(entry.rule)}
+        {"module": name, "key": key, "heads": list(entry.heads), "normalizer": _describe(entry.rule)}
         for name, module in model.named_modules()
-        if (own := replacement_of(module)) is not None
-        for key, entry in own.entries.items()
+        if (replacement := replacement_of(module)) is not None
+        for key, entry in replacement.entries.items()
         if entry.lasting
     ]
     config: Any = model.config
@@ -79,37 +79,37 @@ def load(source: str | Path, *, custom: Mapping[str, Any] | None = None, cls: An
 def restore(
     model: Any, source: str | Path, *, custom: Mapping[str, Any] | None = None, revision: str | None = None
 ) -> None:
-    """Put the swap that a model's configuration records back on it; `source` is where it was loaded from.
+    """Swap as a model's configuration records; `source` is where the model was loaded from.
 
     `custom` gives normalizers that are not attnscope's own by the name under which they were recorded.
     """
     entries = getattr(model.config, SWAP_CONFIG_KEY, None)
     if not entries:
         raise ModelError(f"{str(source)!r} records no swap in its configuration; load it with from_pretrained")
-    found = sites(model)
+    all_sites = sites(model)
     learned: dict[str, Path] | None = None
     for entry in entries:
         name = entry["module"]
-        site = next((s for s in found if f".{s.name}".endswith(f".{name}") or name.endswith(f".{s.name}")), None)
+        site = next((s for s in all_sites if f".{s.name}".endswith(f".{name}") or name.endswith(f".{s.name}")), None)
         if site is None:
             raise ModelError(f"{str(source)!r} records a swap in {name}, which {type(model).__name__} does not have")
-        rule = rule_for(_rebuilt(entry["normalizer"], custom or {}), len(entry["heads"]))
+        rule = rule_for(_rebuild(entry["normalizer"], custom or {}), len(entry["heads"]))
         if isinstance(rule, nn.Module):
-            learned = _learned(str(source), revision) if learned is None else learned
+            learned = _parameter_files(str(source), revision) if learned is None else learned
             rule.load_state_dict(_state(learned, name, entry["key"], str(source)))
             rule.to(next(site.module.parameters()).device)
             rule.train(site.module.training)
-        change(site.module, site.heads, Entry(tuple(entry["heads"]), rule, lasting=True), entry["key"])
+        add_change(site.module, site.heads, Entry(tuple(entry["heads"]), rule, lasting=True), entry["key"])
     write_swap_config(model)
 
 
-def _learned(source: str, revision: str | None) -> dict[str, Path]:
-    """In which file each parameter of a replacement lies."""
+def _parameter_files(source: str, revision: str | None) -> dict[str, Path]:
+    """The file of each parameter of a replacement, by the parameter's name."""
     index = _file(source, "model.safetensors.index.json", revision)
     if index is not None:
         names = json.loads(index.read_text("utf-8"))["weight_map"]
-        own = {name: file for name, file in names.items() if f".{REPLACEMENT}." in name}
-        return {name: path for name, file in own.items() if (path := _file(source, file, revision)) is not None}
+        replaced = {name: file for name, file in names.items() if f".{REPLACEMENT}." in name}
+        return {name: path for name, file in replaced.items() if (path := _file(source, file, revision)) is not None}
     weights = _file(source, "model.safetensors", revision)
     if weights is None:
         raise ModelError(f"{source!r} has no model.safetensors; save the swapped model with save_pretrained")
@@ -121,17 +121,17 @@ def _file(source: str, name: str, revision: str | None) -> Path | None:
     """A file of a folder or of a hub's repository, or None if it is not there."""
     from transformers.utils.hub import cached_file
 
-    found = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
-    return None if found is None else Path(found)
+    path = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    return None if path is None else Path(path)
 
 
 def _state(learned: Mapping[str, Path], module: str, key: str, source: str) -> dict[str, torch.Tensor]:
-    """The parameters of one rule by their own names."""
-    ending = f".{module}.{REPLACEMENT}.rules.{key}."
+    """The state dict of one rule."""
+    prefix = f".{module}.{REPLACEMENT}.rules.{key}."
     state = {}
     for name, path in learned.items():
-        _, found, parameter = f".{name}".partition(ending)
-        if found:
+        _, matched, parameter = f".{name}".partition(prefix)
+        if matched:
             with safe_open(path, "pt") as file:
                 state[parameter] = file.get_tensor(name)
     if not state:
@@ -139,30 +139,30 @@ def _state(learned: Mapping[str, Path], module: str, key: str, source: str) -> d
     return state
 
 
-def _described(rule: Any) -> dict[str, Any]:
-    """A normalizer as JSON."""
-    if type(rule) in _SHAPES:
-        return {"learned": type(rule).__name__, "settings": _SHAPES[type(rule)](rule)}
+def _describe(rule: Any) -> dict[str, Any]:
+    """A normalizer as a JSON object, from which `_rebuild` makes it again."""
+    if type(rule) in _MODULE_SETTINGS:
+        return {"learned": type(rule).__name__, "settings": _MODULE_SETTINGS[type(rule)](rule)}
     if isinstance(rule, Tempered):
-        return {"temperature": rule.temperature, "of": _described(rule.inner)}
+        return {"temperature": rule.temperature, "of": _describe(rule.inner)}
     if isinstance(rule, Normalizer) and rule.name in normalizers.names():
         names: list[str] = [field.name for field in fields(rule)] if is_dataclass(rule) else []
         values: dict[str, Any] = {name: getattr(rule, name) for name in names}
         if all(isinstance(value, torch.Tensor | int | float | str | None) for value in values.values()):
-            return {"name": rule.name, "settings": {name: _value(value) for name, value in values.items()}}
+            return {"name": rule.name, "settings": {name: _setting(value) for name, value in values.items()}}
     kind = rule if hasattr(rule, "__qualname__") else type(rule)
     return {"custom": f"{kind.__module__}.{kind.__qualname__}"}
 
 
-def _value(value: Any) -> Any:
+def _setting(value: Any) -> Any:
     return {"tensor": value.tolist()} if isinstance(value, torch.Tensor) else value
 
 
-def _rebuilt(description: dict[str, Any], custom: Mapping[str, Any]) -> Any:
+def _rebuild(description: dict[str, Any], custom: Mapping[str, Any]) -> Any:
     if "learned" in description:
         return getattr(normalizers, description["learned"])(**description["settings"])
     if "temperature" in description:
-        return normalizers.Tempered(_rebuilt(description["of"], custom), description["temperature"])
+        return normalizers.Tempered(_rebuild(description["of"], custom), description["temperature"])
     if "name" in description:
         settings = {
             name: torch.tensor(value["tensor"]) if isinstance(value, dict) else value
