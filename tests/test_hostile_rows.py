@@ -60,7 +60,7 @@ def test_a_hostile_row(name: str, logits: np.ndarray, vectors: np.ndarray) -> No
     with np.errstate(over="ignore", invalid="ignore"):
         if not (np.isfinite(logits).all() and np.isfinite((vectors**2).sum(1)).all()):
             pytest.skip("sums of squares overflow in plain float64")
-    result = scan(Given(), inputs=(z, x), top_n=top_n)
+    result = scan(Given(), inputs=(z, x), top_n=top_n, bounds="paper")
     weights = definitions.softmax(logits)
     assert result.rows.height == 1
     check(result.rows.to_dicts()[0], definitions.of_row(logits, weights), {}, float(np.abs(logits).max()))

@@ -75,10 +75,11 @@ def row_columns(rows: Any, weights: Any, logits: Any, spans: Any, out: Any) -> N
     """
     work = np.empty(weights.shape[1])
     for r in rows:
-        first_key, end = spans[r]
+        first_key, end = spans[r, 0], spans[r, 1]
         length = end - first_key
         others, row_logits = work[:length], logits[r, first_key:end]
-        others[:] = weights[r, first_key:end]
+        for j in range(length):
+            others[j] = weights[r, first_key + j]
         first = largest(others)
         if not first > -np.inf:  # nothing visible, or no numbers
             for column in out:

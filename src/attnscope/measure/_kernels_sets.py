@@ -37,25 +37,24 @@ def _smallest_square(values: Any) -> Any:
 
 
 @helper
-def _squared_distances(lengths: Any, products: Any, factor: float, target2: float, out: Any) -> Any:
-    """out = |y - factor v|^2 from |y|, u.v and |v|^2; NaN where the terms cancel. Returns how many are NaN."""
+def _squared_distances(
+    lengths: Any, products: Any, target: Any, factor: float, scale: float, weights: Any, added: float, vectors: Any,
+    out: Any,
+) -> None:  # fmt: skip
+    """out = scale^2 |y - factor v|^2 with y = (alpha + added) x and v the target.
+
+    lengths, products: scale |y| and scale u.v. Where |y|^2, y.v and |v|^2 cancel it is formed directly.
+    """
     number = lengths.dtype.type
+    target2 = 0.0
+    for k in range(target.size):
+        target2 += (target[k] * scale) * (target[k] * scale)
     twice, square, cancelled = number(2 * factor), number(factor * factor * target2), number(_CANCELLED)
-    tiny, missing = _smallest_square(lengths), np.int32(0)
+    tiny = _smallest_square(lengths)
     for j in range(lengths.size):
         sum2 = lengths[j] * lengths[j] + square
         value = sum2 - twice * (lengths[j] * products[j])
-        accurate = value > cancelled * sum2 + tiny
-        out[j] = value if accurate else number(np.nan)
-        missing = np.int32(missing + np.int32(not accurate))
-    return missing
-
-
-@helper
-def _form_directly(
-    weights: Any, added: float, vectors: Any, factor: float, target: Any, scale: float, out: Any
-) -> None:
-    """out = scale^2 |(alpha + added) x - factor v|^2 in float64, where it is NaN."""
+        out[j] = value if value > cancelled * sum2 + tiny else number(np.nan)
     for first in range(0, out.size, _CHECKED_TOGETHER):
         part = out[first : first + _CHECKED_TOGETHER]
         missing = np.int32(0)
@@ -254,14 +253,14 @@ def set_columns(
     count_of_sets, largest_set = sets.counts.shape[1], sets.members.shape[1]
     lines = np.empty((_LINES, weights.shape[1]), products.dtype)
     member_weights, member_lengths = np.empty(largest_set), np.empty(largest_set)
-    xi = np.empty((2, largest_set))
+    xi, scaled_mean = np.empty((2, largest_set)), np.empty(group.vectors.shape[1])
     for i in range(rows.size):
         r = rows[i]
         if sets.counts[r, 0] == 0:
             for column in out:
                 column[r] = np.nan
             continue
-        first, last = spans[r]
+        first, last = spans[r, 0], spans[r, 1]
         length, scale, members, mean = last - first, sets.scales[r], sets.members[r], contexts.mean[i]
         row_weights, vectors = weights[r, first:last], group.vectors[first:last]
         norms, inverses = group.norms[first:last], group.inverses[first:last]
@@ -282,10 +281,10 @@ def set_columns(
             unit_lengths[j] = row_weights[j] * scale if inverses[j] > 0 else 0.0
         for j in range(length):
             lengths[j] = unit_lengths[j] * norms[j]
-        mean2 = dot(mean, mean) * scale * scale
+        for k in range(mean.size):
+            scaled_mean[k] = mean[k] * scale
         # Variances do not depend on the origin: about the mean nothing cancels where all y are alike.
-        if _squared_distances(lengths, of_mean, 1 / length, mean2, scatter):
-            _form_directly(row_weights, 0.0, vectors, 1 / length, mean, scale, scatter)
+        _squared_distances(lengths, of_mean, mean, 1 / length, scale, row_weights, 0.0, vectors, scatter)
         _sums_of_others(scatter, work)
         fraction = number(1 / (length - 1))
         for j in range(length):
@@ -311,10 +310,8 @@ def set_columns(
             share = others / length
             out.top_mass[r, s] = mass
 
-            if _squared_distances(
-                lengths, products[i, s, first - begin : last - begin], 1.0, dot(context, context) * scale * scale, work
-            ):
-                _form_directly(row_weights, 0.0, vectors, 1.0, context, scale, work)
+            of_context = products[i, s, first - begin : last - begin]
+            _squared_distances(lengths, of_context, context, 1.0, scale, row_weights, 0.0, vectors, work)
             total, total2 = _sums_outside(work, level, s_level)
             out.distance[r, s] = group.scale * total / scale
             out.distance_upper[r, s] = group.scale * np.sqrt(others * total2) / scale
@@ -324,8 +321,7 @@ def set_columns(
                 lower2 += value * value
             out.distance_lower[r, s] = group.scale * np.sqrt(lower2) / scale
 
-            if _squared_distances(lengths, of_mean, p / (1 + p), mean2, work):
-                _form_directly(row_weights, 0.0, vectors, p / (1 + p), mean, scale, work)
+            _squared_distances(lengths, of_mean, mean, p / (1 + p), scale, row_weights, 0.0, vectors, work)
             variance = count * (others - 1) / ((length - 1) * (length - 2)) if length > 2 else 0.0
             lower, upper, epsilon = _expectation_sums(work, scatter, lengths, other_lengths, other_squares, p, variance)
             out.expected_lower[r, s] = group.scale * share * lower / scale
@@ -333,8 +329,7 @@ def set_columns(
             out.epsilon_printed[r, s] = group.scale * share * 0.5 * p * epsilon / scale
             for j in range(length):
                 printed_lengths[j] = (row_weights[j] + p) * norms[j]
-            if _squared_distances(printed_lengths, of_mean, 1 / scale, mean2, work):
-                _form_directly(row_weights, p, vectors, 1.0, mean, 1.0, work)
+            _squared_distances(printed_lengths, of_mean, scaled_mean, 1 / scale, 1.0, row_weights, p, vectors, work)
             main, _ = _sums_outside(work, level, number(-1))
             out.expected_printed[r, s] = group.scale * share * main
 

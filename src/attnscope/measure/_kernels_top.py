@@ -41,7 +41,7 @@ def choose_top_sets(rows: Any, weights: Any, spans: Any, top_n: Any, sets: TopSe
     keys, positions, dropped = np.empty(width, np.int64), np.empty(width, np.int64), np.empty(width, np.int64)
     values = np.empty(width)
     for r in rows:
-        first, last = spans[r]
+        first, last = spans[r, 0], spans[r, 1]
         length = last - first
         largest, defined = 0.0, length > 1
         for j in range(length):
@@ -61,9 +61,11 @@ def choose_top_sets(rows: Any, weights: Any, spans: Any, top_n: Any, sets: TopSe
             if count < size:
                 _move_largest_first(keys[:size], positions[:size], count, dropped)
                 if s < top_n.size - 1:
-                    members[count:size] = dropped[: size - count]
+                    for c in range(count, size):
+                        members[c] = dropped[c - count]
             size = count
-        members[:size] = positions[:size]
+        for c in range(size):
+            members[c] = positions[c]
 
 
 @helper
@@ -92,13 +94,13 @@ def sum_contexts(rows: Any, weights: Any, sets: TopSets, group: Group, contexts:
     the row's scale.
     """
     dims, count = group.vectors.shape[1], sets.counts.shape[1]
+    plain, unit = np.empty(dims), np.empty(dims)  # the sums so far
     for i in range(rows.size):
         r = rows[i]
         scale = sets.scales[r]
         stacked[i] = 0
         if sets.counts[r, 0] == 0:
             continue
-        plain, unit = contexts.plain[i, count - 1], contexts.unit[i, count - 1]  # sums so far; at last their own
         plain[:] = 0
         unit[:] = 0
         done = 0
@@ -112,9 +114,8 @@ def sum_contexts(rows: Any, weights: Any, sets: TopSets, group: Group, contexts:
                 for k in range(dims):
                     unit[k] += unit_weight * x[k]
             done = sets.counts[r, s]
-            contexts.plain[i, s] = plain
-            contexts.unit[i, s] = unit
             for k in range(dims):
+                contexts.plain[i, s, k], contexts.unit[i, s, k] = plain[k], unit[k]
                 stacked[i, s, k] = plain[k] * scale
                 stacked[i, count + 1 + s, k] = unit[k] * scale
         for k in range(dims):
