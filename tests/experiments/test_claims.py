@@ -14,7 +14,7 @@ from reproductions import collect
 from attnscope.experiments.claims import CLAIMS, answer, readings_of
 from attnscope.experiments.claims.evidence import NO_INTERVAL, Measurement, both_ends, every
 from attnscope.experiments.figures.distance import critical as critical_chart
-from attnscope.experiments.intervals import Spread
+from attnscope.experiments.intervals import Estimate
 
 WINDOWS = 3
 LENGTHS = (32, 64, 128)
@@ -77,8 +77,8 @@ def test_verdicts_follow_from_the_numbers(claims: dict[str, dict[str, Any]]) -> 
 
 
 def measured(*verdicts: str) -> list[Measurement]:
-    spreads = {"agrees": Spread(1, 1, 1), "disagrees": Spread(3, 3, 3), "depends": Spread(1, 0, 3)}
-    return [Measurement("x", spreads[verdict], (0.5, 1.5), f"N = {n}") for n, verdict in enumerate(verdicts)]
+    estimates = {"agrees": Estimate(1, 1, 1), "disagrees": Estimate(3, 3, 3), "depends": Estimate(1, 0, 3)}
+    return [Measurement("x", estimates[verdict], (0.5, 1.5), f"N = {n}") for n, verdict in enumerate(verdicts)]
 
 
 def test_one_place_that_firmly_disagrees_refutes_an_every() -> None:

@@ -15,7 +15,7 @@ from attnscope.cli import run
 from attnscope.experiments import Reproduction, reproduce
 from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.claims.evidence import Measurement
-from attnscope.experiments.intervals import Spread
+from attnscope.experiments.intervals import Estimate
 
 SETTINGS = {"length": 64, "windows": 3, "draws": 19}
 FIGURES = ["figure-1", "figure-2a", "figure-2b", "figure-2c", "figure-3", "figure-4"]
@@ -98,7 +98,7 @@ def test_a_verdict_changes_with_the_numbers(done: Reproduction) -> None:
     ("interval", "verdict"), [((0.9, 1.1), "agrees"), ((1.2, 1.4), "disagrees"), ((1.0, 1.4), "depends")]
 )
 def test_the_rule(interval: tuple[float, float], verdict: str) -> None:
-    assert Measurement("x", Spread(1.0, *interval), (0.9, 1.1)).verdict == verdict
+    assert Measurement("x", Estimate(1.0, *interval), (0.9, 1.1)).verdict == verdict
 
 
 def test_a_chart_is_drawn_again_if_it_changed_or_its_picture_did(
@@ -151,7 +151,7 @@ def test_a_second_run_draws_from_the_tables(
     assert again.claims == done.claims
     with pytest.raises(AssertionError, match="the model was loaded"):
         reproduce(str(model_folder), book, out=done.folder, **(SETTINGS | {"seed": 1}))
-    assert "another settings; measuring anew" in capsys.readouterr().err
+    assert "different settings; measuring anew" in capsys.readouterr().err
     table = done.folder / "tables" / "drawn.parquet"
     whole = table.read_bytes()
     table.write_bytes(whole[:-9])

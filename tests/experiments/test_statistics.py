@@ -95,7 +95,7 @@ def test_one_window_has_no_interval() -> None:
     fit = power_law(np.array([32.0, 64, 128]), np.array([[1.0, 2, 4]]))
     assert fit is not None
     assert fit.exponent == pytest.approx((1, -np.inf, np.inf))
-    assert not fit.exponent.known
+    assert not fit.exponent.has_interval
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 8), (3, 8), (8, 8), (1, 2)])
