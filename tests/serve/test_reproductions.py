@@ -54,7 +54,7 @@ def test_a_reproduction_is_listed_as_one(shelf: Served) -> None:
     assert done["settings"] == "reproduction: 8 x 1,024 tokens"
     assert done["verdict"] == "3 claims: agrees 1, disagrees 2"
     assert (stopped["kind"], stopped["state"]) == ("reproduction", "stopped")
-    assert (stopped["kept"], stopped["windows"]) == (1, 8)
+    assert (stopped["finished_windows"], stopped["windows"]) == (1, 8)
 
 
 def test_its_page_has_claims_and_figures(shelf: Served) -> None:

@@ -15,7 +15,7 @@ from servers import Served, serving
 
 from attnscope.cli import run
 from attnscope.serve.guard import LARGEST_BODY, host_allowed, is_loopback
-from attnscope.serve.jobs import wanted
+from attnscope.serve.jobs import parse_form
 
 
 def test_it_lists_its_runs_and_opens_them(served: Served) -> None:
@@ -154,7 +154,7 @@ def test_a_scan_is_started_cancelled_taken_up_and_finished(
         assert served.post(f"/api/scans/{name}/cancel").json()["state"] == "cancelled"
         (entry,) = served.ask("/api/runs").json()["runs"]
         assert entry["state"] == "stopped"
-        assert 1 <= entry["kept"] < entry["windows"] == 12
+        assert 1 <= entry["finished_windows"] < entry["windows"] == 12
         assert served.ask(f"/run/{name}").status == 404
         assert served.post(f"/api/scans/{name}/resume").status == 202
         done = follow(served, name, lambda job: job["state"] != "running")
@@ -201,19 +201,19 @@ def test_a_folder_that_is_missing_is_one_clear_line(tmp_path: Path, capsys: pyte
 
 
 def test_the_form_is_checked() -> None:
-    asked = wanted({"model": " ", "length": "64", "lengths": "8, 16", "windows": "", "normalizers": "sparsemax"})
+    asked = parse_form({"model": " ", "length": "64", "lengths": "8, 16", "windows": "", "normalizers": "sparsemax"})
     assert (asked.model, asked.length, asked.lengths, asked.windows) == (None, 64, [8, 16], 1)
     assert (asked.rows, asked.normalizers, asked.source) == ("last", ["sparsemax"], "sample")
     assert (asked.diagnose, asked.verify) == (False, False)
-    assert wanted({"diagnose": "on"}).diagnose
-    tried = wanted({"verify": "on"})
+    assert parse_form({"diagnose": "on"}).diagnose
+    tried = parse_form({"verify": "on"})
     assert (tried.diagnose, tried.verify) == (True, True)
-    with pytest.raises(ValueError, match="ticked or not"):
-        wanted({"diagnose": "maybe"})
+    with pytest.raises(ValueError, match="takes true or false"):
+        parse_form({"diagnose": "maybe"})
     with pytest.raises(ValueError, match="not both"):
-        wanted({"text": "a.txt", "pasted": "words"})
+        parse_form({"text": "a.txt", "pasted": "words"})
     with pytest.raises(ValueError, match="takes text"):
-        wanted({"model": ["x"]})
+        parse_form({"model": ["x"]})
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for the process in /proc")
