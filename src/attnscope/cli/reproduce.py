@@ -119,7 +119,7 @@ def _print_claims(console: Console, result: Reproduction) -> None:
         f"{settings['windows']} windows of {settings['lengths'][-1]:,} tokens\n"
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("claim", "printed", "corrected", "in all"):
+    for heading in ("claim", "printed", "corrected", "overall"):
         table.add_column(heading)
     style = {"agrees": "green", "disagrees": "red", "depends": "yellow"}
     for claim in result.claims:

@@ -14,7 +14,7 @@ def claims_table(claims: list[dict[str, Any]], vectors: str | None = None, first
     `vectors` (default: the first kind) and `first_key` choose the reading of the two forms.
     """
     lines = [
-        "| claim | place | printed form: measured | | corrected form: measured | | in all |",
+        "| claim | place | printed form: measured | | corrected form: measured | | overall |",
         "|---|---|---|---|---|---|---|",
     ]
     for claim in claims:
