@@ -43,7 +43,8 @@ def test_every_figure_is_saved_three_ways(done: Reproduction) -> None:
 
 
 def test_the_tables_agree_with_a_scan(done: Reproduction, model_folder: Path, book: Path) -> None:
-    scan = attnscope.scan(str(model_folder), book, length=64, lengths=[32, 64], top_n=[5, 20], windows=3)
+    settings = {"length": 64, "lengths": [32, 64], "top_n": [5, 20], "windows": 3, "bounds": "paper"}
+    scan = attnscope.scan(str(model_folder), book, **settings)
     keys = ["window", "layer", "head", "length", "n"]
     ours = done.tables["topn"].filter(sink="kept").with_columns(pl.col(keys).cast(pl.Int64))
     both = scan.topn.with_columns(pl.col(keys).cast(pl.Int64)).join(ours, on=keys, suffix="_ours")
