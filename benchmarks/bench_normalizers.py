@@ -1,4 +1,4 @@
-"""Speed and error of the normalizers against torch.softmax and the entmax package: one JSON object.
+"""Speed and error of the normalizers against torch.softmax and the entmax package, printed as one JSON object.
 
 python benchmarks/bench_normalizers.py
 """

@@ -1,4 +1,4 @@
-"""The price of a scan, as `attnscope bench scan --json` measures it."""
+"""Time and memory of a scan: the same as `attnscope bench scan --json`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The price of a swapped normalizer: time and memory as ratios to the model's own attention, in one run.
+"""Time and memory of a swapped normalizer, as ratios to the model's own attention in the same run.
 
     python benchmarks/bench_swap.py
 
-Prints one JSON object. A GPT-2-sized model with random weights, one window of 1,024 tokens, without the vocabulary
-projection. Time is the median of paired ratios to the eager forward; memory is the peak of what tensors take, and of
-what the process holds, to the sdpa forward.
+Prints one JSON object. The model has the size of GPT-2, random weights and no vocabulary projection; one window of
+1,024 tokens. Time is the median of paired ratios to the eager forward; memory is the peak of allocated tensors, and the
+peak of resident memory, both as ratios to the sdpa forward.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def paired(subject: Callable[[], object], base: Callable[[], object]) -> float:
 
 
 def resident_peak(work: Callable[[], object]) -> int:
-    """The most memory that the process held while it worked, in KiB."""
-    Path("/proc/self/clear_refs").write_text("5")  # start the high-water mark anew
+    """Peak resident memory of the process during `work`, in KiB."""
+    Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
     work()
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
@@ -78,19 +78,19 @@ def main() -> None:
                         "resident_to_sdpa": round(resident_peak(forward("sdpa")) / resident, 3),
                     }
                 )
-        eager = {
+        baselines = {
             "sdpa_time_to_eager": paired(forward("sdpa"), forward("eager")),
             "eager_peak_to_sdpa": round(peak_bytes(forward("eager")) / plain, 3),
         }
         with intervene(models["sdpa"], {(5, 3): first_key}):
-            eager["one_head_intervened_to_eager"] = paired(forward("sdpa"), forward("eager"))
+            baselines["one_head_intervened_to_eager"] = paired(forward("sdpa"), forward("eager"))
     print(
         json.dumps(
             {
                 "benchmark": "swap",
                 "model": {"layers": 12, "heads": 12, "length": LENGTH},
                 "threads": torch.get_num_threads(),
-                **eager,
+                **baselines,
                 "results": results,
             }
         )

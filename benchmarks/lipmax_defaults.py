@@ -1,10 +1,10 @@
-"""What lipmax's defaults buy: one planted key among Gaussian logits, over lengths, against other normalizers.
+"""Weight of one planted key among Gaussian logits, by length: lipmax with several settings against other normalizers.
 
     python benchmarks/lipmax_defaults.py
 
-Prints one JSON object. A row has n logits from N(0, 1); the logit of one of its keys is then set to the expected
-maximum of the others, sqrt(2 ln n), plus a gap. Reported for each length, as means over rows: the weight of the planted
-key, the number of keys with weight, and the Jacobian norm.
+Prints one JSON object. A row has n logits from N(0, 1); the logit of one key is then set to the expected maximum of
+the others, sqrt(2 ln n), plus a gap. Reported for each length, as means over rows: the weight of the planted key, the
+number of keys with nonzero weight, and the Jacobian norm.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python examples/finetune_swapped.py --steps 40
 
-Learnable forms are used where there are any (ssmax learns s, lipmax learns kappa, one number for each head);
-entmax15 has nothing to learn. The model itself is trained along. A few windows, spread over the text, are kept out
-of training, and all figures are taken on them. Prints one JSON object.
+Learnable forms are used where they exist (ssmax learns s and lipmax learns kappa, one number per head); entmax15 has no
+parameters. The model's weights are trained too. A few windows, spread over the text, are held out of training, and all
+results are measured on them. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUBJECTS: dict[str, Any] = {"softmax": None, "ssmax": LearnedSSMax, "entmax15": 
 
 
 def held_out_loss(module: Any, windows: list[torch.Tensor]) -> float:
-    """The mean loss over windows that were not trained on."""
+    """The mean loss over the held-out windows."""
     module.eval()
     with torch.no_grad():
         return sum(float(module(input_ids=w[None], labels=w[None]).loss) for w in windows) / len(windows)
@@ -47,16 +47,17 @@ def finetune(subject: str, steps: int, length: int, rate: float, seed: int, held
     module: Any = model.module
     content = read_text(None)
     tokens = tokenize(model.tokenizer, content)
-    every = [torch.tensor(tokens[i : i + length]) for i in range(0, len(tokens) - length + 1, length)]
-    kept_out = {(2 * i + 1) * len(every) // (2 * held_out) for i in range(held_out)}
-    windows = [every[i] for i in sorted(kept_out)]
-    trained_on = [window for i, window in enumerate(every) if i not in kept_out]
-    rest = Text(model.tokenizer.decode(torch.cat(windows)), "windows of the sample text")
-    given = SUBJECTS[subject]
-    change = None if given is None else attnscope.swap(module, given)
+    windows = [torch.tensor(tokens[i : i + length]) for i in range(0, len(tokens) - length + 1, length)]
+    held_out_indices = sorted({(2 * i + 1) * len(windows) // (2 * held_out) for i in range(held_out)})
+    held_out_windows = [windows[i] for i in held_out_indices]
+    training_windows = [window for i, window in enumerate(windows) if i not in held_out_indices]
+    held_out_text = Text(model.tokenizer.decode(torch.cat(held_out_windows)), "windows of the sample text")
+    normalizer = SUBJECTS[subject]
+    change = None if normalizer is None else attnscope.swap(module, normalizer)
 
     def measures() -> dict[str, float]:
-        return {"loss": held_out_loss(module, windows), "separability": capacity(model, rest, length)}
+        loss = held_out_loss(module, held_out_windows)
+        return {"loss": loss, "separability": capacity(model, held_out_text, length)}
 
     before = measures()
     new = [] if change is None else change.parameters
@@ -66,7 +67,7 @@ def finetune(subject: str, steps: int, length: int, rate: float, seed: int, held
     started = time.perf_counter()
     for _ in range(steps):
         module.train()
-        batch = torch.stack(draws.sample(trained_on, min(4, len(trained_on))))
+        batch = torch.stack(draws.sample(training_windows, min(4, len(training_windows))))
         optimizer.zero_grad()
         module(input_ids=batch, labels=batch).loss.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)

@@ -1,4 +1,4 @@
-"""The examples run, and do what they say at a small scale."""
+"""The examples run at a small scale and give the results they describe."""
 
 from __future__ import annotations
 

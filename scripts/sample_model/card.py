@@ -2,8 +2,8 @@
 
     python scripts/sample_model/card.py src/attnscope/sample
 
-Every figure of the card is computed here: held-out loss against a unigram and a bigram model of the same
-training tokens, and what the heads have learned (previous-token and induction scores for each head).
+Every number of the card is computed here: the held-out loss against a unigram and a bigram model of the same training
+tokens, and the matching, previous-token and induction scores of each head.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from corpus import documents, split
 from scores import INDUCTION_HALF, copying_loss, induction_scores, matching_scores, previous_token_scores
-from train import CONTEXT, REPEATED_SHARE, STEPS, WINDOWS_A_STEP, encode, held_out_loss
+from train import CONTEXT, REPEATED_SHARE, STEPS, WINDOWS_PER_STEP, encode, held_out_loss
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 SCORE_WINDOWS = 8
 
 
 def unigram_loss(training: torch.Tensor, held_out: torch.Tensor, size: int) -> float:
-    """Nats per token under the training frequencies, one added to each count."""
+    """Nats per token of a unigram model with add-one smoothing."""
     counts = torch.bincount(training, minlength=size).double() + 1
     return -(counts / counts.sum()).log()[held_out].mean().item()
 
@@ -33,15 +33,15 @@ def unigram_loss(training: torch.Tensor, held_out: torch.Tensor, size: int) -> f
 def bigram_loss(training: torch.Tensor, held_out: torch.Tensor, size: int) -> tuple[float, float]:
     """Nats per token of an interpolated bigram model, and its mixing weight.
 
-    The weight is the best one for the held-out text itself: the baseline gets every advantage.
+    The weight is chosen on the held-out text itself, in favor of the baseline.
     """
     single = torch.bincount(training, minlength=size).double() + 1
     single /= single.sum()
     pairs = torch.zeros(size, size, dtype=torch.float64)
     pairs.index_put_((training[:-1], training[1:]), torch.ones(1, dtype=torch.float64), accumulate=True)
-    seen = pairs.sum(1)
+    counts = pairs.sum(1)
     first, second = held_out[:-1], held_out[1:]
-    conditional = torch.where(seen[first] > 0, pairs[first, second] / seen[first].clamp_min(1), single[second])
+    conditional = torch.where(counts[first] > 0, pairs[first, second] / counts[first].clamp_min(1), single[second])
     losses = [
         (-(weight * conditional + (1 - weight) * single[second]).log().mean().item(), weight)
         for weight in torch.linspace(0.05, 0.95, 19).tolist()
@@ -49,12 +49,14 @@ def bigram_loss(training: torch.Tensor, held_out: torch.Tensor, size: int) -> tu
     return min(losses)
 
 
-def named(scores: torch.Tensor) -> str:
+def best_head(scores: torch.Tensor) -> str:
+    """The head with the largest score, as text."""
     layer, head = divmod(int(scores.argmax()), scores.shape[1])
     return f"layer {layer}, head {head} ({scores.max():.2f})"
 
 
 def score_table(scores: torch.Tensor) -> str:
+    """The scores as a Markdown table of layers by heads."""
     heads = range(scores.shape[1])
     lines = ["| layer | " + " | ".join(f"head {head}" for head in heads) + " |", "|---|" + "---|" * len(heads)]
     for layer, values in enumerate(scores.tolist()):
@@ -68,13 +70,14 @@ def uniform_previous() -> float:
 
 
 def verdict(score: float) -> str:
-    """What the best induction score means, in words."""
+    """A sentence on whether the best induction score shows an induction head."""
     if score < 10 / (1.5 * INDUCTION_HALF):
         return "No induction head has formed."
     return "It has learned to copy whatever it is given."
 
 
 def evaluate(folder: Path) -> dict[str, Any]:
+    """The losses and scores of the model in a folder, by name."""
     model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     training_texts, held_out_texts = split(documents())
@@ -101,9 +104,10 @@ def evaluate(folder: Path) -> dict[str, Any]:
     }
 
 
-def card(record: dict[str, Any], found: dict[str, Any], weights: Path) -> str:
-    before, after = found["copying"]
-    bits = found["loss"] / math.log(2) * found["held_out_tokens"] / found["held_out_characters"]
+def card(record: dict[str, Any], results: dict[str, Any], weights: Path) -> str:
+    """The model card as Markdown."""
+    before, after = results["copying"]
+    bits = results["loss"] / math.log(2) * results["held_out_tokens"] / results["held_out_characters"]
     return f"""# The sample model
 
 A small GPT-2 that ships with attnscope, so that everything can be tried without a network. It is a specimen to
@@ -112,10 +116,10 @@ measure, not a model to use: it has read only Python's documentation.
 | | |
 |---|---|
 | architecture | `GPT2LMHeadModel`, 6 layers x 6 heads of 32 dimensions, context 1,024, {record["parameters"]:,} parameters |
-| tokenizer | byte-level BPE of {found["size"]:,} tokens, trained on the same text |
-| data | documentation inside CPython {record["python"]}: `pydoc_data.topics` and the docstrings of the standard library, {found["training_characters"]:,} characters ({record["training_tokens"]:,} tokens), repeated paragraphs left out |
-| held out | {found["held_out_characters"]:,} characters ({found["held_out_tokens"]:,} tokens): whole modules and topics, chosen by a hash of their names; `text.txt` is a part of it |
-| recipe | {STEPS:,} steps of {WINDOWS_A_STEP} windows of {CONTEXT:,} tokens ({record["tokens_seen"]:,} tokens in all); Muon for the blocks' matrices, AdamW for the rest; one window in {REPEATED_SHARE} ends in a copy of its own first half |
+| tokenizer | byte-level BPE of {results["size"]:,} tokens, trained on the same text |
+| data | documentation inside CPython {record["python"]}: `pydoc_data.topics` and the docstrings of the standard library, {results["training_characters"]:,} characters ({record["training_tokens"]:,} tokens), repeated paragraphs left out |
+| held out | {results["held_out_characters"]:,} characters ({results["held_out_tokens"]:,} tokens): whole modules and topics, chosen by a hash of their names; `text.txt` is a part of it |
+| recipe | {STEPS:,} steps of {WINDOWS_PER_STEP} windows of {CONTEXT:,} tokens ({record["tokens_seen"]:,} tokens in all); Muon for the blocks' matrices, AdamW for the rest; one window in {REPEATED_SHARE} ends in a copy of its own first half |
 | seed | {record["seed"]} |
 | training time | {record["seconds"] / 60:.0f} minutes on a shared 2-core CPU, torch {record["torch"]} |
 | weights | half precision, SHA-256 `{hashlib.sha256(weights.read_bytes()).hexdigest()[:16]}...` |
@@ -127,27 +131,27 @@ measure, not a model to use: it has read only Python's documentation.
 
 | held-out loss, nats per token | |
 |---|---|
-| this model | **{found["loss"]:.3f}** ({bits:.2f} bits per character) |
-| bigram, interpolated (weight {found["mixing"]:.2f}, the best for this text) | {found["bigram"]:.3f} |
-| unigram | {found["unigram"]:.3f} |
+| this model | **{results["loss"]:.3f}** ({bits:.2f} bits per character) |
+| bigram, interpolated (weight {results["mixing"]:.2f}, the best for this text) | {results["bigram"]:.3f} |
+| unigram | {results["unigram"]:.3f} |
 
-Three scores say what a head looks at; each is a mean weight, and each is given for uniform attention too.
+Three scores describe what a head attends to. Each is a mean weight; the value of uniform attention is given for comparison.
 
-**Matching**, held-out text: the tokens that stood behind earlier copies of the current token, what a head must find to
-predict by repetition. Uniform: {found["uniform_matching"]:.3f}. Best: {named(found["matching"])}, {found["matching"].max() / found["uniform_matching"]:.0f} times uniform.
+**Matching**, held-out text: weight on the tokens that followed earlier copies of the current token, which predict the next
+token by repetition. Uniform: {results["uniform_matching"]:.3f}. Best: {best_head(results["matching"])}, {results["matching"].max() / results["uniform_matching"]:.0f} times uniform.
 
-{score_table(found["matching"])}
+{score_table(results["matching"])}
 
-**Previous token**, held-out text: the token just before. Uniform: {uniform_previous():.3f}. Best: {named(found["previous"])},
-{found["previous"].max() / uniform_previous():.0f} times uniform.
+**Previous token**, held-out text: weight on the previous token. Uniform: {uniform_previous():.3f}. Best: {best_head(results["previous"])},
+{results["previous"].max() / uniform_previous():.0f} times uniform.
 
-{score_table(found["previous"])}
+{score_table(results["previous"])}
 
-**Induction**, random tokens repeated once: the token behind the earlier copy. Uniform: {1 / (1.5 * INDUCTION_HALF):.3f}. Best:
-{named(found["induction"])}. On such text the loss is {before:.2f} on the first copy and {after:.2f} on the second.
-{verdict(found["induction"].max().item())}
+**Induction**, random tokens repeated once: weight on the token after the earlier copy. Uniform: {1 / (1.5 * INDUCTION_HALF):.3f}. Best:
+{best_head(results["induction"])}. On such text the loss is {before:.2f} on the first copy and {after:.2f} on the second.
+{verdict(results["induction"].max().item())}
 
-{score_table(found["induction"])}
+{score_table(results["induction"])}
 """
 
 

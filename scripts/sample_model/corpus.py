@@ -2,13 +2,13 @@
 
 Two sources that every Python installation has:
 
-- `pydoc_data.topics`: the language reference behind `help("for")`;
-- the docstrings of the standard library, taken from its source with `ast`, and those of
-  the modules written in C, taken from the live objects.
+- `pydoc_data.topics`: the language reference that `help("for")` prints;
+- the docstrings of the standard library, read from its source with `ast`, and those of
+  the modules written in C, read from the imported objects.
 
-Everything is cut into documents (a topic, or one module's docstrings), sorted, freed of
-repeated paragraphs, and split by a hash of the document's name into a training part and
-a held-out part. The result depends on the Python version and on nothing else.
+The text is cut into documents (a topic, or the docstrings of one module), which are sorted,
+freed of repeated paragraphs, and split into a training and a held-out part by a hash of their
+names. The result depends on the Python version only.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ SKIPPED_PACKAGES = {
     "__phello__",
 }
 HELD_OUT_PERCENT = 8
-SHORTEST_DOCUMENT = 200  # characters; anything less is a stub
+SHORTEST_DOCUMENT = 200  # characters; shorter documents are stubs
 
 
 def documents() -> dict[str, str]:
-    """Return every document by name, in sorted order, repeated paragraphs left out."""
-    found: dict[str, str] = {}
+    """Every document by name, in sorted order, without repeated paragraphs."""
+    texts: dict[str, str] = {}
     for topic, text in pydoc_data.topics.topics.items():
-        found[f"topic {topic}"] = text
+        texts[f"topic {topic}"] = text
     for name, text in _python_modules():
-        found[f"module {name}"] = text
+        texts[f"module {name}"] = text
     for name, text in _c_modules():
-        found.setdefault(f"module {name}", text)
-    return dict(_without_repeats(found))
+        texts.setdefault(f"module {name}", text)
+    return dict(_without_repeats(texts))
 
 
 def split(documents: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -78,9 +78,9 @@ def _python_modules() -> Iterator[tuple[str, str]]:
 
 
 def _docstrings(node: ast.Module | ast.ClassDef, name: str) -> Iterator[str]:
-    own = ast.get_docstring(node)
-    if own:
-        yield f"{name}\n\n{_indented(own)}"
+    docstring = ast.get_docstring(node)
+    if docstring:
+        yield f"{name}\n\n{_indented(docstring)}"
     for child in node.body:
         if isinstance(child, ast.ClassDef):
             yield from _docstrings(child, f"{name}.{child.name}")
@@ -94,10 +94,10 @@ def _c_modules() -> Iterator[tuple[str, str]]:
     for name in sorted(sys.stdlib_module_names):
         spec = importlib.util.find_spec(name) if name != "__main__" else None
         if spec is None or (spec.origin or "").endswith(".py"):
-            continue  # of another platform, or read from its source above
+            continue  # not available on this platform, or read from its source above
         try:
             module = importlib.import_module(name)
-        except ImportError:  # its C library is not on this machine
+        except ImportError:  # its C library is not installed
             continue
         text = "\n\n".join(_live_docstrings(module, name))
         if text:
@@ -105,9 +105,9 @@ def _c_modules() -> Iterator[tuple[str, str]]:
 
 
 def _live_docstrings(owner: types.ModuleType | type, name: str) -> Iterator[str]:
-    own = inspect.getdoc(owner)
-    if own:
-        yield f"{name}\n\n{_indented(own)}"
+    docstring = inspect.getdoc(owner)
+    if docstring:
+        yield f"{name}\n\n{_indented(docstring)}"
     for key, member in sorted(vars(owner).items()):
         if key.startswith("_") and not key.startswith("__"):
             continue
@@ -122,19 +122,19 @@ def _indented(text: str) -> str:
     return "\n".join(f"    {line}" if line.strip() else "" for line in text.splitlines())
 
 
-def _without_repeats(found: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Leave out paragraphs seen before: aliases and inherited docstrings repeat by the hundred."""
-    seen: set[str] = set()
-    for name in sorted(found):
-        kept = []
-        for paragraph in re.split(r"\n\s*\n", found[name].strip()):
+def _without_repeats(texts: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """The documents without paragraphs of earlier ones: aliases and inherited docstrings repeat by the hundred."""
+    earlier: set[str] = set()
+    for name in sorted(texts):
+        paragraphs = []
+        for paragraph in re.split(r"\n\s*\n", texts[name].strip()):
             folded = " ".join(paragraph.split())
             if len(folded) > 40:
-                if folded in seen:
+                if folded in earlier:
                     continue
-                seen.add(folded)
-            kept.append(paragraph.rstrip())
-        text = "\n\n".join(kept) + "\n"
+                earlier.add(folded)
+            paragraphs.append(paragraph.rstrip())
+        text = "\n\n".join(paragraphs) + "\n"
         # Memory addresses in default values differ from run to run.
         text = re.sub(r" at 0x[0-9a-f]+", "", text)
         if len(text) >= SHORTEST_DOCUMENT:

@@ -1,4 +1,4 @@
-"""What the heads of a model have learned: previous-token, matching and induction scores."""
+"""Previous-token, matching and induction scores of the heads of a model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SEED = 1
 
 @torch.no_grad()
 def attention(model: GPT2LMHeadModel, ids: torch.Tensor) -> torch.Tensor:
-    """Weights of all heads, (layers, heads, queries, keys)."""
+    """Attention weights of all heads, of shape (layers, heads, queries, keys)."""
     kernel, training = model.config._attn_implementation, model.training
-    model.set_attn_implementation("eager")  # the only kernel that hands out its weights
+    model.set_attn_implementation("eager")  # the only kernel that returns its weights
     model.eval()
     weights = torch.cat(model(input_ids=ids[None], output_attentions=True).attentions)
     model.set_attn_implementation(kernel)
@@ -22,31 +22,34 @@ def attention(model: GPT2LMHeadModel, ids: torch.Tensor) -> torch.Tensor:
 
 
 def previous_token_scores(model: GPT2LMHeadModel, windows: torch.Tensor) -> torch.Tensor:
-    """Mean weight on the token just before; (layers, heads)."""
+    """Mean weight on the previous token, of shape (layers, heads)."""
     scores = [attention(model, window).diagonal(-1, -2, -1).mean(-1) for window in windows]
     return torch.stack(scores).mean(0)
 
 
 def matching_scores(model: GPT2LMHeadModel, windows: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Mean weight on tokens that stood behind earlier copies of the current one; (layers, heads), and for uniform."""
+    """Mean weight on tokens that followed earlier copies of the current one, of shape (layers, heads).
+
+    The second value is the score of uniform attention.
+    """
     scores, uniform = [], []
     for window in windows:
-        behind = torch.zeros(len(window), len(window), dtype=torch.bool)
-        behind[:, 1:] = (window[:, None] == window[None, :]).tril(-1)[:, :-1]
-        queries = behind.any(-1)
-        scores.append((attention(model, window) * behind).sum(-1)[..., queries].mean(-1))
-        share = behind.sum(-1) / torch.arange(1, len(window) + 1)
+        follows_copy = torch.zeros(len(window), len(window), dtype=torch.bool)
+        follows_copy[:, 1:] = (window[:, None] == window[None, :]).tril(-1)[:, :-1]
+        queries = follows_copy.any(-1)
+        scores.append((attention(model, window) * follows_copy).sum(-1)[..., queries].mean(-1))
+        share = follows_copy.sum(-1) / torch.arange(1, len(window) + 1)
         uniform.append(share[queries].mean().item())
     return torch.stack(scores).mean(0), sum(uniform) / len(uniform)
 
 
 def induction_scores(model: GPT2LMHeadModel, repeats: int) -> torch.Tensor:
-    """Mean weight on the token behind the earlier copy, on random tokens repeated once; (layers, heads)."""
+    """Mean weight on the token after the earlier copy, on random tokens repeated once, of shape (layers, heads)."""
     scores = []
     for ids in repeated_tokens(model, repeats):
-        # Query i of the second copy looks for the token behind its own earlier one: key i - half + 1.
-        behind_copy = attention(model, ids).diagonal(1 - INDUCTION_HALF, -2, -1)[..., 1:]
-        scores.append(behind_copy.mean(-1))
+        # The token after the earlier copy of query i, in the second half, is key i - half + 1.
+        after_copy = attention(model, ids).diagonal(1 - INDUCTION_HALF, -2, -1)[..., 1:]
+        scores.append(after_copy.mean(-1))
     return torch.stack(scores).mean(0)
 
 
@@ -60,7 +63,7 @@ def copying_loss(model: GPT2LMHeadModel, repeats: int) -> tuple[float, float]:
 
 
 def repeated_tokens(model: GPT2LMHeadModel, repeats: int) -> torch.Tensor:
-    """Random tokens, each row ending in a copy of its first half."""
+    """Rows of random tokens whose second half repeats the first."""
     generator = torch.Generator().manual_seed(_SEED)
     half = torch.randint(1, model.config.vocab_size, (repeats, INDUCTION_HALF), generator=generator)
     return torch.cat([half, half], -1)

@@ -1,15 +1,15 @@
-"""Train the embedded sample model from scratch on CPython's own documentation.
+"""Train the embedded sample model from scratch on CPython's documentation.
 
     python scripts/sample_model/train.py --out src/attnscope/sample
 
 A 6-layer, 6-head GPT-2 with its own byte-level BPE. Decisions:
 
 - Full windows of 1,024 tokens in every step: on a CPU they cost no more than short ones.
-- One window in `REPEATED_SHARE` ends in a copy of its own first half, meant to help induction heads to form.
-  It did not: the copy always stands at the same distance, and the card's induction scores are zero.
+- One window in `REPEATED_SHARE` ends in a copy of its first half, which was meant to help induction heads to form.
+  It did not: the copy is always at the same distance, and the card's induction scores are zero.
 - Muon for the matrices of the blocks, AdamW for embeddings, biases and gains.
-  `torch.optim.Muon` orthogonalises in bfloat16, which takes longer on a CPU without such
-  instructions than the step itself; the one here does it in float32.
+  `torch.optim.Muon` orthogonalizes in bfloat16, which on a CPU without such instructions
+  takes longer than the step itself; the version here uses float32.
 - Half-precision weights on disk: the model fits in a wheel.
 """
 
@@ -31,7 +31,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 SEED = 20250821
 VOCABULARY = 4096
 CONTEXT = 1024
-WINDOWS_A_STEP = 4
+WINDOWS_PER_STEP = 4
 STEPS = 1400
 WARMUP_STEPS = 60
 REPEATED_SHARE = 6
@@ -42,7 +42,7 @@ SAMPLE_TEXT_CHARACTERS = 150_000
 
 
 def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE: any text can be encoded, nothing is unknown."""
+    """A byte-level BPE tokenizer, which can encode any text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -57,7 +57,7 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> torch.Tensor:
-    """One long row of tokens, documents separated by the end token."""
+    """The tokens of all texts in one row, each text followed by the end token."""
     end: int = tokenizer.eos_token_id
     ids: list[int] = []
     for text in texts:
@@ -66,16 +66,16 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> torch.Tensor
 
 
 def batch(tokens: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Random windows, some of them ending in a copy of their first half."""
-    starts = torch.randint(len(tokens) - CONTEXT, (WINDOWS_A_STEP, 1), generator=generator)
+    """Random windows, some of which end in a copy of their first half."""
+    starts = torch.randint(len(tokens) - CONTEXT, (WINDOWS_PER_STEP, 1), generator=generator)
     windows = tokens[starts + torch.arange(CONTEXT)]
-    repeated = torch.randint(REPEATED_SHARE, (WINDOWS_A_STEP,), generator=generator) == 0
+    repeated = torch.randint(REPEATED_SHARE, (WINDOWS_PER_STEP,), generator=generator) == 0
     windows[repeated, CONTEXT // 2 :] = windows[repeated, : CONTEXT // 2]
     return windows
 
 
 def rate(step: int) -> float:
-    """Linear warm-up, then a cosine down to a twentieth."""
+    """The factor of the learning rate: linear warm-up, then a cosine decay to 5 %."""
     if step < WARMUP_STEPS:
         return (step + 1) / WARMUP_STEPS
     progress = (step - WARMUP_STEPS) / (STEPS - WARMUP_STEPS)
@@ -83,7 +83,7 @@ def rate(step: int) -> float:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update is replaced by the nearest orthogonal matrix, in float32."""
+    """The Muon optimizer: momentum whose update is replaced by the nearest orthogonal matrix, in float32."""
 
     def __init__(self, matrices: Sequence[torch.Tensor], lr: float, weight_decay: float) -> None:
         super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95})
@@ -102,7 +102,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """Five Newton-Schulz steps with the quintic coefficients of Jordan (2024)."""
+    """The nearest orthogonal matrix, by five Newton-Schulz steps with the quintic coefficients of Jordan (2024)."""
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.mT if tall else matrix
     x = x / (x.norm() + 1e-7)
@@ -113,7 +113,7 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def optimizers(model: GPT2LMHeadModel) -> dict[torch.optim.Optimizer, float]:
-    """The two optimizers with their base rates."""
+    """The two optimizers with their base learning rates."""
     matrices = [p for n, p in model.named_parameters() if ".h." in n and p.ndim == 2]
     chosen = set(map(id, matrices))
     others = [p for p in model.parameters() if id(p) not in chosen]
@@ -136,6 +136,7 @@ def held_out_loss(model: GPT2LMHeadModel, tokens: torch.Tensor, windows: int) ->
 
 
 def train(model: GPT2LMHeadModel, tokens: torch.Tensor, held_out: torch.Tensor) -> list[dict[str, float]]:
+    """Train the model in place; returns the losses every 100 steps."""
     generator = torch.Generator().manual_seed(SEED)
     chosen = optimizers(model)
     history: list[dict[str, float]] = []
@@ -200,7 +201,7 @@ def main() -> None:
         "seed": SEED,
         "parameters": sum(p.numel() for p in model.parameters()),
         "training_tokens": len(tokens),
-        "tokens_seen": STEPS * WINDOWS_A_STEP * CONTEXT,
+        "tokens_seen": STEPS * WINDOWS_PER_STEP * CONTEXT,
         "seconds": round(time.monotonic() - started),
         "history": history,
     }
@@ -208,7 +209,7 @@ def main() -> None:
 
 
 def sample_text(held_out: dict[str, str]) -> str:
-    """Held-out documents, topics first, whole, up to the wanted size."""
+    """Whole held-out documents, topics first, up to `SAMPLE_TEXT_CHARACTERS`."""
     parts: list[str] = []
     for name in sorted(held_out, key=lambda name: (not name.startswith("topic"), name)):
         if sum(map(len, parts)) + len(held_out[name]) <= SAMPLE_TEXT_CHARACTERS:

@@ -1,20 +1,20 @@
-"""The errors attnscope raises on purpose.
+"""The exceptions that attnscope raises deliberately.
 
-Every message says what was received and what to do about it, in one line: the command
-line prints it as it is and ends with the error's exit code.
+Every message is one line that says what was received and what to do about it. The command line prints it unchanged
+and exits with the exception's `exit_code`.
 """
 
 from __future__ import annotations
 
 
 class AttnscopeError(Exception):
-    """Base of everything attnscope raises on purpose."""
+    """Base class of all exceptions that attnscope raises deliberately."""
 
     exit_code = 2
 
 
 class InputError(AttnscopeError, ValueError):
-    """An argument, a text or an option value that cannot be used as it is."""
+    """An invalid argument, text or option value."""
 
 
 class ModelError(AttnscopeError):

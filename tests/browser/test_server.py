@@ -35,9 +35,9 @@ def test_a_scan_is_started_watched_cancelled_and_taken_up(
         assert "window" in page.locator("#progress-words").inner_text()
         page.locator("#cancel").click()
         page.locator("#status", has_text="was cancelled").wait_for()
-        stopped = page.locator(".runs tr", has_text="windows kept")
+        stopped = page.locator(".runs tr", has_text="windows finished")
         stopped.wait_for()
-        stopped.get_by_role("button", name="Go on").click()
+        stopped.get_by_role("button", name="Resume").click()
         page.locator("#status", has_text="is finished").wait_for()
         page.locator(".runs tbody th a").nth(2).wait_for()
 

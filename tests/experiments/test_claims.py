@@ -1,4 +1,4 @@
-"""Every claim against its own tables: each number taken again with numpy and scipy, window by window."""
+"""Every claim is recomputed from the tables with numpy and scipy, window by window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reproductions import collect
 from attnscope.experiments.claims import CLAIMS, answer, readings_of
 from attnscope.experiments.claims.evidence import NO_INTERVAL, Measurement, both_ends, every
 from attnscope.experiments.figures.distance import critical as critical_chart
-from attnscope.experiments.intervals import Spread
+from attnscope.experiments.intervals import Estimate
 
 WINDOWS = 3
 LENGTHS = (32, 64, 128)
@@ -54,7 +54,7 @@ def test_claims_follow_from_the_tables(
 def test_verdicts_follow_from_the_numbers(claims: dict[str, dict[str, Any]]) -> None:
     for claim in claims.values():
         for reading in claim["readings"]:
-            found = set()
+            verdicts = set()
             for one in reading["measured"]:
                 low, high = (
                     default if end is None else end
@@ -65,42 +65,42 @@ def test_verdicts_follow_from_the_numbers(claims: dict[str, dict[str, Any]]) -> 
                 counted = one["name"].startswith("share of") and one["accepted"] == [1.0, 1.0]
                 verdict = "agrees" if inside else "disagrees" if outside or counted else "depends"
                 assert one["verdict"] == verdict
-                found.add(verdict)
+                verdicts.add(verdict)
             between = reading["form"] == "corrected" and claim["id"] in ("critical-share", "critical-sublinear")
-            if not found:
+            if not verdicts:
                 assert reading["verdict"] is None
             elif between:
-                assert reading["verdict"] == (found.pop() if len(found) == 1 else "depends")
+                assert reading["verdict"] == (verdicts.pop() if len(verdicts) == 1 else "depends")
             else:
-                worst = next(one for one in ("disagrees", "depends", "agrees") if one in found)
+                worst = next(one for one in ("disagrees", "depends", "agrees") if one in verdicts)
                 assert reading["verdict"] == worst
 
 
 def measured(*verdicts: str) -> list[Measurement]:
-    spreads = {"agrees": Spread(1, 1, 1), "disagrees": Spread(3, 3, 3), "depends": Spread(1, 0, 3)}
-    return [Measurement("x", spreads[verdict], (0.5, 1.5), f"N = {n}") for n, verdict in enumerate(verdicts)]
+    estimates = {"agrees": Estimate(1, 1, 1), "disagrees": Estimate(3, 3, 3), "depends": Estimate(1, 0, 3)}
+    return [Measurement("x", estimates[verdict], (0.5, 1.5), f"N = {n}") for n, verdict in enumerate(verdicts)]
 
 
-def test_one_place_that_firmly_disagrees_refutes_an_every() -> None:
+def test_one_disagreeing_measurement_refutes_a_form() -> None:
     assert every(measured("agrees", "agrees")) == "agrees"
     assert every(measured("agrees", "depends")) == "depends"
     assert every(measured("agrees", "depends", "disagrees")) == "disagrees"
     assert every([]) is None
 
 
-def test_between_two_ends_both_must_say_the_same() -> None:
+def test_both_ends_must_have_the_same_verdict() -> None:
     assert both_ends(measured("agrees", "disagrees")) == "depends"
     assert both_ends(measured("disagrees", "disagrees")) == "disagrees"
 
 
-def test_one_row_against_it_refutes_a_bound(tables: dict[str, pl.DataFrame]) -> None:
+def test_one_row_refutes_a_bound(tables: dict[str, pl.DataFrame]) -> None:
     assert tables["topn"]["sink"][0] == "kept"
     first = pl.int_range(pl.len()) == 0
     broken = tables["topn"].with_columns(
         distance_lower=pl.when(first).then(1e9).otherwise(pl.col("distance_lower")),
     )
-    found = {claim["id"]: claim for claim in answer(readings_of(tables | {"topn": broken}, ["value"]))}["bound-safe"]
-    verdicts = {(one["form"], one["first_key"]): one["verdict"] for one in found["readings"]}
+    claim = {claim["id"]: claim for claim in answer(readings_of(tables | {"topn": broken}, ["value"]))}["bound-safe"]
+    verdicts = {(one["form"], one["first_key"]): one["verdict"] for one in claim["readings"]}
     assert verdicts == {
         ("printed", "kept"): "agrees",
         ("corrected", "kept"): "disagrees",
@@ -109,7 +109,7 @@ def test_one_row_against_it_refutes_a_bound(tables: dict[str, pl.DataFrame]) -> 
     }
 
 
-def test_one_window_decides_nothing_but_what_is_said_of_every_row(tables: dict[str, pl.DataFrame]) -> None:
+def test_one_window_decides_only_claims_about_every_row(tables: dict[str, pl.DataFrame]) -> None:
     one = {name: table.filter(window=0) if "window" in table.columns else table for name, table in tables.items()}
     universal = {"bound-safe", "upper-bound-holds", "lower-bound-holds", "dashed-bound-holds"}
     readings = readings_of(one, ["value"])
@@ -125,13 +125,13 @@ def test_one_window_decides_nothing_but_what_is_said_of_every_row(tables: dict[s
     assert data.filter(panel="length")["low"].null_count() == 2 * 3 * len(LENGTHS)
 
 
-def test_rows_of_a_window_are_no_sample_of_their_own() -> None:
-    found = answer(readings_of(collect(build("gpt2"), length=64, windows=1, rows=4, draws=19), ["value"]))
-    plateau = next(claim for claim in found if claim["id"] == "separability-plateau")
+def test_rows_of_a_window_are_not_independent_samples() -> None:
+    claims = answer(readings_of(collect(build("gpt2"), length=64, windows=1, rows=4, draws=19), ["value"]))
+    plateau = next(claim for claim in claims if claim["id"] == "separability-plateau")
     assert plateau["depends_on"] == [NO_INTERVAL]
 
 
 def test_too_few_draws_for_the_level_measure_nothing(tables: dict[str, pl.DataFrame]) -> None:
-    few = tables | {"drawn": tables["drawn"].with_columns(draws=pl.lit(50))}
-    found = next(claim for claim in answer(readings_of(few, ["value"])) if claim["id"] == "uniform-selection")
-    assert found["corrected"] is None
+    few_draws = tables | {"drawn": tables["drawn"].with_columns(draws=pl.lit(50))}
+    uniform = next(claim for claim in answer(readings_of(few_draws, ["value"])) if claim["id"] == "uniform-selection")
+    assert uniform["corrected"] is None

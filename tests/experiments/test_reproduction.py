@@ -1,4 +1,4 @@
-"""A whole reproduction of a tiny model: its files, its cache, its claims against its own tables, and its command."""
+"""A complete reproduction of a tiny model: files, cache, claims and command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attnscope.cli import run
 from attnscope.experiments import Reproduction, reproduce
 from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.claims.evidence import Measurement
-from attnscope.experiments.intervals import Spread
+from attnscope.experiments.intervals import Estimate
 
 SETTINGS = {"length": 64, "windows": 3, "draws": 19}
 FIGURES = ["figure-1", "figure-2a", "figure-2b", "figure-2c", "figure-3", "figure-4"]
@@ -36,14 +36,15 @@ def done(model_folder: Path, book: Path, tmp_path_factory: pytest.TempPathFactor
 def test_every_figure_is_saved_three_ways(done: Reproduction) -> None:
     for reading, names in (("value", FIGURES), ("value-without-first-key", FIGURES[1:])):
         for name in names:
-            place = done.folder / "figures" / reading
-            assert (place / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-            assert (place / f"{name}.svg").read_text("utf-8").startswith("<svg")
-            assert len(pl.read_parquet(place / f"{name}.parquet")) > 1
+            folder = done.folder / "figures" / reading
+            assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+            assert (folder / f"{name}.svg").read_text("utf-8").startswith("<svg")
+            assert len(pl.read_parquet(folder / f"{name}.parquet")) > 1
 
 
 def test_the_tables_agree_with_a_scan(done: Reproduction, model_folder: Path, book: Path) -> None:
-    scan = attnscope.scan(str(model_folder), book, length=64, lengths=[32, 64], top_n=[5, 20], windows=3)
+    settings = {"length": 64, "lengths": [32, 64], "top_n": [5, 20], "windows": 3, "bounds": "paper"}
+    scan = attnscope.scan(str(model_folder), book, **settings)
     keys = ["window", "layer", "head", "length", "n"]
     ours = done.tables["topn"].filter(sink="kept").with_columns(pl.col(keys).cast(pl.Int64))
     both = scan.topn.with_columns(pl.col(keys).cast(pl.Int64)).join(ours, on=keys, suffix="_ours")
@@ -74,7 +75,7 @@ def test_without_the_first_key_a_row_is_the_softmax_of_the_others(done: Reproduc
     )
 
 
-def test_the_answers_are_written_as_given(done: Reproduction) -> None:
+def test_claims_are_written_as_returned(done: Reproduction) -> None:
     claims = json.loads((done.folder / "claims.json").read_text("utf-8"))["claims"]
     assert claims == done.claims
     table = (done.folder / "claims.md").read_text("utf-8").splitlines()
@@ -87,18 +88,18 @@ def test_the_answers_are_written_as_given(done: Reproduction) -> None:
 
 
 def test_a_verdict_changes_with_the_numbers(done: Reproduction) -> None:
-    """No verdict is stored: separability moved into the claimed range turns the answer."""
+    """Verdicts are computed from the tables: changed separability changes the verdict."""
     moved = done.tables | {"topn": done.tables["topn"].with_columns(separability=pl.lit(0.8))}
-    found = {claim["id"]: claim["verdict"] for claim in answer(readings_of(moved, ["value"]))}
-    assert found["separability-plateau"] == "agrees"
-    assert found["separability-falls"] == "disagrees"
+    verdicts = {claim["id"]: claim["verdict"] for claim in answer(readings_of(moved, ["value"]))}
+    assert verdicts["separability-plateau"] == "agrees"
+    assert verdicts["separability-falls"] == "disagrees"
 
 
 @pytest.mark.parametrize(
     ("interval", "verdict"), [((0.9, 1.1), "agrees"), ((1.2, 1.4), "disagrees"), ((1.0, 1.4), "depends")]
 )
 def test_the_rule(interval: tuple[float, float], verdict: str) -> None:
-    assert Measurement("x", Spread(1.0, *interval), (0.9, 1.1)).verdict == verdict
+    assert Measurement("x", Estimate(1.0, *interval), (0.9, 1.1)).verdict == verdict
 
 
 def test_a_chart_is_drawn_again_if_it_changed_or_its_picture_did(
@@ -106,7 +107,7 @@ def test_a_chart_is_drawn_again_if_it_changed_or_its_picture_did(
 ) -> None:
     from attnscope.experiments import figures
 
-    place = done.folder / "figures" / "value"
+    folder = done.folder / "figures" / "value"
     chart, data = figures.draw(readings_of(done.tables, ["value"])[0])["figure-2c"]
     drawn: list[str] = []
 
@@ -116,21 +117,21 @@ def test_a_chart_is_drawn_again_if_it_changed_or_its_picture_did(
 
     monkeypatch.setattr(figures.vl_convert, "vegalite_to_svg", to_svg)
     monkeypatch.setattr(figures.vl_convert, "svg_to_png", lambda *_, **__: b"again")
-    figures._draw_into(place, {"figure-2c": (chart, data)})
+    figures._draw_into(folder, {"figure-2c": (chart, data)})
     assert not drawn  # the same chart, its pictures whole
     before = (
-        (place / "figure-2c.svg").read_bytes(),
-        (place / "figure-2c.png").read_bytes(),
-        (place / figures.INDEX).read_bytes(),
+        (folder / "figure-2c.svg").read_bytes(),
+        (folder / "figure-2c.png").read_bytes(),
+        (folder / figures.INDEX).read_bytes(),
     )
-    figures._draw_into(place, {"figure-2c": (chart.properties(background="black"), data)})
+    figures._draw_into(folder, {"figure-2c": (chart.properties(background="black"), data)})
     assert len(drawn) == 1
-    (place / "figure-2c.png").write_bytes(before[1][:100])
-    figures._draw_into(place, {"figure-2c": (chart.properties(background="black"), data)})
+    (folder / "figure-2c.png").write_bytes(before[1][:100])
+    figures._draw_into(folder, {"figure-2c": (chart.properties(background="black"), data)})
     assert len(drawn) == 2
-    assert (place / "figure-2c.png").read_bytes() == b"again"
+    assert (folder / "figure-2c.png").read_bytes() == b"again"
     for name, body in zip(("figure-2c.svg", "figure-2c.png", figures.INDEX), before, strict=True):
-        (place / name).write_bytes(body)
+        (folder / name).write_bytes(body)
 
 
 def test_a_second_run_draws_from_the_tables(
@@ -151,7 +152,7 @@ def test_a_second_run_draws_from_the_tables(
     assert again.claims == done.claims
     with pytest.raises(AssertionError, match="the model was loaded"):
         reproduce(str(model_folder), book, out=done.folder, **(SETTINGS | {"seed": 1}))
-    assert "another settings; measuring anew" in capsys.readouterr().err
+    assert "different settings; measuring anew" in capsys.readouterr().err
     table = done.folder / "tables" / "drawn.parquet"
     whole = table.read_bytes()
     table.write_bytes(whole[:-9])
@@ -174,7 +175,7 @@ def test_the_command_prints_one_json_object(
     assert answered["claims"] == done.claims
 
 
-def test_the_command_prints_one_line_a_claim(done: Reproduction, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_one_line_per_claim(done: Reproduction, capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
     from attnscope.cli.reproduce import _print_claims

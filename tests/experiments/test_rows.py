@@ -1,4 +1,4 @@
-"""What is measured of single rows: all N at once, random sets, g(T, eps), coverage; by loops and enumeration."""
+"""Measurements of single rows (all N, random sets, g(T, eps), coverage) against loops and enumeration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def distance_of(y: np.ndarray, chosen: tuple[int, ...]) -> float:
 @pytest.mark.parametrize("sink", [False, True])
 def test_profiles_by_plain_loops(sink: bool) -> None:
     weights, vectors = rows(11, 5, sink, 0)
-    found = profiles(weights, vectors, products(vectors))
+    profile = profiles(weights, vectors, products(vectors))
     keys = 11
     for group, row in np.ndindex(2, 3):
         alpha, x = weights[group, row].numpy(), vectors[group].numpy()
@@ -57,7 +57,7 @@ def test_profiles_by_plain_loops(sink: bool) -> None:
                 "expected_upper": out * upper,
             }
             for k, name in enumerate(PROFILE):
-                assert found[group, row, k, n - 1] == pytest.approx(expected[name], rel=1e-9), (name, n)
+                assert profile[group, row, k, n - 1] == pytest.approx(expected[name], rel=1e-9), (name, n)
 
 
 @pytest.mark.parametrize("sink", [False, True])
@@ -65,36 +65,36 @@ def test_random_sets_by_enumeration(sink: bool) -> None:
     weights, vectors = rows(8, 3, sink, 1)
     n = [1, 2, 4, 7]
     top = profiles(weights, vectors, products(vectors))[:, :, 0][..., [k - 1 for k in n]]
-    found = draw_sets(weights, vectors, products(vectors), top, n, draws=4000, seed=0)
+    drawn = draw_sets(weights, vectors, products(vectors), top, n, draws=4000, seed=0)
     for group, row in np.ndindex(2, 3):
         y = (weights[group, row, :, None] * vectors[group]).numpy()
-        for place, count in enumerate(n):
+        for column, count in enumerate(n):
             every = np.array([distance_of(y, chosen) for chosen in combinations(range(8), count)])
-            at = group, row, place
-            assert found.mean[at] == pytest.approx(every.mean(), abs=4.5 * found.error[at] + 2e-6 * every.mean())
+            at = group, row, column
+            assert drawn.mean[at] == pytest.approx(every.mean(), abs=4.5 * drawn.error[at] + 2e-6 * every.mean())
             as_far = np.mean(every >= top[at] * (1 - 1e-5))
-            assert found.p_high[at] == pytest.approx(as_far, abs=0.035 if count > 1 else 1e-12)
-    assert (found.error[..., 0] == 0).all()
+            assert drawn.p_high[at] == pytest.approx(as_far, abs=0.035 if count > 1 else 1e-12)
+    assert (drawn.error[..., 0] == 0).all()
 
 
-def test_a_sink_is_not_missed_by_few_draws() -> None:
-    """Plain sampling of 20 sets out of 400 tokens would meet the sink in one of four rows."""
+def test_a_few_draws_do_not_miss_a_sink() -> None:
+    """Plain sampling of 20 sets of 5 out of 400 tokens would include the sink in one of four rows."""
     keys, n = 400, 5
     weights = torch.full((1, 1, keys), 1e-6, dtype=torch.float64)
     weights[..., 0] = 1 - 1e-6 * (keys - 1)
     vectors = torch.randn(1, keys, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = draw_sets(weights, vectors, products(vectors), np.ones((1, 1, 1)), [n], draws=20, seed=0)
+    drawn = draw_sets(weights, vectors, products(vectors), np.ones((1, 1, 1)), [n], draws=20, seed=0)
     sink = float((weights[0, 0, 0] * vectors[0, 0]).norm())
     # Inside: all keys - n others are |sink| away. Outside: only the sink is.
     expected = n / keys * (keys - n) * sink + (1 - n / keys) * sink
-    assert found.mean.item() == pytest.approx(expected, rel=1e-2)
+    assert drawn.mean.item() == pytest.approx(expected, rel=1e-2)
 
 
 def test_responses_by_the_definition() -> None:
     random = np.random.default_rng(2)
     logits = 3 * random.standard_normal((4, 9))
     temperatures, steps = [0.05, 0.5, 3.0], [1e-3, 0.1, 10.0]
-    found = responses(logits, temperatures, steps, seed=7)
+    g = responses(logits, temperatures, steps, seed=7)
     directions = np.random.default_rng(7).standard_normal(logits.shape)
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
 
@@ -106,18 +106,18 @@ def test_responses_by_the_definition() -> None:
         a = weights(logits[row], temperatures[t])
         step = steps[e]
         moved = weights(logits[row] + step * directions[row], temperatures[t])
-        assert found[row, t, e, 0] == pytest.approx(np.linalg.norm(moved - a) / step, rel=1e-6, abs=1e-11)
+        assert g[row, t, e, 0] == pytest.approx(np.linalg.norm(moved - a) / step, rel=1e-6, abs=1e-11)
         _, vectors = np.linalg.eigh(np.diag(a) - np.outer(a, a))
         sides = [
             np.linalg.norm(weights(logits[row] + sign * step * vectors[:, -1], temperatures[t]) - a) / step
             for sign in (1, -1)
         ]
-        assert found[row, t, e, 1] == pytest.approx(max(sides), rel=1e-4, abs=1e-9)
+        assert g[row, t, e, 1] == pytest.approx(max(sides), rel=1e-4, abs=1e-9)
 
 
 def test_two_equal_logits_reach_one_over_two_t() -> None:
-    found = responses(np.array([[2.0, 2.0, -50.0]]), [0.1], [1e-4], seed=0)
-    assert found[0, 0, 0, 1] == pytest.approx(5.0, rel=1e-4)
+    g = responses(np.array([[2.0, 2.0, -50.0]]), [0.1], [1e-4], seed=0)
+    assert g[0, 0, 0, 1] == pytest.approx(5.0, rel=1e-4)
 
 
 def test_coverage_by_choosing_all_sets_of_heads() -> None:
@@ -127,21 +127,21 @@ def test_coverage_by_choosing_all_sets_of_heads() -> None:
     for head in range(heads):
         selected[head, random.choice(keys, n, replace=False)] = True
     inside = selected & (random.random((heads, keys)) < 0.6)
-    found = layer_coverage(selected, inside, 3)
+    coverage = layer_coverage(selected, inside, 3)
     for count in (1, 2, 3):
         shares = []
         for head in range(heads):
             for others in combinations([h for h in range(heads) if h != head], count - 1):
                 covered = inside[[head, *others]].any(0)
                 shares.append(covered[selected[head]].mean())
-        assert found[count - 1] == pytest.approx(np.mean(shares))
+        assert coverage[count - 1] == pytest.approx(np.mean(shares))
 
 
 def test_the_circle_is_a_circle_and_its_ball_leaves_the_others_out() -> None:
     weights, vectors = rows(12, 6, False, 5)
-    found = circle(weights[0, 0], vectors[0], 4)
-    assert found.points.norm(dim=-1) == pytest.approx(np.ones(12))
-    y = found.weights[:, None] * found.points
-    away = (y - y[found.selected].sum(0)).norm(dim=-1)
-    assert found.radius == pytest.approx(float(away[~found.selected].min()))
-    assert found.inside.tolist() == (found.selected & (away < found.radius)).tolist()
+    projected = circle(weights[0, 0], vectors[0], 4)
+    assert projected.points.norm(dim=-1) == pytest.approx(np.ones(12))
+    y = projected.weights[:, None] * projected.points
+    away = (y - y[projected.selected].sum(0)).norm(dim=-1)
+    assert projected.radius == pytest.approx(float(away[~projected.selected].min()))
+    assert projected.inside.tolist() == (projected.selected & (away < projected.radius)).tolist()

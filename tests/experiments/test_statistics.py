@@ -1,4 +1,4 @@
-"""KS by lattice paths, critical N, sign flips and fits, against scipy, loops and enumeration."""
+"""KS test, critical N, sign-flip test and fits against scipy, loops and enumeration."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_sign_flips_agree_with_all_flips() -> None:
     difference = np.mean(np.abs(flips @ ratio) >= abs(ratio.sum()) - 1e-12)
     below = np.mean(flips @ (ratio - MARGIN) <= (ratio - MARGIN).sum() + 1e-12)
     above = np.mean(flips @ (ratio + MARGIN) >= (ratio + MARGIN).sum() - 1e-12)
-    found = paired_test(distance, expected, seed=1)
+    paired = paired_test(distance, expected, seed=1)
     error = 4 * 0.5 / np.sqrt(999)
-    assert found.mean[0] == pytest.approx(ratio.mean())
-    assert found.p_difference[0] == pytest.approx(difference, abs=error)
-    assert found.p_equivalence[0] == pytest.approx(max(below, above), abs=error)
+    assert paired.mean[0] == pytest.approx(ratio.mean())
+    assert paired.p_difference[0] == pytest.approx(difference, abs=error)
+    assert paired.p_equivalence[0] == pytest.approx(max(below, above), abs=error)
 
 
 def test_equal_samples_are_equivalent_and_far_ones_are_not() -> None:
@@ -73,7 +73,7 @@ def test_equal_samples_are_equivalent_and_far_ones_are_not() -> None:
     assert far.p_equivalence[0] > 0.5
 
 
-def test_a_power_law_is_found_again() -> None:
+def test_a_power_law_is_recovered() -> None:
     lengths = np.array([32.0, 64, 128, 256])
     fit = power_law(lengths, np.stack([0.06 * lengths**0.8] * 3))
     assert fit is not None
@@ -95,7 +95,7 @@ def test_one_window_has_no_interval() -> None:
     fit = power_law(np.array([32.0, 64, 128]), np.array([[1.0, 2, 4]]))
     assert fit is not None
     assert fit.exponent == pytest.approx((1, -np.inf, np.inf))
-    assert not fit.exponent.known
+    assert not fit.exponent.has_interval
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 8), (3, 8), (8, 8), (1, 2)])

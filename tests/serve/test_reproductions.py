@@ -1,4 +1,4 @@
-"""Folders of `attnscope reproduce` on the server: named as what they are, with their claims and figures."""
+"""Results of `attnscope reproduce` on the server: their entry in the list, and the page of claims and figures."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CLAIMS = [{"id": f"claim-{k}", "verdict": verdict} for k, verdict in enumerate([
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    root = tmp_path_factory.mktemp("shelf")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    root = tmp_path_factory.mktemp("server")
     done, stopped, damaged = (root / name for name in ("done", "stopped", "damaged"))
     pictures = done / "figures" / "value"
     pictures.mkdir(parents=True)
@@ -47,24 +47,24 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def test_a_reproduction_is_listed_as_one(shelf: Served) -> None:
-    entries = {entry["name"]: entry for entry in shelf.ask("/api/runs").json()["runs"]}
+def test_a_reproduction_is_listed_as_one(server: Served) -> None:
+    entries = {entry["name"]: entry for entry in server.ask("/api/runs").json()["runs"]}
     done, stopped = entries["done"], entries["stopped"]
     assert (done["kind"], done["state"], done["model"]) == ("reproduction", "finished", "some/model")
     assert done["settings"] == "reproduction: 8 x 1,024 tokens"
     assert done["verdict"] == "3 claims: agrees 1, disagrees 2"
     assert (stopped["kind"], stopped["state"]) == ("reproduction", "stopped")
-    assert (stopped["kept"], stopped["windows"]) == (1, 8)
+    assert (stopped["finished_windows"], stopped["windows"]) == (1, 8)
 
 
-def test_its_page_has_claims_and_figures(shelf: Served) -> None:
-    page = shelf.ask("/run/done")
+def test_its_page_has_claims_and_figures(server: Served) -> None:
+    page = server.ask("/run/done")
     assert page.status == 200
     packed = page.body.decode().split('id="data">')[1].split("<")[0]
     data = unpacked(packed)
     assert data["claims"]["claims"] == CLAIMS
     assert data["figures"] == ["figures/value/figure-1.svg"]
-    picture = shelf.ask("/run/done/figures/value/figure-1.svg")
+    picture = server.ask("/run/done/figures/value/figure-1.svg")
     assert picture.body.startswith(b"<svg")
     assert picture.headers["content-disposition"].startswith("attachment")  # its scripts never run here
 
@@ -72,14 +72,14 @@ def test_its_page_has_claims_and_figures(shelf: Served) -> None:
 @pytest.mark.parametrize(
     "path", ["value/linked.svg", "away/secret.svg", "value/notes.txt", "../secret.svg", "value/..%2f..%2frun.json"]
 )
-def test_nothing_but_its_figures_is_sent(shelf: Served, path: str) -> None:
-    answer = shelf.ask(f"/run/done/figures/{path}")
+def test_nothing_but_its_figures_is_sent(server: Served, path: str) -> None:
+    answer = server.ask(f"/run/done/figures/{path}")
     assert answer.status == 404
     assert b"secret" not in answer.body.replace(path.encode(), b"")
 
 
-def test_it_cannot_be_compared_and_damage_is_told(shelf: Served) -> None:
-    refused = shelf.ask("/compare?a=done&b=done")
+def test_it_cannot_be_compared_and_damage_is_reported(server: Served) -> None:
+    refused = server.ask("/compare?a=done&b=done")
     assert (refused.status, b"is a reproduction" in refused.body) == (404, True)
-    damaged = shelf.ask("/run/damaged")
+    damaged = server.ask("/run/damaged")
     assert (damaged.status, b"cannot be read" in damaged.body) == (404, True)

@@ -1,4 +1,4 @@
-"""`attnscope serve`: what it shows, and everything it refuses (fault 26)."""
+"""`attnscope serve`: its pages and API, and the requests it refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from servers import Served, serving
 
 from attnscope.cli import run
 from attnscope.serve.guard import LARGEST_BODY, host_allowed, is_loopback
-from attnscope.serve.jobs import wanted
+from attnscope.serve.jobs import parse_form
 
 
 def test_it_lists_its_runs_and_opens_them(served: Served) -> None:
@@ -137,7 +137,7 @@ def follow(served: Served, name: str, until: Any) -> dict[str, Any]:
     raise AssertionError(f"still {job}")
 
 
-def test_a_scan_is_started_cancelled_taken_up_and_finished(
+def test_a_scan_is_started_cancelled_resumed_and_finished(
     tmp_path: Path, model_folder: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -154,7 +154,7 @@ def test_a_scan_is_started_cancelled_taken_up_and_finished(
         assert served.post(f"/api/scans/{name}/cancel").json()["state"] == "cancelled"
         (entry,) = served.ask("/api/runs").json()["runs"]
         assert entry["state"] == "stopped"
-        assert 1 <= entry["kept"] < entry["windows"] == 12
+        assert 1 <= entry["finished_windows"] < entry["windows"] == 12
         assert served.ask(f"/run/{name}").status == 404
         assert served.post(f"/api/scans/{name}/resume").status == 202
         done = follow(served, name, lambda job: job["state"] != "running")
@@ -162,7 +162,7 @@ def test_a_scan_is_started_cancelled_taken_up_and_finished(
         folder = tmp_path / "runs" / name
         assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
         assert json.loads((folder / "run.json").read_text())["text"]["source"] == "pasted text"
-        # An input that cannot be used is told, and leaves nothing behind.
+        # An invalid input is reported and leaves no files.
         wrong = served.post("/api/scans", {"model": str(model_folder), "text": "/no/such/text"}).json()["name"]
         failed = follow(served, wrong, lambda job: job["state"] != "running")
         assert failed["state"] == "failed"
@@ -170,7 +170,7 @@ def test_a_scan_is_started_cancelled_taken_up_and_finished(
         assert not (tmp_path / "runs" / wrong).exists()
 
 
-def test_a_server_for_others_only_shows(tmp_path: Path) -> None:
+def test_a_read_only_server_starts_no_scan(tmp_path: Path) -> None:
     with serving(tmp_path, "--read-only") as served:
         listed = served.ask("/api/runs").json()
         assert (listed["read_only"], listed["token"]) == (True, None)
@@ -185,7 +185,7 @@ def test_loopback_is_recognized(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
-def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_used_port_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -195,42 +195,42 @@ def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path, capsys: pytest.C
     assert f"cannot listen on 127.0.0.1:{port}" in line
 
 
-def test_a_folder_that_is_missing_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", str(tmp_path / "missing")]) == 2
     assert "no folder at" in capsys.readouterr().err
 
 
 def test_the_form_is_checked() -> None:
-    asked = wanted({"model": " ", "length": "64", "lengths": "8, 16", "windows": "", "normalizers": "sparsemax"})
+    asked = parse_form({"model": " ", "length": "64", "lengths": "8, 16", "windows": "", "normalizers": "sparsemax"})
     assert (asked.model, asked.length, asked.lengths, asked.windows) == (None, 64, [8, 16], 1)
     assert (asked.rows, asked.normalizers, asked.source) == ("last", ["sparsemax"], "sample")
     assert (asked.diagnose, asked.verify) == (False, False)
-    assert wanted({"diagnose": "on"}).diagnose
-    tried = wanted({"verify": "on"})
+    assert parse_form({"diagnose": "on"}).diagnose
+    tried = parse_form({"verify": "on"})
     assert (tried.diagnose, tried.verify) == (True, True)
-    with pytest.raises(ValueError, match="ticked or not"):
-        wanted({"diagnose": "maybe"})
+    with pytest.raises(ValueError, match="takes true or false"):
+        parse_form({"diagnose": "maybe"})
     with pytest.raises(ValueError, match="not both"):
-        wanted({"text": "a.txt", "pasted": "words"})
+        parse_form({"text": "a.txt", "pasted": "words"})
     with pytest.raises(ValueError, match="takes text"):
-        wanted({"model": ["x"]})
+        parse_form({"model": ["x"]})
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for the process in /proc")
 def test_a_scan_ends_with_its_server(tmp_path: Path, model_folder: Path, text: str) -> None:
-    """kill -9 on the server: the scan's process notices and ends too."""
+    """The process of a scan exits after its server is killed."""
     with serving(tmp_path) as served:
         form = {"model": str(model_folder), "pasted": text * 8, "length": "64", "windows": "64", "rows": "all"}
         name = served.post("/api/scans", form).json()["name"]
         follow(served, name, lambda job: job["done"] > 0)
         served.process.kill()
     limit = time.monotonic() + 30
-    while time.monotonic() < limit and _at_work(name):
+    while time.monotonic() < limit and _is_running(name):
         time.sleep(0.1)
-    assert not _at_work(name)
+    assert not _is_running(name)
 
 
-def _at_work(name: str) -> bool:
+def _is_running(name: str) -> bool:
     """Whether some process names the run's folder in its command line."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -262,7 +262,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
 }
 
 
-def test_damaged_runs_are_told_and_hide_no_other(served: Served, tmp_path: Path) -> None:
+def test_damaged_runs_are_reported_and_do_not_hide_others(served: Served, tmp_path: Path) -> None:
     for name, (damage, _) in DAMAGES.items():
         damage(Path(shutil.copytree(served.root / "first", tmp_path / name)))
     shutil.copytree(served.root / "first", tmp_path / "whole")

@@ -1,18 +1,19 @@
-"""`attnscope audit`: which printed theorem is true?"""
+"""`attnscope audit`: test the claims of the paper, printed and corrected."""
 
 from __future__ import annotations
 
 import json as json_module
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from attnscope.cli.runs import JsonOption, progress_bar
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from attnscope.theory.audit import AuditReport, Claim, ClaimReport, Counterexample, Trial
 
 CORRECTED_VIOLATED = 1
-# Columns from which a terminal gets one line a claim; a file or a pipe gets lines as long as they come.
-WIDE, UNLIMITED = 190, 400
+WIDE = 190  # terminal width from which a claim is printed on one line
+UNLIMITED = 400  # line width of a file or a pipe
 
 
 def audit(
@@ -30,13 +31,13 @@ def audit(
     claim: str | None = None,
     effort: Literal["quick", "full"] = "quick",
     seed: int = 0,
-    own: Path | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    claims_file: Annotated[Path | None, Parameter(name="--own")] = None,
+    json: JsonOption = False,
 ) -> int:
-    """Try every claim of the paper, printed and corrected, on random and hostile configurations.
+    """Test every claim of the paper, printed and corrected, on random and adversarial configurations.
 
-    One line a claim: the verdict, how often each form was violated, how tight it is, and the smallest
-    counterexample found. Ends with code 1 if a corrected form is ever violated.
+    Prints one line per claim: the verdict, how often each form was violated, how tight it is, and the smallest
+    counterexample. Exits with code 1 if a corrected form was violated.
 
     Examples:
 
@@ -49,15 +50,13 @@ def audit(
     Parameters
     ----------
     claim
-        Try one claim and print it in full, with numbers to check by hand.
+        Test one claim and print it in full, with numbers to check by hand.
     effort
         quick takes less than a minute on two cores, full about ten times as long.
     seed
-        Seed of the configurations.
-    own
-        A Python file with claims of your own: every attnscope.theory.audit.Claim in it is tried instead.
-    json
-        Print one JSON object on standard output and nothing else.
+        Seed of the random configurations.
+    claims_file
+        A Python file with your own claims: every attnscope.theory.audit.Claim in it is tested instead.
     """
     from rich.console import Console
 
@@ -65,12 +64,13 @@ def audit(
     from attnscope.theory.claims import CLAIMS, find_claim
 
     if seed < 0:
-        raise InputError(f"--seed takes a whole number from 0, received {seed}")
-    claims = _own_claims(own) if own else list(CLAIMS)
+        raise InputError(f"--seed takes a whole number from 0 up; received {seed}")
+    claims = _load_claims(claims_file) if claims_file else list(CLAIMS)
     if claim is not None:
         claims = [find_claim(claim, claims)]
-    with _progress(len(claims)) as progress:
-        report = referee.audit(claims, effort, seed, progress)
+    started = count()
+    with progress_bar("starting", "claims") as bar:
+        report = referee.audit(claims, effort, seed, lambda name: bar(name, next(started), len(claims)))
     if json:
         print(json_module.dumps(_as_json(report), allow_nan=False))
     elif claim is not None:
@@ -80,8 +80,8 @@ def audit(
     return 0 if report.sound else CORRECTED_VIOLATED
 
 
-def _own_claims(path: Path) -> list[Claim[Any]]:
-    """The claims that a file defines, in order."""
+def _load_claims(path: Path) -> list[Claim[Any]]:
+    """The claims defined in a Python file, in order."""
     import runpy
 
     from attnscope.theory.audit import Claim
@@ -89,45 +89,19 @@ def _own_claims(path: Path) -> list[Claim[Any]]:
     if not path.is_file():
         raise InputError(f"--own takes a Python file, and there is none at {path}")
     try:
-        with redirect_stdout(sys.stderr):  # standard output is for the answer
+        with redirect_stdout(sys.stderr):  # standard output is for the result
             defined = runpy.run_path(str(path))
     except (Exception, SystemExit) as error:
         reason = " ".join(str(error).split()) or "no message"
         raise InputError(f"{path} cannot be run: {type(error).__name__}: {reason}") from error
-    found = [value for value in defined.values() if isinstance(value, Claim)]
-    if not found:
+    claims = [value for value in defined.values() if isinstance(value, Claim)]
+    if not claims:
         raise InputError(f"{path} defines no attnscope.theory.audit.Claim; see docs/theory.md for an example")
-    return found
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on standard error that names the claim at work."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("claims"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-        started = 0
-
-        def next_claim(name: str) -> None:
-            nonlocal started
-            bar.update(task, description=name, completed=started)
-            started += 1
-
-        yield next_claim
+    return claims
 
 
 def _print_table(console: Console, report: AuditReport) -> None:
-    """One line a claim; in a narrow terminal the places and counterexamples follow in a list of their own."""
+    """Print one line per claim; in a narrow terminal, places and counterexamples follow in a separate list."""
     from rich.table import Table
 
     if not console.is_terminal:
@@ -194,21 +168,21 @@ def _print_claim(console: Console, claim: ClaimReport) -> None:
 
 
 def _counterexample(claim: ClaimReport) -> Counterexample | None:
-    """Of a corrected form if there is one: that is the alarm; else of the printed form."""
+    """The counterexample to a corrected form, which matters most, or else to the printed form."""
     trials = [*claim.corrected, *([claim.printed] if claim.printed else [])]
     return next((trial.counterexample for trial in trials if trial.counterexample), None)
 
 
 def _tightest(claim: ClaimReport) -> Trial | None:
-    """The corrected form with the least median slack."""
-    told = [trial for trial in claim.corrected if trial.slack is not None]
-    return min(told, key=lambda trial: trial.slack or math.inf, default=None)
+    """The corrected form with the smallest median slack."""
+    trials = [trial for trial in claim.corrected if trial.slack is not None]
+    return min(trials, key=lambda trial: trial.slack or math.inf, default=None)
 
 
 def _rate(trial: Trial | None) -> str:
     if trial is None:
         return "-"
-    # Found by attack alone: violated, though no drawn configuration was.
+    # The attack may violate a form that holds in every drawn configuration.
     return f"{trial.rate:.1%}" if trial.violations or not trial.violated else "by attack"
 
 
@@ -233,7 +207,7 @@ def _short(example: Counterexample | None) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Numbers as people write them: (0.5, 0.5), and 1 instead of 1.0."""
+    """A value as short text: (0.5, 0.5) for lists, 1 instead of 1.0, and runs of equal values as 5 x 0.5."""
     if isinstance(value, list):
         runs: list[str] = []
         parts = [_plain(item) for item in value]
@@ -258,7 +232,7 @@ def _as_json(report: AuditReport) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: such numbers become text."""
+    """The value with infinities and NaN as strings, which JSON numbers cannot express."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""`attnscope compare`: what other normalizers do to a model; `attnscope guidelines`: the paper's advice, tried."""
+"""`attnscope compare`: effects of other normalizers on a model; `attnscope guidelines`: the paper's advice, tested."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compare(
 ) -> int:
     """Compare normalizers on a model: perplexity, agreement, capacity, gradients, time and memory.
 
-    Writes compare.parquet, compare.json and the chart capacity (svg, png and Vega-Lite), and prints a table.
+    Writes compare.parquet, compare.json and a chart of the capacity (SVG, PNG and Vega-Lite), and prints a table.
 
     Examples:
 
@@ -58,17 +58,20 @@ def compare(
     Parameters
     ----------
     normalizers
-        Names with settings, as softmax,entmax:alpha=1.3. Default: six of them.
+        Names with optional settings, separated by commas, e.g. softmax,entmax:alpha=1.3. Default: softmax, ssmax,
+        entmax15, sparsemax, topk:k=64 and lipmax.
     lengths
-        Prefixes of each window to report, as 128,512. Default: powers of two up to the model's limit or 1024.
+        Prefix lengths of each window to report, e.g. 128,512. Default: powers of two up to the model's limit or 1024.
     windows
         How many consecutive windows of the text to evaluate.
     top_n
         The size of the top set.
     mode
-        what-if: the same logits, one layer at a time; swapped: the change propagates; both.
+        what-if applies each normalizer to the original logits of every layer; swapped replaces it in the model, so
+        that the change propagates through the layers; both does both.
     calibrate
-        Also search each normalizer's setting for the smallest KL to the unmodified model: global or head.
+        Also fit each normalizer's parameter to the smallest KL divergence from the unmodified model: one value for
+        all heads (global) or one per head (head).
     calibration_windows
         How many further windows of the text to calibrate on.
     out
@@ -98,7 +101,7 @@ def compare(
             dtype=dtype,
             revision=revision,
             trust_remote_code=trust_remote_code,
-            progress=_say(),
+            progress=_print_progress(),
         )
         files = save(result, folder)
     if json:
@@ -124,12 +127,12 @@ def guidelines(
     revision: RevisionOption = None,
     trust_remote_code: TrustOption = False,
 ) -> int:
-    """Try the paper's three guidelines on a model: what each predicts, what was measured, and a verdict.
+    """Test the paper's three guidelines on a model: what each predicts, what was measured, and a verdict.
 
     Parameters
     ----------
     lengths
-        Prefixes of each window, as 64,512. Default: powers of two up to the model's limit or 1024.
+        Prefix lengths of each window, e.g. 64,512. Default: powers of two up to the model's limit or 1024.
     windows
         How many consecutive windows of the text to evaluate.
     top_n
@@ -152,7 +155,7 @@ def guidelines(
             dtype=dtype,
             revision=revision,
             trust_remote_code=trust_remote_code,
-            progress=_say(),
+            progress=_print_progress(),
         )
         answer = _finite(result.as_json())
         record = json_module.dumps(answer, indent=1) + "\n"
@@ -167,7 +170,7 @@ def guidelines(
 
 
 def save(result: Comparison, folder: Path) -> dict[str, str]:
-    """Write the files of a comparison; the chart needs a swapped run."""
+    """Write the files of a comparison and return their paths by name; the chart needs the mode swapped."""
     import vl_convert
 
     from attnscope.report.comparison import capacity_chart
@@ -187,12 +190,12 @@ def save(result: Comparison, folder: Path) -> dict[str, str]:
     return {name: str(folder / name) for name in files}
 
 
-def _say() -> Callable[[str], None]:
+def _print_progress() -> Callable[[str], None]:
     return (lambda line: print(f"  {line}", file=sys.stderr)) if sys.stderr.isatty() else lambda line: None
 
 
 def _finite(value: Any) -> Any:
-    """The same with None where a number is not finite, which JSON cannot say."""
+    """The value with None in place of infinities and NaN, which JSON cannot express."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):

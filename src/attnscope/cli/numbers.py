@@ -1,4 +1,4 @@
-"""Lists of numbers on the command line."""
+"""Comma-separated lists of numbers on the command line."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from attnscope.errors import InputError
 
 
 def whole_numbers(option: str, value: str) -> list[int]:
-    """The whole numbers of a comma-separated list."""
+    """The integers of a comma-separated list; InputError naming `option` if it is malformed."""
     try:
         return [int(part) for part in value.split(",")]
     except ValueError:
-        raise InputError(f"{option} takes whole numbers separated by commas, as 1,5,20; received {value!r}") from None
+        raise InputError(f"{option} takes whole numbers separated by commas, e.g. 1,5,20; received {value!r}") from None
 
 
 def decimals(option: str, value: str) -> list[float]:
-    """The numbers of a comma-separated list."""
+    """The floats of a comma-separated list; InputError naming `option` if it is malformed."""
     try:
         return [float(part) for part in value.split(",")]
     except ValueError:
-        raise InputError(f"{option} takes numbers separated by commas, as 0.5,2; received {value!r}") from None
+        raise InputError(f"{option} takes numbers separated by commas, e.g. 0.5,2; received {value!r}") from None
 
 
 def optional_numbers(option: str, value: str | None) -> list[int] | None:
-    """The same of an option that may be left out."""
+    """The integers of a comma-separated list, or None if the option was not given."""
     return None if value is None else whole_numbers(option, value)

@@ -1,4 +1,4 @@
-"""`attnscope reproduce`: do the paper's claims hold on my model?"""
+"""`attnscope reproduce`: the paper's experiments, figures and claims on any model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from attnscope.experiments.reproduction import Reproduction
 
-FEW = 6  # windows below which no interval of them reaches 95 %
+ENOUGH_WINDOWS = 6  # with fewer, no bootstrap interval reaches a coverage of 95 %
 
 
 def reproduce(
@@ -48,10 +48,10 @@ def reproduce(
     revision: RevisionOption = None,
     trust_remote_code: TrustOption = False,
 ) -> int:
-    """Run the paper's experiments on a model, draw its figures, and answer its claims.
+    """Run the paper's experiments on a model, draw its figures, and evaluate its claims.
 
     Writes figures (SVG, PNG and their data), tables, claims.json and claims.md, with and without the first key, and
-    prints one line a claim. A second run with the same settings draws from the tables in seconds.
+    prints one line per claim. A second run with the same settings reuses the tables and takes seconds.
 
     Examples:
 
@@ -64,21 +64,21 @@ def reproduce(
     Parameters
     ----------
     length
-        The longest length, and tokens in a window. Default: 1024, or the model's limit if that is less.
+        Tokens in a window, which is the longest length measured. Default: 1024, or the model's limit if that is less.
     windows
-        How many consecutive windows of the text; every figure shows the spread over them. A verdict needs two, a 95 %
-        interval six.
+        How many consecutive windows of the text to measure; every figure shows the range over them. A verdict needs
+        two windows, a 95 % interval six.
     rows
-        How many last rows of each length; a window counts with their mean.
+        How many of the last rows of each length to measure; their mean counts as the value of the window.
     vectors
-        value, output or hidden, or several of them with commas.
+        The vectors that the weights average: value, output or hidden, or several of them separated by commas.
     draws
-        Random sets of each size for the expectation.
+        How many random sets of each size to draw for the expectation.
     seed
         Seed of the random sets and directions.
     out
-        Folder for the results. Default: runs/reproduce-MODEL. An interrupted run goes on where it stopped when the
-        same command names its folder.
+        Folder for the results. Default: runs/reproduce-MODEL. To resume an interrupted run, repeat the command with
+        the same folder.
     """
     from rich.console import Console
 
@@ -119,7 +119,7 @@ def _print_claims(console: Console, result: Reproduction) -> None:
         f"{settings['windows']} windows of {settings['lengths'][-1]:,} tokens\n"
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("claim", "printed", "corrected", "in all"):
+    for heading in ("claim", "printed", "corrected", "overall"):
         table.add_column(heading)
     style = {"agrees": "green", "disagrees": "red", "depends": "yellow"}
     for claim in result.claims:
@@ -129,7 +129,7 @@ def _print_claims(console: Console, result: Reproduction) -> None:
         on = f" on {', '.join(claim['depends_on'])}" if claim["depends_on"] else ""
         table.add_row(claim["id"], *cells, f"{claim['verdict']}{on}")
     console.print(table)
-    if settings["windows"] < FEW:
+    if settings["windows"] < ENOUGH_WINDOWS:
         console.print(f"\n{_caution(settings['windows'])}")
     console.print(
         f"\nfigures  {result.folder / 'figures'}\nclaims   {result.folder / 'claims.json'}, claims.md", soft_wrap=True
@@ -137,14 +137,14 @@ def _print_claims(console: Console, result: Reproduction) -> None:
 
 
 def _caution(windows: int) -> str:
-    """What too few windows cannot decide."""
+    """A warning that there are too few windows for the verdicts."""
     from attnscope.experiments.intervals import coverage_at_most
 
     if windows == 1:
-        return "One window gives no interval, so nothing but what is said of every row is decided; use --windows 8."
+        return "One window gives no interval, so only the claims about every row have a verdict; use --windows 8."
     return (
-        f"The intervals of {windows} windows hold the true median in {coverage_at_most(windows):.0%} of cases at most, "
-        f"not in 95 %; use --windows {FEW} or more."
+        f"The intervals of {windows} windows contain the true median in at most {coverage_at_most(windows):.0%} of "
+        f"cases, not in 95 %; use --windows {ENOUGH_WINDOWS} or more."
     )
 
 

@@ -1,4 +1,4 @@
-"""`attnscope serve`: the runs of a folder in the browser."""
+"""`attnscope serve`: a local web server for the runs of a folder."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def serve(
     read_only: Annotated[bool, Parameter(negative="")] = False,
     open: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Show the runs of a folder in the browser: open any, compare any two, start and cancel scans.
+    """Show the runs of a folder in the browser: open a run, compare two, start and cancel scans.
 
-    Only this machine can reach it. With another --host it shows runs and starts none.
+    The server is reachable from this machine only. With a --host that others can reach it is read-only.
 
     Examples:
 
@@ -34,13 +34,13 @@ def serve(
     Parameters
     ----------
     folder
-        The folder that holds the runs; new scans go there too. Default: runs, created if it is missing.
+        The folder with the runs, where new scans are saved too. Default: runs, created if it is missing.
     host
         The address to listen on.
     port
-        The port to listen on; 0 takes any free one.
+        The port to listen on; 0 chooses a free one.
     read_only
-        Show runs, and let nobody start or cancel a scan.
+        Show runs, but do not let anyone start or cancel a scan.
     open
         Open the page in the browser.
     """
@@ -51,14 +51,13 @@ def serve(
 
     if folder == Path("runs"):
         folder.mkdir(exist_ok=True)
-    shut = read_only or not is_loopback(host)
-    app = create_app(folder, host, read_only=shut)
+    app = create_app(folder, host, read_only=read_only or not is_loopback(host))
     listening = _listen(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listening.getsockname()[1]}/"
-    print(f"attnscope: {folder} at {address} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    host_in_url = f"[{host}]" if ":" in host else host
+    address = f"http://{host_in_url}:{listening.getsockname()[1]}/"
+    print(f"attnscope: serving {folder} at {address} (Ctrl-C stops it)", file=sys.stderr, flush=True)
     if not is_loopback(host):
-        print(f"attnscope: everyone who can reach {host} can read these runs; scans cannot be started", file=sys.stderr)
+        print(f"attnscope: anyone who can reach {host} can read these runs; scans cannot be started", file=sys.stderr)
     if open:
         import webbrowser
 
@@ -66,7 +65,7 @@ def serve(
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3))
     try:
         server.run(sockets=[listening])
-    except KeyboardInterrupt:  # uvicorn passes on the signal it has answered
+    except KeyboardInterrupt:  # uvicorn raises the signal again after its shutdown
         pass
     finally:
         listening.close()
@@ -74,7 +73,7 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket on the address, or one clear error."""
+    """A socket that listens on the address; InputError if the address cannot be used."""
     if not 0 <= port < 65536:
         raise InputError(f"--port takes a number from 0 to 65535; received {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -82,7 +81,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen()  # whoever reads the address may call at once
+        listening.listen()  # before the address is printed, so that it works at once
     except OSError as error:
         listening.close()
         reason = error.strerror or str(error)

@@ -1,17 +1,19 @@
-"""Experiments on any model: those of the paper, other normalizers, and whether the guidelines hold.
+"""Experiments on any model: the paper's own, comparisons of normalizers, and tests of the paper's guidelines.
 
     >>> from attnscope.experiments import reproduce
     >>> result = reproduce(out="runs/reproduce-sample")
     >>> {claim["id"]: claim["verdict"] for claim in result.claims}
 
-| file | what it has |
+| file | contents |
 |---|---|
-| `reproduction` | the whole way: tables (kept or measured), claims, figures |
-| `collect`, `window`, `reduce` | one forward a window, every table from it |
+| `reproduction` | `reproduce`: measure or load the tables, evaluate the claims, draw the figures |
+| `collect`, `window`, `reduce` | one forward per window, and every table from it |
 | `profiles`, `draws` | distance and expectation at every N; random sets |
-| `ks_test`, `critical`, `intervals` | the exact KS test, critical N, paired test; bootstrap |
-| `perturbation`, `coverage`, `circle` | g(T, eps); several heads; Figure 1 |
-| `claims/`, `figures/` | what is claimed and measured; what is drawn |
+| `ks_test`, `critical`, `intervals` | exact KS test; critical N and paired test; bootstrap intervals |
+| `perturbation`, `coverage`, `circle` | g(T, eps); coverage by several heads; Figure 1 |
+| `claims/`, `figures/` | the paper's empirical claims; its figures |
+| `compare`, `calibration`, `fidelity` | other normalizers in a model, and what they change |
+| `guidelines` | the paper's advice, tested on a model |
 """
 
 from __future__ import annotations

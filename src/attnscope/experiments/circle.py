@@ -1,4 +1,4 @@
-"""Figure 1 from real numbers: a row's tokens in the plane where their vectors spread most."""
+"""Data of Figure 1: a row's tokens projected onto the plane of their two largest singular values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Circle(NamedTuple):
-    """Tokens on the unit circle with their weights, and the ball around the context in the same plane."""
+    """Tokens on the unit circle, their weights, and the ball around the context in the same plane."""
 
     points: Float[Tensor, "keys 2"]
     weights: Float[Tensor, " keys"]
@@ -28,10 +28,9 @@ class Circle(NamedTuple):
 
 
 def circle(weights: Float[Tensor, " keys"], vectors: Float[Tensor, "keys dims"], n: int) -> Circle:
-    """Project the vectors onto the plane of their two largest singular values, scale them to the circle, keep the
-    weights.
+    """The top set of size `n` after projecting the vectors onto a plane and scaling them to the unit circle.
 
-    The plane's separability is its own: a projection does not keep it.
+    The weights do not change. The separability is that of the projected vectors and differs from the original's.
     """
     scaled = unit(vectors)
     _, _, directions = torch.linalg.svd(scaled, full_matrices=False)
@@ -39,13 +38,13 @@ def circle(weights: Float[Tensor, " keys"], vectors: Float[Tensor, "keys dims"],
     visible = torch.ones_like(weights, dtype=torch.bool)[None]
     selected = top_sets(weights[None], visible, [n])
     configuration = Configuration(weights[None], points, visible, selected)
-    found = ball(configuration)
+    context_ball = ball(configuration)
     return Circle(
         points,
         weights,
         selected[0, 0],
-        found.inside[0, 0],
+        context_ball.inside[0, 0],
         configuration.context[0, 0],
-        float(found.radius),
-        float(found.separability),
+        float(context_ball.radius),
+        float(context_ball.separability),
     )

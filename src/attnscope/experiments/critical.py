@@ -1,9 +1,9 @@
-"""The critical N of section 3.1, and what it depends on.
+"""The critical N of section 3.1, and how it depends on the test.
 
 Printed: "the smallest N for which the empirical and expected distance distributions are indistinguishable under a
-two-sample Kolmogorov-Smirnov test (alpha = 0.01)", both over heads. Not rejecting is no evidence of equality, the
-samples are paired, and the test rejects more with more heads; so the persistent N, subsets of heads, and a paired
-test stand beside it.
+two-sample Kolmogorov-Smirnov test (alpha = 0.01)", both over heads. A test that does not reject is no evidence of
+equality, the samples are paired, and more heads give more power; so the persistent N, the critical N of subsets of
+the heads, and a paired test are computed as well.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FLIPS = 999
 
 
 class Critical(NamedTuple):
-    """The smallest N that is not rejected, and the smallest from which on none is; None if there is none."""
+    """The smallest N that is not rejected, and the smallest from which on no N is rejected; None if there is none."""
 
     first: int | None
     persistent: int | None
 
 
 def critical_n(p: Float[np.ndarray, " sets"], n: Float[np.ndarray, " sets"]) -> Critical:
-    """Read the critical N off p-values for ascending N."""
+    """The critical N from the p-values of ascending N."""
     accepted = p >= LEVEL
     first = int(n[int(np.argmax(accepted))]) if accepted.any() else None
     rejected = np.flatnonzero(~accepted)
@@ -38,7 +38,7 @@ def critical_n(p: Float[np.ndarray, " sets"], n: Float[np.ndarray, " sets"]) -> 
 
 
 class Paired(NamedTuple):
-    """ln(distance / expectation) over heads at each N: mean, spread, and sign-flip p-values."""
+    """ln(distance / expectation) over heads at each N: mean, standard deviation, and sign-flip p-values."""
 
     mean: Float[np.ndarray, " sets"]
     deviation: Float[np.ndarray, " sets"]
@@ -49,10 +49,11 @@ class Paired(NamedTuple):
 def paired_test(
     distance: Float[np.ndarray, "sets heads"], expected: Float[np.ndarray, "sets heads"], seed: int
 ) -> Paired:
-    """Are the two equal head by head? Signs of the log-ratios are flipped at random.
+    """Sign-flip test of whether distance and expectation are equal head by head.
 
     `p_difference` is small if the mean log-ratio is not zero; `p_equivalence` is small if it is within `MARGIN` of
-    zero (the larger of two one-sided tests about the margin's ends). Both can be large: then the heads do not decide.
+    zero (the larger p-value of two one-sided tests at the ends of the margin). If both are large, the test decides
+    neither.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log(distance / expected)
@@ -62,7 +63,7 @@ def paired_test(
     mean = ratio.mean(1)
     flipped = ratio @ signs / heads
     total = signs.sum(0) / heads
-    slack = 1e-12 * (1 + np.abs(mean)[:, None])  # a flip that changes nothing ties with the observed mean
+    slack = 1e-12 * (1 + np.abs(mean)[:, None])  # the flip of no sign must tie with the observed mean
     difference = (np.abs(flipped) >= np.abs(mean)[:, None] - slack).sum(1)
     # Flips of ratio - m about zero: flipped - m total, against mean - m.
     below = (flipped - MARGIN * total <= (mean - MARGIN)[:, None] + slack).sum(1)
@@ -80,12 +81,12 @@ def subset_critical(
     repeats: int,
     seed: int,
 ) -> list[Critical]:
-    """The critical N from random subsets of the heads, each of `size`."""
-    from attnscope.experiments.ks_test import p_values  # compiled code: reading a critical N off does without
+    """The critical N of `repeats` random subsets of the heads, each of `size`."""
+    from attnscope.experiments.ks_test import p_values  # imported late: `critical_n` needs no compiled code
 
-    draw = np.random.default_rng(seed)
-    found = []
+    random = np.random.default_rng(seed)
+    criticals = []
     for _ in range(repeats):
-        heads = draw.choice(distance.shape[1], size=size, replace=False)
-        found.append(critical_n(p_values(distance[:, heads], expected[:, heads]), n))
-    return found
+        heads = random.choice(distance.shape[1], size=size, replace=False)
+        criticals.append(critical_n(p_values(distance[:, heads], expected[:, heads]), n))
+    return criticals

@@ -1,10 +1,9 @@
-"""Random sets of tokens: the expectation E of eq. (8) by drawing, and how the top set ranks among them.
+"""Random sets of tokens: a sampled estimate of the expectation E of eq. (8), and the rank of the top set among them.
 
-A row with a sink has one token that decides the distance. Plain sampling meets it in a share N/L of the draws only,
-and says nothing when it does not. So the draws are stratified on the largest |y|: each orders the other tokens at
-random and gives the distance with that token inside the set and outside; the mean weights the two by N/L and 1 - N/L.
-One of the two, chosen with those chances, is a uniform random set, and the ranks use it. N = 1 has L sets: all are
-visited.
+In a row with a sink one token dominates the distance, and plain sampling includes it in a share N/L of the draws only.
+So the draws are stratified on the token with the largest |y|: each draw permutes the other tokens and gives the
+distance with that token inside and outside the set, and the mean weights the two by N/L and 1 - N/L. One of the two,
+chosen with these probabilities, is a uniform random set; the ranks use it. For N = 1 all L sets are enumerated.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# Distances nearer than this share tie: products are float32.
-TIE = 1e-5
+TIE = 1e-5  # relative difference below which two distances tie: products are float32
 
 
-class Drawn(NamedTuple):
-    """The expected distance, its standard error, and the rank of the top set among random sets.
+class DrawStatistics(NamedTuple):
+    """The expected distance, its standard error, and p-values of the top set among random sets.
 
-    `p_high` is (1 + draws at least as far as the top set) / (1 + draws), `p_low` the same for as near.
+    `p_high` is (1 + number of draws with at least the distance of the top set) / (1 + number of draws), `p_low` the
+    same with at most its distance.
     """
 
     mean: Float[np.ndarray, "groups rows sets"]
@@ -40,12 +39,12 @@ class Drawn(NamedTuple):
 
 
 class _Orders(NamedTuple):
-    """Random orders of all tokens but one, and the sets they give."""
+    """Random permutations of all tokens but the largest, and indicators of the sets they give."""
 
     ranks: Int[np.ndarray, "draws others"]
-    chances: Float[np.ndarray, " draws"]
-    outside: Float[Tensor, "draws_times_sizes others"]  # the first N of each order
-    inside: Float[Tensor, "draws_times_sizes others"]  # the first N - 1, beside the largest
+    uniforms: Float[np.ndarray, " draws"]
+    outside: Float[Tensor, "draws_times_sizes others"]  # the first N of each permutation
+    inside: Float[Tensor, "draws_times_sizes others"]  # the first N - 1, which join the largest
 
 
 def draw_sets(
@@ -56,42 +55,44 @@ def draw_sets(
     n: Sequence[int],
     draws: int,
     seed: int,
-) -> Drawn:
-    """Random sets of each size for each row; `distance` is that of the top sets. Every key is visible.
+) -> DrawStatistics:
+    """Statistics of random sets of each size `n` for each row; every key is visible.
 
-    `gram` is that of `profiles.products`. The rows of one call share their random orders. Products are float32: their
-    error, below 1e-5 of a distance, is far below that of the draws.
+    `gram` is the result of `profiles.products`, `distance` the distance of the top sets. The rows of one call share
+    their permutations. Products are float32: their relative error, below 1e-5, is far below the sampling error.
     """
     groups, rows, keys = weights.shape
-    found = Drawn(*(np.empty((groups, rows, len(n))) for _ in range(4)))
+    statistics = DrawStatistics(*(np.empty((groups, rows, len(n))) for _ in range(4)))
     sizes = np.array([count for count in n if count > 1])
-    places = [place for place, count in enumerate(n) if count > 1]
+    sampled_columns = [column for column, count in enumerate(n) if count > 1]
     orders = _orders(keys, sizes, draws, seed) if len(sizes) else None
     norms = weights.square() * vectors.square().sum(-1).unsqueeze(1)
     for group, row in np.ndindex(groups, rows):
-        for place in set(range(len(n))) - set(places):
-            top = float(distance[group, row, place])
-            _visit_every_token(weights[group, row].numpy(), gram[group], top, found, (group, row, place))
+        for column in set(range(len(n))) - set(sampled_columns):
+            top = float(distance[group, row, column])
+            single = _enumerate_single_tokens(weights[group, row].numpy(), gram[group], top)
+            for field, value in zip(statistics, single, strict=True):
+                field[group, row, column] = value
         if orders is None:
             continue
         scaled = weights[group, row, :, None] * vectors[group]
         largest = int(norms[group, row].argmax())
         sampled = _sample(scaled.float(), norms[group, row].float(), largest, sizes, orders)
-        tops = distance[group, row, places]
-        for part, values in zip(found, _summarize(sampled, orders.chances, sizes / keys, tops), strict=True):
-            part[group, row, places] = values
-    return found
+        tops = distance[group, row, sampled_columns]
+        for field, values in zip(statistics, _summarize(sampled, orders.uniforms, sizes / keys, tops), strict=True):
+            field[group, row, sampled_columns] = values
+    return statistics
 
 
 def _orders(keys: int, sizes: Int[np.ndarray, " sizes"], draws: int, seed: int) -> _Orders:
     random = np.random.default_rng(seed)
     ranks = random.permuted(np.tile(np.arange(keys - 1, dtype=np.int32), (draws, 1)), axis=1)
-    chances = random.random(draws)
+    uniforms = random.random(draws)
     outside, inside = (
         torch.from_numpy((ranks[:, None, :] < (sizes - less)[:, None]).astype(np.float32)).flatten(0, 1)
         for less in (0, 1)
     )
-    return _Orders(ranks, chances, outside, inside)
+    return _Orders(ranks, uniforms, outside, inside)
 
 
 def _sample(
@@ -101,7 +102,7 @@ def _sample(
     sizes: Int[np.ndarray, " sizes"],
     orders: _Orders,
 ) -> Float[np.ndarray, "2 draws sizes"]:
-    """Distances of the sets of every order, the largest outside and inside."""
+    """Distances of the sets of every permutation, with the largest token outside and inside."""
     draws = len(orders.ranks)
     first = [largest, *range(largest), *range(largest + 1, len(scaled))]  # the largest first, then the others in order
     y, squares = scaled[first], norms[first].numpy()
@@ -133,47 +134,42 @@ def _distances(squares: Any, products: Any, lengths: Any, ranks: Any, sizes: Any
                 sampled[side, draw, index] = total
 
 
-def _visit_every_token(
-    weights: Float[np.ndarray, " keys"],
-    gram: Float[np.ndarray, "keys keys"],
-    top: float,
-    found: Drawn,
-    place: tuple[int, ...],
-) -> None:
-    """N = 1: the sum over j of |y_j - y_i| for each i."""
+def _enumerate_single_tokens(
+    weights: Float[np.ndarray, " keys"], gram: Float[np.ndarray, "keys keys"], top: float
+) -> tuple[float, float, float, float]:
+    """The fields of `DrawStatistics` for N = 1, from the sum over j of |y_j - y_i| for each i."""
     distances = np.empty(len(weights))
     _pair_sums(weights, weights**2 * gram.diagonal(), gram, distances)
     slack = TIE * top
-    found.mean[place] = distances.mean()
-    found.error[place] = 0.0
-    # The top set is one of the L sets, so the counts have it already.
-    found.p_high[place] = max(1, int((distances >= top - slack).sum())) / len(distances)
-    found.p_low[place] = max(1, int((distances <= top + slack).sum())) / len(distances)
+    # The top set is one of the L sets, so the counts include it already.
+    p_high = max(1, int((distances >= top - slack).sum())) / len(distances)
+    p_low = max(1, int((distances <= top + slack).sum())) / len(distances)
+    return float(distances.mean()), 0.0, p_high, p_low
 
 
 @loop
 def _pair_sums(weights: Any, squares: Any, gram: Any, sums: Any) -> None:
     for i in range(weights.size):
-        own = squares[i]
+        square = squares[i]
         twice = 2 * weights[i]
         row = gram[i]
         total = 0.0
         for j in range(weights.size):
-            total += np.sqrt(max(own + squares[j] - twice * weights[j] * row[j], 0.0))
+            total += np.sqrt(max(square + squares[j] - twice * weights[j] * row[j], 0.0))
         sums[i] = total
 
 
 def _summarize(
     sampled: Float[np.ndarray, "2 draws sizes"],
-    chances: Float[np.ndarray, " draws"],
+    uniforms: Float[np.ndarray, " draws"],
     share: Float[np.ndarray, " sizes"],
     top: Float[np.ndarray, " sizes"],
 ) -> tuple[Float[np.ndarray, " sizes"], ...]:
-    """The fields of `Drawn` for every size."""
+    """The fields of `DrawStatistics` for every size."""
     outside, inside = sampled
     draws = len(outside)
     weighted = (1 - share) * outside + share * inside
-    uniform = np.where(chances[:, None] < share, inside, outside)
+    uniform = np.where(uniforms[:, None] < share, inside, outside)
     slack = TIE * top
     as_far, as_near = ((uniform >= top - slack).sum(0), (uniform <= top + slack).sum(0))
     error = weighted.std(axis=0, ddof=1) / np.sqrt(draws)

@@ -1,7 +1,7 @@
-"""The two-sample Kolmogorov-Smirnov test for samples of one size, exactly.
+"""Exact two-sample Kolmogorov-Smirnov test for two samples of the same size.
 
-The paper's critical N rests on it. With n values in each sample n D is a whole number h, and (Gnedenko and Korolyuk,
-1951) the chance that D >= h/n under equal continuous laws counts lattice paths that leave a strip:
+The paper's critical N is defined by it. With n values in each sample, n D is an integer h, and the probability of
+D >= h/n under equal continuous distributions counts lattice paths that leave a strip (Gnedenko and Korolyuk, 1951):
 
     p(h) = 2 sum_{k >= 1} (-1)^(k+1) C(2n, n - k h) / C(2n, n),    p(0) = 1.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=64)
 def exact_p_values(n: int) -> Float[np.ndarray, " n_plus_one"]:
-    """p(h) for h = 0 ... n."""
+    """The p-values p(h) for h = 0 ... n."""
     log_factorial = np.array([lgamma(k + 1) for k in range(2 * n + 1)])
     # C(2n, n - j) / C(2n, n) for j = 0 ... n, as n! n! / ((n-j)! (n+j)!)
     j = np.arange(n + 1)
@@ -37,7 +37,7 @@ def exact_p_values(n: int) -> Float[np.ndarray, " n_plus_one"]:
 def largest_gaps(
     first: Float[np.ndarray, "tests n"], second: Float[np.ndarray, "tests n"]
 ) -> Int[np.ndarray, " tests"]:
-    """h = n D of each test: the largest difference of the two empirical distributions, in steps of 1/n."""
+    """h = n D of each test: the largest difference of the two empirical distribution functions, in units of 1/n."""
     gaps = np.empty(len(first), dtype=np.int64)
     _gaps(np.ascontiguousarray(first), np.ascontiguousarray(second), gaps)
     return gaps
@@ -59,7 +59,7 @@ def _gaps(first: Any, second: Any, gaps: Any) -> None:
         widest = 0
         while i < n and j < n:
             value = min(a[i], b[j])
-            # Step over every copy of the value in both: distributions differ only between values.
+            # Skip all copies of the value in both samples before comparing: ties must not count as a difference.
             while i < n and a[i] <= value:
                 i += 1
             while j < n and b[j] <= value:

@@ -1,4 +1,4 @@
-"""The claims as a table for people: Markdown."""
+"""Markdown tables of the evaluated claims."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ READINGS = {"kept": "all keys", "dropped": "without the first key"}
 
 
 def claims_table(claims: list[dict[str, Any]], vectors: str | None = None, first_key: str = "kept") -> str:
-    """One line a claim under one reading: what was measured and what follows, printed and corrected; then in all."""
+    """One line per claim: measurements and verdicts of its printed and corrected form, then the overall verdict.
+
+    `vectors` (default: the first kind) and `first_key` choose the reading of the two forms.
+    """
     lines = [
-        "| claim | place | printed form: measured | | corrected form: measured | | in all |",
+        "| claim | place | printed form: measured | | corrected form: measured | | overall |",
         "|---|---|---|---|---|---|---|",
     ]
     for claim in claims:
         cells = []
         for form in FORMS:
             reading = find(claim, form, vectors, first_key)
-            cells += [numbers(reading["measured"]), told(reading)] if reading else ["the same", "-"]
+            cells += [numbers(reading["measured"]), verdict_text(reading)] if reading else ["the same", "-"]
         verdict = claim["verdict"] + (f" on {', '.join(claim['depends_on'])}" if claim["depends_on"] else "")
         lines.append(f"| {_bars(claim['claim'])} | {claim['place']} | {' | '.join(map(_bars, cells))} | {verdict} |")
     return "\n".join(lines) + "\n"
 
 
 def readings_table(claims: list[dict[str, Any]], vectors: list[str]) -> str:
-    """One line a claim and form, one column for each kind of vectors with and without the first key."""
+    """One line per claim and form, one column per kind of vectors with and without the first key."""
     columns = [(kind, key) for kind in vectors for key in READINGS]
     lines = [
         "| claim | form | " + " | ".join(f"{kind}, {READINGS[key]}" for kind, key in columns) + " |",
@@ -33,25 +36,25 @@ def readings_table(claims: list[dict[str, Any]], vectors: list[str]) -> str:
     ]
     for claim in claims:
         for form in FORMS:
-            found = [find(claim, form, *column) for column in columns]
-            if any(found):
-                cells = " | ".join(_short(reading) for reading in found)
+            readings = [find(claim, form, *column) for column in columns]
+            if any(readings):
+                cells = " | ".join(_short(reading) for reading in readings)
                 lines.append(f"| {claim['id']} | {form} | {cells} |")
     return "\n".join(lines) + "\n"
 
 
 def find(claim: dict[str, Any], form: str, vectors: str | None, first_key: str) -> dict[str, Any] | None:
-    """A claim's reading; the first kind of vectors if none is named."""
-    wanted = (
+    """The reading of a claim for a form, kind of vectors (default: the first) and treatment of the first key."""
+    matching = (
         one
         for one in claim["readings"]
         if one["form"] == form and one["first_key"] == first_key and vectors in (None, one["vectors"])
     )
-    return next(wanted, None)
+    return next(matching, None)
 
 
 def numbers(measured: list[dict[str, Any]]) -> str:
-    """The measurements of a form in a few words: one in full, several by their first three."""
+    """The measurements of a form as text: a single one with its interval, else the first three values."""
     if not measured:
         return "not measured"
     if len(measured) == 1:
@@ -61,15 +64,15 @@ def numbers(measured: list[dict[str, Any]]) -> str:
 
 
 def value(measured: dict[str, Any]) -> str:
-    """A number with its interval, if it has one."""
+    """The value of a measurement with its interval."""
     if measured["interval"] is None:
         return f"{measured['value']:.3g} (one window)"
     low, high = measured["interval"]
     return f"{measured['value']:.3g} ({low:.3g} to {high:.3g})"
 
 
-def told(reading: dict[str, Any]) -> str:
-    """A verdict, with the N, eps or T that decided it where it does not hold at all of them."""
+def verdict_text(reading: dict[str, Any]) -> str:
+    """The verdict of a reading, with what it depends on or the N, eps or T at which the claim fails."""
     verdict = reading["verdict"] or "-"
     if verdict == "depends":
         return f"depends on {', '.join(reading['depends_on'])}"
@@ -84,16 +87,16 @@ def _short(reading: dict[str, Any] | None) -> str:
     return f"{reading['verdict']}: {', '.join(values[:3])}{', ...' if len(values) > 3 else ''}"
 
 
-def _list(places: list[str]) -> str:
-    """N = 16, N = 32 as N = 16, 32."""
-    names = [place.split(" = ") for place in places]
-    if all(len(name) == 2 and name[0] == names[0][0] for name in names):
-        return f"{names[0][0]} = {', '.join(name[1] for name in names)}"
-    return ", ".join(places)
+def _list(conditions: list[str]) -> str:
+    """The conditions joined by commas, "N = 16, N = 32" shortened to "N = 16, 32"."""
+    pairs = [condition.split(" = ") for condition in conditions]
+    if all(len(pair) == 2 and pair[0] == pairs[0][0] for pair in pairs):
+        return f"{pairs[0][0]} = {', '.join(pair[1] for pair in pairs)}"
+    return ", ".join(conditions)
 
 
 def _bars(text: str) -> str:
-    """Vertical bars would end a cell."""
+    """The text with the bars of norms replaced, which would end a table cell."""
     for inner in ("alpha_i x_i", "alpha x"):
         text = text.replace(f"|{inner}|", f"\u2016{inner}\u2016")
     return text

@@ -1,11 +1,11 @@
-"""g(T, eps) of section 3.3: how far a step of length eps in the logits moves the weights at temperature T.
+"""g(T, eps) of section 3.3: the change of the weights per step of length eps in the logits, at temperature T.
 
-g(T, eps) = |softmax((l + eps D) / T) - softmax(l / T)|_2 / eps for a unit vector D. The paper does not say which D,
-and a random one sees |J|_F / sqrt L, up to sqrt L times less than the norm that the bound speaks of. Both are taken:
-a random direction, and the worst one, the eigenvector of the largest eigenvalue of the Jacobian, with either sign.
+g(T, eps) = |softmax((l + eps D) / T) - softmax(l / T)|_2 / eps for a unit vector D. The paper does not say which D; a
+random one gives |J|_F / sqrt L, up to sqrt L times less than the norm that the paper bounds. Both are computed: a
+random direction, and the worst one, the top eigenvector of the Jacobian with either sign.
 
-Two readings of T: "scaled" takes l = q.k / sqrt d, what the model's softmax gets, so that T = 1 is the model itself;
-"raw" takes l = q.k as eq. (2) does, so that T = sqrt d is the model.
+T can be read in two ways: "scaled" takes l = q.k / sqrt d, the input of the model's softmax, so that T = 1 is the
+model itself; "raw" takes l = q.k as in eq. (2), so that T = sqrt d is the model.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ DIRECTIONS = ("random", "worst")
 def responses(
     logits: Float[np.ndarray, "rows keys"], temperatures: Sequence[float], steps: Sequence[float], seed: int
 ) -> Float[np.ndarray, "rows temperatures steps directions"]:
-    """g(T, eps) of each row in the directions of `DIRECTIONS`; every key is visible."""
+    """g(T, eps) of each row for each of `DIRECTIONS`; every key is visible."""
     random = np.random.default_rng(seed).standard_normal(logits.shape)
     random /= np.linalg.norm(random, axis=-1, keepdims=True)
-    found = np.empty((len(logits), len(temperatures), len(steps), len(DIRECTIONS)))
-    _responses(np.ascontiguousarray(logits), random, np.array(temperatures), np.array(steps), found)
-    return found
+    g = np.empty((len(logits), len(temperatures), len(steps), len(DIRECTIONS)))
+    _responses(np.ascontiguousarray(logits), random, np.array(temperatures), np.array(steps), g)
+    return g
 
 
 @loop
-def _responses(logits: Any, random: Any, temperatures: Any, steps: Any, found: Any) -> None:
+def _responses(logits: Any, random: Any, temperatures: Any, steps: Any, g: Any) -> None:
     keys = logits.shape[1]
     weights = np.empty(keys)
     moved = np.empty(keys)
@@ -53,8 +53,8 @@ def _responses(logits: Any, random: Any, temperatures: Any, steps: Any, found: A
                     _softmax(logits[row], direction, signed, temperatures[t], moved)
                     change = _change(weights, moved) / step
                     if side == 2:
-                        change = max(change, found[row, t, e, 1])
-                    found[row, t, e, min(side, 1)] = change
+                        change = max(change, g[row, t, e, 1])
+                    g[row, t, e, min(side, 1)] = change
 
 
 @helper
@@ -73,7 +73,7 @@ def _softmax(logits: Any, direction: Any, step: Any, temperature: Any, weights: 
 
 @helper
 def _change(weights: Any, moved: Any) -> Any:
-    """|moved - weights|; a weight near one has no digits for its change, so that is minus the sum of the others."""
+    """|moved - weights|_2; the change of the largest weight is minus the sum of the others, which cancels less."""
     top = np.argmax(weights)
     total = 0.0
     squares = 0.0
@@ -87,10 +87,10 @@ def _change(weights: Any, moved: Any) -> Any:
 
 @helper
 def worst_direction(weights: Any, direction: Any) -> None:
-    """The unit eigenvector of diag(alpha) - alpha alpha^T with the largest eigenvalue lam: alpha_i / (alpha_i - lam).
+    """Write the unit top eigenvector of diag(alpha) - alpha alpha^T, proportional to alpha_i / (alpha_i - lam).
 
-    lam is the root of sum_i alpha_i / (alpha_i - lam) = 0 between the two largest weights, by halving in the
-    logarithm. Two equal largest weights have lam equal to them, and the eigenvector is their difference.
+    The eigenvalue lam is the root of sum_i alpha_i / (alpha_i - lam) = 0 between the two largest weights, found by
+    bisection. If the two largest weights are equal, lam equals them and the eigenvector is their difference.
     """
     first = np.argmax(weights)
     second = 0 if first else 1

@@ -1,11 +1,10 @@
-"""Distance and expectation at every N at once: what the critical N needs.
+"""Distance and expectation at every N, from which the critical N is computed.
 
-The tables of a scan hold a few N. Here a row's keys are sorted once and taken into the set one by one: the products
-x_i . s then change by one row of the matrix K = X X^T, so that all N cost O(L^2) a row, whatever the vectors'
-dimension.
+A row's keys are sorted once and added to the top set one by one. Each step changes the products x_i . s by one row of
+K = X X^T, so all N together cost O(L^2) per row, whatever the dimension of the vectors.
 
-With y_i = alpha_i x_i, a_i = |y_i|^2, b_i = y_i . xbar and c = |xbar|^2 every term of Theorem 1(2), printed or
-corrected, is a square root of a quadratic form in (a_i, b_i, c): O(1) for each token and N.
+With y_i = alpha_i x_i, a_i = |y_i|^2, b_i = y_i . xbar and c = |xbar|^2, every term of Theorem 1(2), printed or
+corrected, is the square root of a quadratic form in (a_i, b_i, c): O(1) per token and N.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PROFILE = ("distance", "expected_printed", "expected_lower", "expected_upper")
 
 
 def products(vectors: Float[Tensor, "groups keys dims"]) -> Float[np.ndarray, "groups keys keys"]:
-    """K = X X^T of each group: what all distances between its scaled tokens are made of."""
+    """The Gram matrix K = X X^T of each group."""
     return (vectors @ vectors.mT).numpy()
 
 
@@ -33,23 +32,21 @@ def profiles(
     vectors: Float[Tensor, "groups keys dims"],
     gram: Float[np.ndarray, "groups keys keys"],
 ) -> Float[np.ndarray, "groups rows columns n"]:
-    """The columns of `PROFILE` for N = 1 ... L-1; every key is visible, rows of a group share their vectors.
+    """The columns of `PROFILE` for N = 1 ... L-1; every key is visible, and the rows of a group share their vectors.
 
-    `gram` is that of `products`.
+    `gram` is the result of `products`.
     """
     mean_products = (weights @ vectors @ vectors.mT).numpy()
     values = np.ascontiguousarray(weights.numpy())
     order = np.argsort(-values, axis=-1, kind="stable")
-    found = np.empty((*values.shape[:2], len(PROFILE), values.shape[2] - 1))
-
-    for group, row in np.ndindex(*values.shape[:2]):
-        place = group, row
-        _profile(values[place], gram[group], mean_products[place], order[place], found[place])
-    return found
+    profile = np.empty((*values.shape[:2], len(PROFILE), values.shape[2] - 1))
+    for at in np.ndindex(*values.shape[:2]):
+        _profile(values[at], gram[at[0]], mean_products[at], order[at], profile[at])
+    return profile
 
 
 @loop
-def _profile(weights: Any, gram: Any, mean_products: Any, order: Any, found: Any) -> None:
+def _profile(weights: Any, gram: Any, mean_products: Any, order: Any, profile: Any) -> None:
     keys = weights.size
     size = np.empty(keys)  # |x_i|^2
     squares = np.empty(keys)  # a
@@ -66,7 +63,7 @@ def _profile(weights: Any, gram: Any, mean_products: Any, order: Any, found: Any
         lengths += np.sqrt(squares[i])
     whole = max(whole, 0.0)
     products = np.zeros(keys)  # y_i . s
-    left = np.ones(keys)
+    outside = np.ones(keys)  # 1 for tokens outside the top set
     context = 0.0  # |s|^2
     others = keys - 1.0
     for k in range(keys - 1):
@@ -74,7 +71,7 @@ def _profile(weights: Any, gram: Any, mean_products: Any, order: Any, found: Any
         weight = weights[key]
         row = gram[key]
         context = max(context + 2 * products[key] + squares[key], 0.0)
-        left[key] = 0.0
+        outside[key] = 0.0
         for i in range(keys):
             products[i] += weight * weights[i] * row[i]
         count = k + 1.0
@@ -87,7 +84,7 @@ def _profile(weights: Any, gram: Any, mean_products: Any, order: Any, found: Any
         for i in range(keys):
             a = squares[i]
             b = along[i]
-            distance += left[i] * np.sqrt(max(a - 2 * products[i] + context, 0.0))
+            distance += outside[i] * np.sqrt(max(a - 2 * products[i] + context, 0.0))
             # |(alpha + p) x - xbar|: b / alpha is x . xbar
             scale = weights[i] + share
             printed += np.sqrt(max(scale * scale * size[i] - 2 * scale * mean_products[i] + whole, 0.0))
@@ -99,7 +96,7 @@ def _profile(weights: Any, gram: Any, mean_products: Any, order: Any, found: Any
             lower += np.sqrt(mu)
             upper += min(np.sqrt(mu + variance), length + share * (lengths - length))
         out = (keys - count) / keys
-        found[0, k] = distance
-        found[1, k] = out * printed
-        found[2, k] = out * lower
-        found[3, k] = out * upper
+        profile[0, k] = distance
+        profile[1, k] = out * printed
+        profile[2, k] = out * lower
+        profile[3, k] = out * upper

@@ -1,4 +1,4 @@
-"""From all heads of one row to tests at every N: the table `tests`, and subsets of heads: the table `subsets`."""
+"""Statistics over the heads of one row: the tests at every N (table `tests`) and on subsets of heads (`subsets`)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from attnscope.experiments.settings import Settings
 
 COLUMNS = PROFILE
-FORMS = {"printed": 1, "lower": 2, "upper": 3}  # the expectation compared with the distance, by its place in COLUMNS
+FORMS = {"printed": 1, "lower": 2, "upper": 3}  # the expectation compared with the distance: its index in COLUMNS
 SUBSETS = (12, 36, 72, 144)
 REPEATS = 5
 
 
 class Sample(NamedTuple):
-    """One row of a window under one reading: the heads are its sample."""
+    """A row of a window, whose heads are the sample, for one kind of vectors with or without the first key."""
 
     vectors: str
     sink: str
@@ -33,17 +33,17 @@ class Sample(NamedTuple):
 
 
 def tests(sample: Sample, profile: Float[np.ndarray, "heads columns n"], settings: Settings) -> dict[str, pl.DataFrame]:
-    """KS and paired tests of distance against expectation over heads, at every N."""
+    """KS and paired tests over heads of distance against expectation at every N, and the critical N of subsets."""
     heads, _, sizes = profile.shape
     n = np.arange(1, sizes + 1)
     distance = np.ascontiguousarray(profile[:, 0].T)
-    found, subsets = [], []
+    tables, subsets = [], []
     for form, column in FORMS.items():
         expected = np.ascontiguousarray(profile[:, column].T)
         gaps = largest_gaps(distance, expected)
         p = exact_p_values(heads)[gaps]
         paired = paired_test(distance, expected, settings.seed)
-        found.append(
+        tables.append(
             pl.DataFrame(
                 sample._asdict()
                 | {"form": form, "heads": heads, "length": sizes + 1, "n": n}
@@ -54,19 +54,19 @@ def tests(sample: Sample, profile: Float[np.ndarray, "heads columns n"], setting
         )
         if sample.prefix == settings.longest:
             subsets.append(_subsets(sample, form, distance, expected, p, n, settings.seed))
-    return {"tests": pl.concat(found)} | ({"subsets": pl.concat(subsets)} if subsets else {})
+    return {"tests": pl.concat(tables)} | ({"subsets": pl.concat(subsets)} if subsets else {})
 
 
 def _subsets(
     sample: Sample, form: str, distance: np.ndarray, expected: np.ndarray, p: np.ndarray, n: np.ndarray, seed: int
 ) -> pl.DataFrame:
-    """Critical N from fewer heads, and from all."""
+    """The critical N of random subsets of the heads, and of all heads."""
     heads = distance.shape[1]
-    found = {size: subset_critical(distance, expected, n, size, REPEATS, seed) for size in SUBSETS if size < heads}
-    found[heads] = [critical_n(p, n)]
+    by_size = {size: subset_critical(distance, expected, n, size, REPEATS, seed) for size in SUBSETS if size < heads}
+    by_size[heads] = [critical_n(p, n)]
     lines = [
         {"form": form, "heads": size, "repeat": k, "first": one.first, "persistent": one.persistent}
-        for size, criticals in found.items()
+        for size, criticals in by_size.items()
         for k, one in enumerate(criticals)
     ]
     schema = {"form": pl.String, "heads": pl.Int64, "repeat": pl.Int64, "first": pl.Int64, "persistent": pl.Int64}

@@ -1,4 +1,4 @@
-"""What a reproduction measures, and the names of its tables."""
+"""Settings of a reproduction: lengths, sizes of the top set, temperatures and steps."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from attnscope.errors import InputError
 Sink = Literal["kept", "dropped"]
 SINKS: tuple[Sink, ...] = get_args(Sink)
 
-# Section 3: N = 5 against L, these N at the longest L, and "N of about 16" for separability.
+# Section 3: N = 5 for every L, several N at the longest L, and "N of about 16" for separability.
 FIXED_N = 5
 PAPER_N = (1, 5, 10, 20, 100)
 SEPARABILITY_N = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 SATURATION_N = 16
 PAPER_LENGTHS = (32, 64, 128, 256, 512, 1024)
-# Random sets: at every length those of the first line, at the longest those of both.
+# Sizes of random sets: DRAWN_N at every length, and DRAWN_N_LONGEST too at the longest.
 DRAWN_N = (1, 5, 20, 100)
 DRAWN_N_LONGEST = (10, 200, 500)
 STEPS = (1e-3, 1e-1, 10.0)
@@ -29,7 +29,7 @@ SHORTEST = 8
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that decide the numbers; equal settings reuse the tables."""
+    """The settings that determine the numbers: a run with equal settings reuses the tables."""
 
     lengths: tuple[int, ...]
     windows: int
@@ -42,19 +42,19 @@ class Settings:
 
     @property
     def longest(self) -> int:
-        """The size of a window."""
+        """The number of tokens in a window."""
         return self.lengths[-1]
 
     def top_n(self, length: int) -> list[int]:
-        """The sizes of the top set that the tables hold for a row of this many keys."""
+        """The sizes of the top set that are measured in a row of `length` keys."""
         return [n for n in sorted({*PAPER_N, *SEPARABILITY_N}) if n < length]
 
     def drawn_n(self, length: int, longest: bool) -> list[int]:
-        """The sizes for which random sets are drawn."""
+        """The sizes for which random sets are drawn in a row of `length` keys."""
         return [n for n in sorted({*DRAWN_N, *(DRAWN_N_LONGEST if longest else ())}) if n < length]
 
     def as_dict(self) -> dict[str, Any]:
-        """For the record."""
+        """The settings as written to run.json."""
         return asdict(self)
 
 
@@ -70,14 +70,14 @@ def plan(
     bos: bool = False,
     dtype: str = "float32",
 ) -> Settings:
-    """Fill in what was not asked for, and refuse what cannot be."""
+    """The checked settings of a reproduction with defaults filled in; InputError for values that cannot be used."""
     for name, value, least in (("windows", windows, 1), ("rows", rows, 1), ("draws", draws, 2), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"--{name} takes a whole number from {least} up; received {value!r}")
     unknown = [kind for kind in vectors if kind not in VECTOR_KINDS]
     if unknown or not vectors:
         raise InputError(
-            f"--vectors takes {', '.join(VECTOR_KINDS)} or several of them with commas; "
+            f"--vectors takes one or several of {', '.join(VECTOR_KINDS)}, separated by commas; "
             f"received {unknown[0] if unknown else 'none'!r}"
         )
     size = length if length is not None else min(PAPER_LENGTHS[-1], positions or PAPER_LENGTHS[-1])
@@ -85,7 +85,7 @@ def plan(
         raise InputError(f"--length takes a whole number from {SHORTEST} up; received {size!r}")
     if positions is not None and size > positions:
         raise InputError(f"length {size} is beyond the model's {positions} positions; use --length {positions} or less")
-    # Powers of two up to the longest: the paper's lengths, and beyond them for a longer window.
+    # Powers of two up to the longest length, as in the paper.
     powers = [2**k for k in range(5, size.bit_length()) if 2**k < size] or [2**k for k in range(3, 5) if 2**k < size]
     lengths = (*powers, size)
     if rows > lengths[0] // 4:

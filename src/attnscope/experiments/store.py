@@ -1,8 +1,7 @@
-"""A reproduction on disk: its tables, the record of its settings, and whether they can be used again.
+"""Tables of a reproduction on disk, and the check whether a later run can reuse them.
 
-`run.json` names what decides the numbers (model, text, settings, version) and a digest of each table. A second run
-with the same answers draws from the tables; another model, text or setting, or a table that does not match its
-digest, measures anew.
+`run.json` records what determines the numbers (model, text, settings, version) and a digest of each table. A later
+run reuses the tables if all of these are equal and every table matches its digest; otherwise it measures again.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ NAMES = ("rows", "topn", "drawn", "tests", "subsets", "gradient", "sharpness", "
 
 
 def identity(model: str | None, revision: str | None, text_digest: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Whatever decides the numbers, told without loading the model."""
+    """Everything that determines the numbers, as far as it is known without loading the model."""
     return {
         "schema": SCHEMA,
         "attnscope": __version__,
@@ -36,32 +35,36 @@ def identity(model: str | None, revision: str | None, text_digest: str, settings
 
 
 def _files(path: Path) -> list[list[Any]]:
-    """Name, size and time of change of a local model's files."""
+    """Name, size and modification time of a local model's files."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
 
 
 def save_tables(folder: Path, tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> dict[str, Any]:
-    """Write the tables, then the record that vouches for them."""
-    place = folder / TABLES
-    place.mkdir(exist_ok=True)
-    write_all(place, {f"{name}.parquet": table.write_parquet for name, table in tables.items()})
-    run = run | {"tables": {name: _digest(place / f"{name}.parquet") for name in tables}}
+    """Write the tables, then `run.json` with their digests; returns the record as written."""
+    target = folder / TABLES
+    target.mkdir(exist_ok=True)
+    write_all(target, {f"{name}.parquet": table.write_parquet for name, table in tables.items()})
+    run = run | {"tables": {name: _digest(target / f"{name}.parquet") for name in tables}}
     text = json.dumps(run, indent=1, allow_nan=False) + "\n"
     write_all(folder, {"run.json": lambda path: path.write_text(text, encoding="utf-8")})
     return run
 
 
-def load_tables(folder: Path, wanted: dict[str, Any]) -> tuple[dict[str, pl.DataFrame], dict[str, Any]] | str | None:
-    """The tables and record of an earlier run, a reason why they cannot be used, or None if there is none."""
+def load_tables(folder: Path, expected: dict[str, Any]) -> tuple[dict[str, pl.DataFrame], dict[str, Any]] | str | None:
+    """The tables and record of an earlier run, the reason why they cannot be used, or None if there are none.
+
+    `expected` is the `identity` of this run.
+    """
     record = folder / "run.json"
     if not record.is_file():
         return None
     try:
         run = json.loads(record.read_text("utf-8"))
-        if run["identity"] != json.loads(json.dumps(wanted)):
-            changed = [key for key in wanted if run["identity"].get(key) != json.loads(json.dumps(wanted[key]))]
-            return f"another {' and '.join(changed) or 'run'}"
+        expected = json.loads(json.dumps(expected))  # tuples become lists, as in the file
+        if run["identity"] != expected:
+            changed = [key for key in expected if run["identity"].get(key) != expected[key]]
+            return f"different {' and '.join(changed) or 'identity'}"
         tables = {}
         for name, digest in run["tables"].items():
             path = folder / TABLES / f"{name}.parquet"

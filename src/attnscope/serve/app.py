@@ -1,4 +1,4 @@
-"""The pages and the requests of the server."""
+"""The web application: its pages and its API."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from functools import lru_cache
-from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import Any
 from urllib.parse import quote
 
@@ -24,13 +21,14 @@ from starlette.routing import Route
 from attnscope.errors import AttnscopeError, OutputError
 from attnscope.report.page import document, policy
 from attnscope.serve import reproductions
-from attnscope.serve.guard import Guard, limited_body, own_page
-from attnscope.serve.jobs import Jobs, wanted
+from attnscope.serve.assets import load_assets
+from attnscope.serve.guard import Guard, is_from_page, limited_body
+from attnscope.serve.jobs import Jobs, parse_form
 from attnscope.serve.library import DAMAGED, Library
 
 
 def create_app(root: Path, host: str = "127.0.0.1", *, read_only: bool = False) -> Starlette:
-    """The server over a folder of runs."""
+    """The web application for the runs of the folder `root`."""
     server = _Server(Library(root), read_only)
 
     @asynccontextmanager
@@ -99,8 +97,8 @@ class _Server:
         try:
             return HTMLResponse(await run_in_threadpool(document, data[0], other, {"home": "/"}))
         except DAMAGED as error:
-            words = " or ".join(repr(name) for name in names)
-            return PlainTextResponse(f"run {words} is damaged ({type(error).__name__}: {error}); scan again\n", 404)
+            either = " or ".join(repr(name) for name in names)
+            return PlainTextResponse(f"run {either} is damaged ({type(error).__name__}: {error}); scan again\n", 404)
 
     async def file(self, request: Request) -> Response:
         name, file = request.path_params["name"], request.path_params["file"]
@@ -113,7 +111,7 @@ class _Server:
 
     @staticmethod
     def _sent(name: str, find: Callable[[], Path]) -> Response:
-        """A file to be saved, never to be opened as a page of this server."""
+        """A file as a download, which the browser never opens as a page of this server."""
         try:
             path = find()
         except OutputError as error:
@@ -122,7 +120,7 @@ class _Server:
 
     async def start(self, request: Request) -> Response:
         async def work(form: dict[str, Any]) -> Response:
-            job = await self.jobs.start(wanted(form))
+            job = await self.jobs.start(parse_form(form))
             return JSONResponse(job.as_json(), 202)
 
         return await self._changing(request, work)
@@ -144,14 +142,16 @@ class _Server:
         return JSONResponse(job.as_json()) if job else JSONResponse({"error": "no such scan was started here"}, 404)
 
     async def _changing(self, request: Request, work: Callable[[dict[str, Any]], Awaitable[Response]]) -> Response:
-        """Do what a request asks for, if it comes from this server's page and is no larger than it may be."""
+        """Run `work` on the request's JSON object, if it comes from this server's page and is not too large."""
         if self.read_only:
-            return JSONResponse({"error": "this server only shows runs"}, 403)
-        if not own_page(request.headers, self.token):
+            return JSONResponse({"error": "this server is read-only: scans cannot be started or cancelled"}, 403)
+        if not is_from_page(request.headers, self.token):
             return JSONResponse({"error": "the request does not come from this server's page; reload it"}, 403)
         body = await limited_body(request)
         if body is None:
-            return JSONResponse({"error": "the text is too large for the form; save it and give its path"}, 413)
+            return JSONResponse(
+                {"error": "the text is too large for the form; save it to a file and give its path"}, 413
+            )
         try:
             form = json.loads(body or b"{}")
             if not isinstance(form, dict):
@@ -166,11 +166,6 @@ class _Server:
             return JSONResponse({"error": f"cannot write to the folder: {error.strerror}"}, 500)
 
 
-@lru_cache
 def _index_page() -> str:
-    report, own = resources.files("attnscope.report") / "web", resources.files("attnscope.serve") / "web"
-    style = (report / "page.css").read_text("utf-8") + (own / "index.css").read_text("utf-8")
-    script = (report / "js" / "format.js").read_text("utf-8") + (own / "index.js").read_text("utf-8")
-    template = Template((own / "index.html").read_text("utf-8"))
-    allowed = policy(script, style, "; connect-src 'self'")
-    return template.substitute(policy=allowed, style=style, script=script)
+    template, style, script = load_assets("index", ("format.js",))
+    return template.substitute(policy=policy(script, style, "; connect-src 'self'"), style=style, script=script)

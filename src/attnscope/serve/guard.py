@@ -1,8 +1,9 @@
-"""Who may talk to the server.
+"""Protection of the server against requests from other web sites.
 
-A page on any web site can send requests to a server on this machine, and a name whose address changes to 127.0.0.1
-(DNS rebinding) could even read the answers. So every request must name a host that is this server's, and a request
-that changes something must come from this server's own page: same origin, and a token that only that page can read.
+A page on any web site can send requests to a server on this machine, and a host name that is made to resolve to
+127.0.0.1 (DNS rebinding) could even read the responses. So the Host header of every request must name this server,
+and a request that changes something must come from this server's page: same origin, and a token that only that page
+can read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Whether the address is reachable from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -41,7 +42,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_allowed(header: str | None, host: str) -> bool:
-    """Whether the Host header names this server; a wildcard address answers to any number, never to any name."""
+    """Whether the Host header names this server; a server on a wildcard address accepts any IP address, but no name."""
     name = _host_name(header or "")
     if name is None:
         return False
@@ -55,7 +56,7 @@ def host_allowed(header: str | None, host: str) -> bool:
 
 
 def _host_name(header: str) -> str | None:
-    """The host without its port; nothing if the header is malformed."""
+    """The host without its port; None if the header is malformed."""
     if header.startswith("["):
         name, closed, rest = header[1:].partition("]")
         valid = bool(closed) and (not rest or (rest[0] == ":" and rest[1:].isdecimal()))
@@ -66,13 +67,13 @@ def _host_name(header: str) -> str | None:
 
 
 class Guard:
-    """Refuse foreign hosts, and put the protective headers on every answer."""
+    """Middleware that refuses foreign Host headers and adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp, host: str) -> None:
         self.app, self.host = app, host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
+        """Refuse the request or pass it on to the application."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -91,8 +92,8 @@ class Guard:
         await self.app(scope, receive, protected)
 
 
-def own_page(headers: Mapping[str, str], token: str) -> bool:
-    """Whether a request that changes something comes from this server's own page."""
+def is_from_page(headers: Mapping[str, str], token: str) -> bool:
+    """Whether the origin, content type and token show that a request comes from this server's page."""
     origin = headers.get("origin")
     if origin is not None and origin != f"http://{headers.get('host', '')}":
         return False
@@ -102,7 +103,7 @@ def own_page(headers: Mapping[str, str], token: str) -> bool:
 
 
 async def limited_body(request: Request) -> bytes | None:
-    """The body of a request; nothing if it is too large, without reading it to its end."""
+    """The body of a request; None as soon as it exceeds `LARGEST_BODY`."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk

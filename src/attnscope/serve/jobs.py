@@ -1,7 +1,7 @@
-"""Scans started from the page: one at a time, each a process that can be stopped at any moment.
+"""Scans started from the page: one at a time, each in a process that can be stopped at any moment.
 
-A stopped scan keeps the windows it has finished, as after any interruption, and can go on later; one that has
-finished none leaves nothing behind.
+The finished windows of a stopped scan are kept, so that it can be resumed; a scan without a finished window leaves no
+files.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _NAME = re.compile(r"[^\w.-]+")
 
 @dataclass
 class Job:
-    """A scan and how far it has come."""
+    """A scan and its progress."""
 
     name: str
     state: Literal["running", "finished", "cancelled", "failed"] = "running"
     done: int = 0
     total: int = 0
-    words: str = "loading the model"
+    activity: str = "loading the model"
     error: str = ""
     process: asyncio.subprocess.Process | None = field(default=None, repr=False)
     watch: asyncio.Task[None] | None = field(default=None, repr=False)
 
     def as_json(self) -> dict[str, Any]:
-        """What the page shows."""
+        """The fields that the page displays."""
         return {key: value for key, value in self.__dict__.items() if key not in ("process", "watch")}
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A scan as the form asks for it, checked."""
+class ScanRequest:
+    """The checked settings of a scan from the form."""
 
     model: str | None
     text: str | None
@@ -59,8 +59,8 @@ class Wanted:
     source: str
 
 
-def wanted(form: dict[str, Any]) -> Wanted:
-    """Check the fields of the form; the scan itself checks what they mean."""
+def parse_form(form: dict[str, Any]) -> ScanRequest:
+    """The settings of a scan, with the types of the form's fields checked; their values are checked by the scan."""
 
     def text(key: str) -> str | None:
         value = form.get(key)
@@ -75,10 +75,10 @@ def wanted(form: dict[str, Any]) -> Wanted:
         except ValueError:
             raise InputError(f"{key} takes whole numbers separated by commas; received {value!r}") from None
 
-    def ticked(key: str) -> bool:
+    def checked(key: str) -> bool:
         value = form.get(key, False)
         if value not in (True, False, "on", ""):
-            raise InputError(f"{key} is ticked or not; received {value!r}")
+            raise InputError(f"{key} takes true or false; received {value!r}")
         return bool(value)
 
     pasted = form.get("pasted") if isinstance(form.get("pasted"), str) and str(form["pasted"]).strip() else None
@@ -86,7 +86,7 @@ def wanted(form: dict[str, Any]) -> Wanted:
     if pasted and path:
         raise InputError("give a text file or pasted text, not both")
     length, windows = numbers("length"), numbers("windows")
-    return Wanted(
+    return ScanRequest(
         text("model"),
         path,
         pasted,
@@ -95,8 +95,8 @@ def wanted(form: dict[str, Any]) -> Wanted:
         text("rows") or "last",
         windows[0] if windows else 1,
         [part for part in (text("normalizers") or "").split(",") if part],
-        ticked("diagnose") or ticked("verify"),
-        ticked("verify"),
+        checked("diagnose") or checked("verify"),
+        checked("verify"),
         "pasted text" if pasted else path or "sample",
     )
 
@@ -110,25 +110,25 @@ class Jobs:
 
     @property
     def running(self) -> Job | None:
-        """The scan at work, if there is one."""
+        """The running scan, if there is one."""
         return next((job for job in self.by_name.values() if job.state == "running"), None)
 
-    async def start(self, asked: Wanted) -> Job:
+    async def start(self, request: ScanRequest) -> Job:
         """Start a new scan."""
         self._check_free()
-        stem = _NAME.sub("-", Path(asked.model).name if asked.model else "sample").strip("-.") or "run"
+        stem = _NAME.sub("-", Path(request.model).name if request.model else "sample").strip("-.") or "run"
         name = f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
         folder = self.root / name
         folder.mkdir()
-        request = json.dumps(asdict(asked))
-        tables.write_all(folder, {REQUEST: lambda path: path.write_text(request, encoding="utf-8")})
+        content = json.dumps(asdict(request))
+        tables.write_all(folder, {REQUEST: lambda path: path.write_text(content, encoding="utf-8")})
         return await self._run(name)
 
     async def resume(self, name: str, folder: Path) -> Job:
-        """Go on with a scan that was stopped."""
+        """Resume a scan that was stopped."""
         self._check_free()
         if not (folder / REQUEST).is_file():
-            raise InputError(f"{name} was not started here; go on with the command that started it")
+            raise InputError(f"{name} was not started here; resume it with the command that started it")
         return await self._run(name)
 
     async def cancel(self, name: str) -> Job:
@@ -149,7 +149,7 @@ class Jobs:
         return job
 
     async def close(self) -> None:
-        """Stop whatever runs: the server ends."""
+        """Stop the running scan when the server shuts down."""
         if self.running is not None:
             await self.cancel(self.running.name)
 
@@ -178,23 +178,23 @@ class Jobs:
             try:
                 message = json.loads(line)
             except ValueError:
-                continue  # something else that a library printed
+                continue  # output of a library
             if "total" in message:
                 job.done, job.total = message["done"], message["total"]
-                where = f"window {message['window'] + 1} of {message['windows']}, layer {message['layer']}"
-                job.words = message.get("doing") or where
+                step = f"window {message['window'] + 1} of {message['windows']}, layer {message['layer']}"
+                job.activity = message.get("doing") or step
             ended = ended or "finished" in message
             job.error = message.get("error", job.error)
         await job.process.wait()
         if job.state == "running":
             job.state = "finished" if ended else "failed"
             if not ended and not job.error:
-                job.error = f"the scan ended with code {job.process.returncode}; try it as attnscope scan"
-        self._tidy(self.root / job.name)
+                job.error = f"the scan ended with code {job.process.returncode}; run attnscope scan to see why"
+        self._remove_if_empty(self.root / job.name)
 
     @staticmethod
-    def _tidy(folder: Path) -> None:
-        """Nothing was kept: nothing is left behind."""
+    def _remove_if_empty(folder: Path) -> None:
+        """Remove the folder of a scan that has finished no window."""
         if not (folder / "run.json").exists() and not (folder / ".parts").exists():
             (folder / REQUEST).unlink(missing_ok=True)
             with suppress(OSError):

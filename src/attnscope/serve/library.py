@@ -1,6 +1,4 @@
-"""The runs of a folder. Only what lies in the folder itself is listed or read: a name that is not in the list, or a
-link that leads out of the folder, is no run.
-"""
+"""The runs of a folder. Only files inside the folder are listed or read: links that lead out of it are refused."""
 
 from __future__ import annotations
 
@@ -16,18 +14,18 @@ from attnscope.errors import InputError, OutputError
 from attnscope.report.data import page_data
 from attnscope.serve import reproductions
 
-# What a page is made of; every one must lie in the folder.
+# The files that a page is built from; every one must lie inside the folder.
 _READ = ("run.json", "rows.parquet", "topn.parquet", "weights.parquet", "tokens.json", "findings.json", "claims.json")
 DOWNLOADS = (*_READ, "report.html", "claims.md")
 REQUEST = ".request.json"
 
-# What reading a record meets that holds something else than it should.
+# Exceptions raised by reading a record with unexpected content.
 DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, pl.exceptions.PolarsError)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run as the list shows it."""
+    """A run in the list."""
 
     name: str
     state: Literal["finished", "stopped", "unreadable"]
@@ -35,14 +33,14 @@ class Entry:
     text: str = ""
     settings: str = ""
     finished: str = ""
-    kept: int = 0  # finished windows of a run that was stopped
+    finished_windows: int = 0  # of a run that was stopped
     windows: int = 0
-    verdict: str = ""  # the headline of its diagnosis, or how the claims of a reproduction came out
+    verdict: str = ""  # the headline of the diagnosis, or the verdicts of a reproduction's claims
     kind: Literal["scan", "reproduction"] = "scan"
 
 
 class Library:
-    """The folder that is served."""
+    """The runs in the folder `root`."""
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
@@ -50,47 +48,44 @@ class Library:
         self.root = root.resolve()
 
     def entries(self) -> list[Entry]:
-        """All runs, the newest first; folders that hold none are left out."""
-        found = [entry for name in self._names() if (entry := self._entry(name)) is not None]
-        return sorted(found, key=lambda entry: (entry.finished, entry.name), reverse=True)
+        """All runs, the newest first; folders without a run are left out."""
+        entries = [entry for name in self._names() if (entry := self._entry(name)) is not None]
+        return sorted(entries, key=lambda entry: (entry.finished, entry.name), reverse=True)
 
     def folder(self, name: str) -> Path:
-        """The folder of a run, by a name that is in the list."""
+        """The folder of a run; OutputError if `name` is not the name of a folder in `root`."""
         if name not in self._names():
             raise OutputError(f"no run {name!r} in {str(self.root)!r}")
         return self.root / name
 
     def file(self, name: str, file: str) -> Path:
-        """A file of a run, if it is one of a run's files and lies inside the folder."""
+        """The path of a downloadable file of a run; OutputError if there is none inside the folder."""
         path = self.folder(name) / file
         if file not in DOWNLOADS or not path.is_file() or not path.resolve().is_relative_to(self.root):
             raise OutputError(f"run {name!r} has no file {file!r}")
         return path
 
     def figure(self, name: str, figure: str) -> Path:
-        """A picture of a reproduction, by a path that is in its list."""
+        """The path of a figure of a reproduction; OutputError if it is not one of `reproductions.figures`."""
         folder = self.folder(name)
         if figure not in reproductions.figures(folder):
             raise OutputError(f"run {name!r} has no figure {figure!r}")
         return folder / figure
 
     def reproduction(self, name: str) -> str | None:
-        """The page of a reproduction; nothing if the run is a scan."""
+        """The page of a reproduction; None if the run is a scan."""
         folder = self.folder(name)
         if not reproductions.is_reproduction(self._json(folder / "run.json") or {}):
             return None
-        if not self._inside(folder / "claims.json"):
-            raise OutputError(f"claims.json of run {name!r} is a link that leads out of the folder; it is not read")
+        self._check_inside(folder, "claims.json")
         return reproductions.page(name, folder)
 
     def data(self, name: str) -> dict[str, Any]:
-        """What the page shows of a run, from its tables."""
+        """The data of a scan's page, from its tables."""
         folder = self.folder(name)
-        for file in _READ:
-            if not (folder / file).resolve().is_relative_to(self.root):
-                raise OutputError(f"{file} of run {name!r} is a link that leads out of the folder; it is not read")
+        self._check_inside(folder, *_READ)
         if reproductions.is_reproduction(self._json(folder / "run.json") or {}):
-            raise OutputError(f"{name!r} is a reproduction: it has claims and figures, no heads to compare")
+            raise OutputError(f"{name!r} is a reproduction: it has claims and figures, but no heads to compare")
         rows, topn, run = tables.load_run(folder)
         findings, claims = _optional(folder / "findings.json"), _optional(folder / "claims.json")
         try:
@@ -99,9 +94,8 @@ class Library:
             raise OutputError(f"run {name!r} is damaged ({type(error).__name__}: {error}); scan again") from error
 
     def request(self, name: str) -> dict[str, Any] | None:
-        """How a run was started here, if it was and did not finish."""
-        path = self.folder(name) / REQUEST
-        return _optional(path) if path.resolve().is_relative_to(self.root) else None
+        """The settings of an unfinished scan that was started from the page; None for any other run."""
+        return self._json(self.folder(name) / REQUEST)
 
     def _names(self) -> list[str]:
         return [path.name for path in self.root.iterdir() if path.is_dir() and not path.is_symlink()]
@@ -123,33 +117,40 @@ class Library:
         request = self.request(name) or {}
         settings = plan.get("settings")
         windows = settings.get("windows", 0) if isinstance(settings, dict) else 0
-        kept = len(list(parts.glob("window-*.notes.json")))
+        finished = len(list(parts.glob("window-*.notes.json")))
         model, source = str(request.get("model") or ("sample" if request else "")), str(request.get("source", ""))
         kind: Literal["scan", "reproduction"] = "reproduction" if reproductions.is_reproduction(plan) else "scan"
-        return Entry(name, "stopped", model, source, "", "", kept, windows, kind=kind)
+        return Entry(name, "stopped", model, source, "", "", finished, windows, kind=kind)
 
     def _verdict(self, folder: Path) -> str:
         verdict = (self._json(folder / "findings.json") or {}).get("verdict")
         return str(verdict.get("headline", "")) if isinstance(verdict, dict) else ""
 
     def _json(self, path: Path) -> dict[str, Any] | None:
-        """The object in a file that lies inside the folder, if it can be read."""
+        """The JSON object in a file inside the folder; None if it cannot be read."""
         return _optional(path) if self._inside(path) else None
 
     def _inside(self, path: Path) -> bool:
         return path.resolve().is_relative_to(self.root)
 
+    def _check_inside(self, folder: Path, *files: str) -> None:
+        for file in files:
+            if not self._inside(folder / file):
+                raise OutputError(
+                    f"{file} of run {folder.name!r} is a link that leads out of the folder; it is not read"
+                )
+
 
 def _finished(name: str, record: dict[str, Any], verdict: str) -> Entry:
     settings = record["settings"]
     rows = "last rows" if settings.get("rows", "last") == "last" else f"{settings['rows']} rows"
-    words = f"{settings['windows']} x {settings['length']:,} tokens, {rows}"
+    size = f"{settings['windows']} x {settings['length']:,} tokens, {rows}"
     model, source, finished = record["model"]["name"], record["text"]["source"], record["finished"]
-    return Entry(name, "finished", _text(model), _text(source), words, _text(finished), verdict=verdict)
+    return Entry(name, "finished", _text(model), _text(source), size, _text(finished), verdict=verdict)
 
 
 def _reproduced(name: str, record: dict[str, Any], claims: dict[str, Any] | None) -> Entry:
-    settings, verdict = reproductions.told(record, claims)
+    settings, verdict = reproductions.describe(record, claims)
     model, source, finished = record["model"]["name"], record["text"]["source"], record["finished"]
     names = _text(model), _text(source), settings, _text(finished)
     return Entry(name, "finished", *names, verdict=verdict, kind="reproduction")
@@ -157,13 +158,14 @@ def _reproduced(name: str, record: dict[str, Any], claims: dict[str, Any] | None
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a string")
     return value
 
 
 def _optional(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None if it cannot be read."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None

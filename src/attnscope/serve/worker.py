@@ -1,7 +1,7 @@
-"""One scan in a process of its own: `python -m attnscope.serve.worker FOLDER`.
+"""One scan in a separate process: `python -m attnscope.serve.worker FOLDER`.
 
-It reads `.request.json` in the folder and prints a line of JSON for each layer and one at the end. When its standard
-input ends, the server is gone, and it ends too: no scan outlives the server that shows it.
+It reads `.request.json` in the folder and prints one line of JSON per layer and one at the end. It exits when its
+standard input is closed, so that no scan outlives its server.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from attnscope.serve.library import REQUEST
 
 
 def main(folder: Path) -> int:
-    """Run the scan that the folder asks for."""
-    threading.Thread(target=_end_with_the_server, daemon=True).start()
+    """Run the scan that `.request.json` in the folder describes; returns the exit code."""
+    threading.Thread(target=_exit_with_server, daemon=True).start()
     try:
         _scan(folder, json.loads((folder / REQUEST).read_text("utf-8")))
     except AttnscopeError as error:
-        _say({"error": str(error)})
+        _send({"error": str(error)})
         return error.exit_code
-    except Exception as error:  # told to the user, whatever it is
-        _say({"error": f"{type(error).__name__}: {error}"})
+    except Exception as error:  # any error is reported on the page
+        _send({"error": f"{type(error).__name__}: {error}"})
         return 1
     (folder / REQUEST).unlink(missing_ok=True)
-    _say({"finished": True})
+    _send({"finished": True})
     return 0
 
 
@@ -39,7 +39,7 @@ def _scan(folder: Path, request: dict[str, Any]) -> None:
     pasted = request.get("pasted")
     text = Text(pasted, "pasted text") if pasted else read_text(request.get("text"))
 
-    # These take seconds to load: a text that cannot be read is told before.
+    # Imported after the text is read: they take seconds to load, and an unreadable text is reported at once.
     from attnscope.planning import row_choice
     from attnscope.scanning import scan
 
@@ -54,15 +54,15 @@ def _scan(folder: Path, request: dict[str, Any]) -> None:
         diagnose=bool(request.get("diagnose")),
         verify=bool(request.get("verify")),
         out=folder,
-        progress=lambda step: _say(step._asdict()),
+        progress=lambda step: _send(step._asdict()),
     )
 
 
-def _say(message: dict[str, Any]) -> None:
+def _send(message: dict[str, Any]) -> None:
     print(json.dumps(message), flush=True)
 
 
-def _end_with_the_server() -> None:
+def _exit_with_server() -> None:
     sys.stdin.buffer.read()
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""The paper's empirical claims, answered from the tables: `claims.json`."""
+"""The paper's empirical claims, evaluated on the tables of a reproduction: `claims.json`."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ __all__ = ["CLAIMS", "Claim", "Evidence", "Measurement", "answer", "readings_of"
 
 
 def readings_of(tables: dict[str, pl.DataFrame], vectors: Sequence[str]) -> list[Evidence]:
-    """Each kind of vectors with and without the first key."""
+    """The tables of each kind of vectors, with and without the first key."""
     return [Evidence(tables, kind, sink) for kind, sink in product(vectors, SINKS)]
 
 
 def answer(readings: Sequence[Evidence]) -> list[dict[str, Any]]:
-    """Every claim with its place, rule, measurements and verdicts, ready for JSON."""
+    """Every claim with its place in the paper, rule, measurements and verdicts, ready for JSON."""
     return [_answer(claim, readings) for claim in CLAIMS]
 
 
 def _answer(claim: Claim, readings: Sequence[Evidence]) -> dict[str, Any]:
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    results: dict[tuple[str, str, str], dict[str, Any]] = {}
     forms: dict[str, tuple[Measure, Rule]] = {"printed": (claim.printed, every)}
     if claim.corrected:
         forms["corrected"] = (claim.corrected, claim.corrected_rule)
@@ -48,20 +48,22 @@ def _answer(claim: Claim, readings: Sequence[Evidence]) -> dict[str, Any]:
         for form, (measure, rule) in forms.items():
             measured = measure(e)
             verdict = rule(measured)
-            found[form, e.vectors, e.sink] = {
+            results[form, e.vectors, e.sink] = {
                 "form": form,
                 "vectors": e.vectors,
                 "first_key": e.sink,
                 "verdict": verdict,
-                "depends_on": _told_apart(measured) if verdict == "depends" else [],
+                "depends_on": _causes(measured) if verdict == "depends" else [],
                 "holds_at": _where(measured, "agrees"),
                 "fails_at": _where(measured, "disagrees"),
                 "measured": [one.as_dict() for one in measured],
             }
-    judged: dict[tuple[str, str, str], Verdict] = {key: one["verdict"] for key, one in found.items() if one["verdict"]}
-    overall = merged(judged.values())
-    depends = _dimensions(judged) if overall == "depends" else []
-    inside = sorted({name for one in found.values() if one["verdict"] == "depends" for name in one["depends_on"]})
+    verdicts: dict[tuple[str, str, str], Verdict] = {
+        key: one["verdict"] for key, one in results.items() if one["verdict"]
+    }
+    overall = merged(verdicts.values())
+    between = _dimensions(verdicts) if overall == "depends" else []
+    within = sorted({name for one in results.values() if one["verdict"] == "depends" for name in one["depends_on"]})
     return {
         "id": claim.id,
         "place": claim.place,
@@ -69,33 +71,33 @@ def _answer(claim: Claim, readings: Sequence[Evidence]) -> dict[str, Any]:
         "rule": claim.rule,
         "corrected_as": claim.corrected_as or None,
         "verdict": overall or "not measured",
-        "printed": merged(v for (form, *_), v in judged.items() if form == "printed"),
-        "corrected": merged(v for (form, *_), v in judged.items() if form == "corrected"),
-        "depends_on": depends + inside,
-        "readings": list(found.values()),
+        "printed": merged(v for (form, *_), v in verdicts.items() if form == "printed"),
+        "corrected": merged(v for (form, *_), v in verdicts.items() if form == "corrected"),
+        "depends_on": between + within,
+        "readings": list(results.values()),
     }
 
 
-def _told_apart(measured: list[Measurement]) -> list[str]:
-    """What a form depends on: the window if an interval crosses its range, else the end of E1."""
+def _causes(measured: list[Measurement]) -> list[str]:
+    """What the verdict of a form depends on: the window if an interval crosses its range, else the end of E1."""
     crossing = [one for one in measured if one.verdict == "depends"]
-    if any(not one.spread.known for one in crossing):
+    if any(not one.estimate.has_interval for one in crossing):
         return [NO_INTERVAL]
     return ["window"] if crossing else ["end of E1"]
 
 
 def _where(measured: list[Measurement], verdict: Verdict) -> list[str]:
-    """The N, eps or T with a verdict, where there are several."""
+    """The N, eps or T at which the measurement has this verdict."""
     return [one.at for one in measured if one.at and one.verdict == verdict]
 
 
-def _dimensions(judged: dict[tuple[str, str, str], Verdict]) -> list[str]:
-    """The dimensions along which the verdict changes while the others stay."""
-    found = []
-    for place, name in enumerate(DIMENSIONS):
+def _dimensions(verdicts: dict[tuple[str, str, str], Verdict]) -> list[str]:
+    """The dimensions along which the verdict changes while the others are fixed."""
+    varying = []
+    for axis, name in enumerate(DIMENSIONS):
         groups: dict[tuple[str, ...], set[Verdict]] = {}
-        for key, verdict in judged.items():
-            groups.setdefault((*key[:place], *key[place + 1 :]), set()).add(verdict)
-        if any(len(verdicts) > 1 for verdicts in groups.values()):
-            found.append(name)
-    return found
+        for key, verdict in verdicts.items():
+            groups.setdefault((*key[:axis], *key[axis + 1 :]), set()).add(verdict)
+        if any(len(group) > 1 for group in groups.values()):
+            varying.append(name)
+    return varying

@@ -13,7 +13,7 @@ from attnscope.experiments.claims.evidence import (
     Measure,
     Measurement,
     both_ends,
-    of_windows,
+    window_values,
 )
 from attnscope.experiments.critical import LEVEL, critical_n
 from attnscope.experiments.intervals import proportion
@@ -22,23 +22,23 @@ from attnscope.experiments.settings import FIXED_N
 LINEAR = (0.9, 1.1)
 EQUAL = (1 / 1.1, 1.1)
 LATE_N, KNEE_N = 100, 20
-SHARE = 8  # N = L / 8 stands for "N grows proportionally to L"
-ERRORS = 5  # standard errors that a drawn expectation may be off, beside what float32 products cost it
+SHARE = 8  # "N grows proportionally to L" is measured at N = L / 8
+ERRORS = 5  # standard errors by which a sampled expectation may be off, besides the rounding of float32 products
 DRAWN_ROUNDING = 1e-5
 ENDS = ("lower", "upper")  # of the proved range E1 of the expectation
 
 
 def criticals(e: Evidence, form: str, kind: str = "first") -> pl.DataFrame:
-    """The critical N of each window, row and length; where there is none, the length itself stands for it."""
+    """The critical N of each window, row and length; the length itself where no N is accepted."""
     return e.once(("critical", form, kind), lambda: _criticals(e, form, kind))
 
 
 def _criticals(e: Evidence, form: str, kind: str) -> pl.DataFrame:
     lines = []
     for key, table in e.table("tests").filter(form=form).sort("n").group_by([*UNIT, "prefix"], maintain_order=True):
-        found = getattr(critical_n(table["p"].to_numpy(), table["n"].to_numpy()), kind)
+        n = getattr(critical_n(table["p"].to_numpy(), table["n"].to_numpy()), kind)
         length = int(table["length"][0])
-        lines.append((*key, length, length if found is None else found, found is None))
+        lines.append((*key, length, length if n is None else n, n is None))
     schema = {
         "window": pl.Int64,
         "row": pl.Int64,
@@ -50,10 +50,10 @@ def _criticals(e: Evidence, form: str, kind: str) -> pl.DataFrame:
     return pl.DataFrame(lines, schema=schema, orient="row").sort("prefix", *UNIT)
 
 
-def found_criticals(e: Evidence, form: str) -> pl.DataFrame:
+def common_criticals(e: Evidence, form: str) -> pl.DataFrame:
     """The critical N at the lengths where more than half of the windows have one.
 
-    Elsewhere the median is that of the lengths that stand for it, and a fit through it would be a fit to them.
+    Elsewhere the median would be the substituted length, and a power law fitted to it would be meaningless.
     """
     return criticals(e, form).filter(pl.mean("none").over("prefix") < 0.5)
 
@@ -81,8 +81,8 @@ def _ratio(column: str, other: str, n: int, name: str) -> Measure:
 
 def _below(column: str, name: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
-        held = pl.col("distance") <= pl.col(column) * (1 + SUMMED)
-        return e.every_row(f"share of rows with the distance below {name}", e.table("topn"), held)
+        holds = pl.col("distance") <= pl.col(column) * (1 + SUMMED)
+        return e.every_row(f"share of rows with the distance below {name}", e.table("topn"), holds)
 
     return measured
 
@@ -94,15 +94,15 @@ def _between_bounds(e: Evidence) -> list[Measurement]:
 
 
 def _within_errors(low: pl.Expr, high: pl.Expr, name: str) -> Measure:
-    """The expectation over random sets inside a range, as far as its draws can tell."""
+    """Whether the expectation over random sets lies inside a range, up to its sampling error."""
 
     def measured(e: Evidence) -> list[Measurement]:
         keys = [*UNIT, "prefix", "layer", "head", "n"]
         table = e.table("drawn").join(e.table("topn").select(*keys, "epsilon_printed"), on=keys, how="left")
         table = table.filter(high.is_not_null())
         slack = ERRORS * pl.col("drawn_error") + DRAWN_ROUNDING * pl.col("drawn_mean")
-        held = (pl.col("drawn_mean") >= low - slack) & (pl.col("drawn_mean") <= high + slack)
-        return e.measure(f"share of rows with the expectation in {name}", table, held.mean(), (0.99, 1.0))
+        holds = (pl.col("drawn_mean") >= low - slack) & (pl.col("drawn_mean") <= high + slack)
+        return e.measure(f"share of rows with the expectation in {name}", table, holds.mean(), (0.99, 1.0))
 
     return measured
 
@@ -160,7 +160,7 @@ def _critical_exponent(*forms: str) -> Measure:
             one
             for form in forms
             for one in e.exponent(
-                name, found_criticals(e, form), pl.first("n"), (-np.inf, 0.999), f"expectation {form}"
+                name, common_criticals(e, form), pl.first("n"), (-np.inf, 0.999), f"expectation {form}"
             )
         ]
 
@@ -169,33 +169,37 @@ def _critical_exponent(*forms: str) -> Measure:
 
 def _uniform_printed(e: Evidence) -> list[Measurement]:
     table = e.longest("tests").filter(pl.col("n") == LATE_N, pl.col("form") == "printed")
-    passed = of_windows(table, (pl.col("p") >= LEVEL).mean())
+    passed = window_values(table, (pl.col("p") >= LEVEL).mean())
     if not len(passed):
         return []
-    spread = proportion(float(passed.sum()), len(passed))
-    return [Measurement(f"share of windows where KS accepts at N = {LATE_N}", spread, (0.5, 1.0))]
+    estimate = proportion(float(passed.sum()), len(passed))
+    return [Measurement(f"share of windows where KS accepts at N = {LATE_N}", estimate, (0.5, 1.0))]
 
 
 def _uniform_corrected(e: Evidence) -> list[Measurement]:
     table = e.longest("drawn").filter(n=LATE_N)
-    if table.is_empty() or 1 / (1 + int(table["draws"][0])) > LEVEL:  # too few draws for any p this small
+    if table.is_empty() or 1 / (1 + int(table["draws"][0])) > LEVEL:  # no p-value can fall below the level
         return []
     like_random = (pl.col("drawn_p_high") > LEVEL).mean()
-    found = e.measure(f"share of heads whose top {LATE_N} rank among random sets", table, like_random, (0.5, 1.0))
+    ranked = e.measure(f"share of heads whose top {LATE_N} rank among random sets", table, like_random, (0.5, 1.0))
     mass = (pl.col("top_mass") / (pl.col("n") / pl.col("length"))).median()
     name = f"weight of the top {LATE_N} over its uniform share N/L"
-    return found + e.measure(name, e.longest("topn").filter(n=LATE_N), mass, (0.5, 2.0))
+    return ranked + e.measure(name, e.longest("topn").filter(n=LATE_N), mass, (0.5, 2.0))
+
+
+def _proportional(e: Evidence) -> pl.DataFrame:
+    return e.table("tests").filter(pl.col("form") == "printed", pl.col("n") == pl.col("length") // SHARE)
 
 
 def _collapse(e: Evidence) -> list[Measurement]:
-    table = e.table("tests").filter(pl.col("form") == "printed", pl.col("n") == pl.col("length") // SHARE)
-    return e.exponent(f"exponent of the distance in L at N = L/{SHARE}", table, pl.first("distance"), (-np.inf, 0.0))
+    name = f"exponent of the distance in L at N = L/{SHARE}"
+    return e.exponent(name, _proportional(e), pl.first("distance"), (-np.inf, 0.0))
 
 
 def _collapse_per_token(e: Evidence) -> list[Measurement]:
-    table = e.table("tests").filter(pl.col("form") == "printed", pl.col("n") == pl.col("length") // SHARE)
     each = (pl.col("distance") / (pl.col("length") - pl.col("n"))).first()
-    return e.exponent(f"exponent of the distance of a token in L at N = L/{SHARE}", table, each, (-np.inf, -0.1))
+    name = f"exponent of the distance of a token in L at N = L/{SHARE}"
+    return e.exponent(name, _proportional(e), each, (-np.inf, -0.1))
 
 
 def _vanishing(accepted: tuple[float, float]) -> Measure:

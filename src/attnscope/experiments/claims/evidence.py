@@ -1,12 +1,12 @@
-"""What a claim is judged on: numbers of each window, an interval, and the range in which the claim holds.
+"""Claims, the measurements they are judged by, and the rule that turns measurements into a verdict.
 
-One rule for every claim. A statistic is taken of each window (the mean over its rows, if several were asked for); its
-median over windows has a 95 % bootstrap interval. The measurement agrees with the claim if the interval lies inside
-the accepted range, disagrees if it lies outside, and otherwise depends on the window. One window has no interval, so
-nothing follows from it. Where a claim is about every row, one row against it decides.
+One rule serves every claim. A statistic is computed for each window (the mean over its rows, if there are several),
+and its median over windows gets a 95 % bootstrap interval. The measurement agrees with the claim if the interval lies
+inside the accepted range, disagrees if it lies outside, and otherwise depends on the window. A single window has no
+interval and therefore no verdict. A claim about every row is refuted by one row.
 
-A form of a claim (as printed, or corrected) that is measured at several N, eps or T holds for all of them: it agrees if
-all its measurements do, and one that firmly disagrees refutes it.
+A form of a claim (printed or corrected) that is measured at several N, eps or T must hold at all of them: it agrees
+if all its measurements agree, and disagrees if one of them disagrees.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import polars as pl
 
-from attnscope.experiments.intervals import Spread, bootstrap, power_law
+from attnscope.experiments.intervals import Estimate, bootstrap, power_law
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -27,36 +27,36 @@ if TYPE_CHECKING:
 Verdict = Literal["agrees", "disagrees", "depends"]
 Range = tuple[float, float]
 UNIT = ["window", "row"]
-ROUNDING = 1e-9  # a bound counts as kept up to this, relative or absolute
-SUMMED = 1e-6  # the same for sums over the keys of a row, whose terms have the digits of float32
+ROUNDING = 1e-9  # tolerance of a bound, relative or absolute
+SUMMED = 1e-6  # relative tolerance of sums over the keys of a row, whose terms are float32
 NO_INTERVAL = "the window (one window gives no interval)"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A number, its interval over windows, and the range in which it speaks for the claim."""
+    """A statistic with its interval over windows, and the range in which it supports the claim."""
 
     name: str
-    spread: Spread
+    estimate: Estimate
     accepted: Range
     at: str = ""  # the N, eps or T it was measured at
-    every: bool = False  # a share of rows that must be all: the interval is the least and the most of a window
+    every: bool = False  # a share of rows that must be 1; its interval spans the windows' smallest and largest share
 
     @property
     def verdict(self) -> Verdict:
-        """The one rule."""
+        """Agrees if the interval lies inside the accepted range, disagrees if outside, else depends."""
         low, high = self.accepted
-        if low <= self.spread.low and self.spread.high <= high:
+        if low <= self.estimate.low and self.estimate.high <= high:
             return "agrees"
-        outside = self.spread.high < low or self.spread.low > high
+        outside = self.estimate.high < low or self.estimate.low > high
         return "disagrees" if outside or self.every else "depends"
 
     def as_dict(self) -> dict[str, Any]:
-        """For claims.json; an open end of the range, and an interval that there is not, are null."""
+        """The entry of claims.json; infinite ends of the range and a missing interval are null."""
         return {
             "name": self.name + (f", {self.at}" if self.at else ""),
-            "value": self.spread.value,
-            "interval": [self.spread.low, self.spread.high] if self.spread.known else None,
+            "value": self.estimate.value,
+            "interval": [self.estimate.low, self.estimate.high] if self.estimate.has_interval else None,
             "accepted": [None if math.isinf(end) else end for end in self.accepted],
             "verdict": self.verdict,
         }
@@ -67,15 +67,15 @@ Rule = Callable[[list[Measurement]], Verdict | None]
 
 
 def every(measured: list[Measurement]) -> Verdict | None:
-    """The verdict of a form that must hold wherever it was measured; None if it was not."""
-    found = {one.verdict for one in measured}
-    if not found:
+    """The verdict of a form that must hold at every measurement; None without measurements."""
+    verdicts = {one.verdict for one in measured}
+    if not verdicts:
         return None
-    return "disagrees" if "disagrees" in found else "depends" if "depends" in found else "agrees"
+    return "disagrees" if "disagrees" in verdicts else "depends" if "depends" in verdicts else "agrees"
 
 
 def merged(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """One verdict if all are the same; None of nothing."""
+    """The common verdict, "depends" if they differ, or None if there are none."""
     different = set(verdicts)
     if not different:
         return None
@@ -83,13 +83,13 @@ def merged(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 
 def both_ends(measured: list[Measurement]) -> Verdict | None:
-    """The verdict where the truth is proved to lie between two measurements."""
+    """The verdict of a quantity that provably lies between two measurements."""
     return merged(one.verdict for one in measured)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """An empirical claim of the paper, with what to measure for its printed and its corrected form."""
+    """An empirical claim of the paper, with the measurements of its printed and its corrected form."""
 
     id: str
     place: str
@@ -103,21 +103,21 @@ class Claim:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The tables under one reading: one kind of vectors, with or without the first key."""
+    """The tables of a reproduction, restricted to one kind of vectors, with or without the first key."""
 
     tables: dict[str, pl.DataFrame]
     vectors: str
     sink: str
-    _made: dict[Any, pl.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+    _cache: dict[Any, pl.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, key: Any, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-        """A table that several claims share, made on first use."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+        """The result of `make`, cached under `key`."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
 
     def table(self, name: str) -> pl.DataFrame:
-        """A table, its lines of this reading only."""
+        """A table restricted to this kind of vectors and treatment of the first key."""
         return self.once(name, lambda: self._filtered(name))
 
     def _filtered(self, name: str) -> pl.DataFrame:
@@ -127,48 +127,48 @@ class Evidence:
         return table.filter(sink=self.sink) if "sink" in table.columns else table
 
     def longest(self, name: str) -> pl.DataFrame:
-        """Its lines at the longest length."""
+        """The lines of `table(name)` at the longest length."""
         return self.once((name, "longest"), lambda: _longest(self.table(name)))
 
     def measure(
         self, name: str, table: pl.DataFrame, statistic: pl.Expr, accepted: Range, at: str = ""
     ) -> list[Measurement]:
-        """A measurement, or none where the table has nothing to measure."""
-        values = of_windows(table, statistic)
+        """The median of a statistic over windows with its interval; empty if no window has a finite value."""
+        values = window_values(table, statistic)
         return [Measurement(name, bootstrap(values), accepted, at)] if len(values) else []
 
-    def every_row(self, name: str, table: pl.DataFrame, held: pl.Expr, at: str = "") -> list[Measurement]:
-        """The share of lines where something holds, which the claim says of all; a missing value does not count."""
-        lines = table.select("window", held=held).drop_nulls()
+    def every_row(self, name: str, table: pl.DataFrame, holds: pl.Expr, at: str = "") -> list[Measurement]:
+        """The share of lines where `holds` is true, for a claim about all of them; null values are ignored."""
+        lines = table.select("window", holds=holds).drop_nulls()
         if lines.is_empty():
             return []
-        windows = lines.group_by("window").agg(pl.mean("held"))["held"].to_numpy()
-        share = float(lines["held"].to_numpy().mean())
-        spread = Spread(share, float(windows.min()), float(windows.max()))
-        return [Measurement(name, spread, (1.0, 1.0), at, every=True)]
+        windows = lines.group_by("window").agg(pl.mean("holds"))["holds"].to_numpy()
+        share = float(lines["holds"].to_numpy().mean())
+        estimate = Estimate(share, float(windows.min()), float(windows.max()))
+        return [Measurement(name, estimate, (1.0, 1.0), at, every=True)]
 
     def exponent(
         self, name: str, table: pl.DataFrame, statistic: pl.Expr, accepted: Range, at: str = ""
     ) -> list[Measurement]:
-        """The exponent b of a fit c L^b over all lengths; none with fewer than three lengths."""
+        """The exponent b of a fit c L^b over all lengths; empty with fewer than three lengths."""
         fit = self.fit(table, statistic)
         return [Measurement(name, fit[0], accepted, at)] if fit else []
 
-    def fit(self, table: pl.DataFrame, statistic: pl.Expr) -> tuple[Spread, Spread] | None:
+    def fit(self, table: pl.DataFrame, statistic: pl.Expr) -> tuple[Estimate, Estimate] | None:
         """Exponent and factor of c L^b, fitted to the medians over windows."""
         wide = table.group_by(*UNIT, "prefix").agg(value=statistic).group_by("window", "prefix").agg(pl.mean("value"))
         if wide.is_empty():
             return None
         lengths = wide["prefix"].unique().sort()
         values = wide.pivot(on="prefix", index="window", values="value").sort("window").select(map(str, lengths))
-        found = power_law(lengths.to_numpy().astype(float), values.to_numpy().astype(float))
-        return (found.exponent, found.factor) if found else None
+        law = power_law(lengths.to_numpy().astype(float), values.to_numpy().astype(float))
+        return (law.exponent, law.factor) if law else None
 
 
-def of_windows(table: pl.DataFrame, statistic: pl.Expr) -> Float[np.ndarray, " windows"]:
-    """The statistic of each row of a window, its mean over them; windows where it is undefined are left out.
+def window_values(table: pl.DataFrame, statistic: pl.Expr) -> Float[np.ndarray, " windows"]:
+    """The statistic of each window, averaged over the window's rows; windows where it is not finite are left out.
 
-    Rows of a window are no sample of their own: they share nearly all keys.
+    The rows of a window are not independent samples: they share nearly all keys.
     """
     units = table.group_by(UNIT).agg(value=statistic)
     values = units.group_by("window").agg(pl.mean("value")).sort("window")["value"].to_numpy().astype(float)

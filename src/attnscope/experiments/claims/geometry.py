@@ -9,7 +9,7 @@ from attnscope.experiments.claims.evidence import ROUNDING, UNIT, Claim, Evidenc
 from attnscope.experiments.settings import SATURATION_N, SEPARABILITY_N
 
 CEILING = 0.85
-EARLIER = 4  # an early sign: at most a quarter of the longest length
+EARLIER = 4  # changes are measured from at most a quarter of the longest length
 
 
 def _falls(e: Evidence) -> list[Measurement]:
@@ -47,9 +47,9 @@ def _tracks(column: str) -> Measure:
     return measured
 
 
-def _holds(held: pl.Expr, side: str) -> Measure:
+def _holds(condition: pl.Expr, side: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
-        return e.every_row(f"share of rows {side} bound", e.longest("topn"), held)
+        return e.every_row(f"share of rows {side} bound", e.longest("topn"), condition)
 
     return measured
 
@@ -77,21 +77,21 @@ def _entropy(e: Evidence) -> list[Measurement]:
 
 
 def _entropy_change(e: Evidence) -> list[Measurement]:
-    """Heads whose entropy rose with L against heads whose separability fell."""
+    """Rank correlation over heads between the changes of entropy and of separability with L."""
     lengths = e.table("rows")["prefix"].unique().to_list()
     early = max((length for length in lengths if length <= max(lengths) / EARLIER), default=None)
     if early is None:
         return []
-    found = _joined(e).join(_joined(e, early), on=[*UNIT, "layer", "head"], suffix="_early")
+    both = _joined(e).join(_joined(e, early), on=[*UNIT, "layer", "head"], suffix="_early")
     changes = [(pl.col(name) - pl.col(f"{name}_early")).alias(name) for name in ("entropy_ratio", "separability")]
-    if found.is_empty():
+    if both.is_empty():
         return []
-    changed = found.select(*UNIT, *changes)
+    changed = both.select(*UNIT, *changes)
     return e.measure("rank correlation over heads of the changes with L", changed, _rank_correlation(), (-1.0, -0.3))
 
 
 def _joined(e: Evidence, prefix: int | None = None) -> pl.DataFrame:
-    """Entropy and separability of each head at a length, the longest if none is named."""
+    """Entropy and separability of each head at a length (default: the longest)."""
     keys = [*UNIT, "layer", "head"]
     rows, topn = e.table("rows"), e.table("topn").filter(n=SATURATION_N)
     at = pl.col("prefix") == (rows["prefix"].max() if prefix is None else prefix)

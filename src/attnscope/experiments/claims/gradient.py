@@ -16,7 +16,7 @@ NEAR = (0.9, 1.1)
 
 
 def maxima(e: Evidence, direction: str, reading: str = "scaled") -> pl.DataFrame:
-    """The largest g over heads for each window, row, T and eps, with the printed and the exact bound."""
+    """The largest g over heads for each window, row, T and eps, with its printed and its exact bound."""
     return e.once(("largest g", direction, reading), lambda: _maxima(e, direction, reading))
 
 
@@ -55,7 +55,7 @@ def _at(table: pl.DataFrame, temperature: float) -> pl.DataFrame:
 
 
 def _at_step(temperature: float) -> dict[float, pl.Expr]:
-    """g at one T, by eps."""
+    """Expressions for g at one T, by eps."""
     near = (pl.col("temperature").log() - math.log(temperature)).abs() < 1e-6
     return {step: pl.col("g").filter(near & (pl.col("step") == step)).first() for step in STEPS}
 
@@ -110,8 +110,8 @@ def _two_orders(direction: str) -> Measure:
 
 def _below(bound: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
-        held = pl.col("g") <= pl.col(bound) * (1 + ROUNDING)
-        return e.every_row("share of points (T, eps) below the bound", maxima(e, "worst"), held)
+        holds = pl.col("g") <= pl.col(bound) * (1 + ROUNDING)
+        return e.every_row("share of points (T, eps) below the bound", maxima(e, "worst"), holds)
 
     return measured
 
@@ -126,7 +126,7 @@ def _near_limit(direction: str, bound: str) -> Measure:
 
 
 def _follows(factor: float) -> Measure:
-    """The largest Jacobian norm over heads against 1 / (factor T)."""
+    """The ratio of the largest Jacobian norm over heads to 1 / (factor T)."""
 
     def measured(e: Evidence) -> list[Measurement]:
         largest = pl.max("jacobian_norm") * factor * pl.first("temperature")

@@ -1,7 +1,7 @@
-"""The paper's figures, each one chart object with the data it shows: SVG, PNG and Parquet of each.
+"""The paper's figures as charts with their data, written as SVG, PNG and Parquet.
 
-Turning a chart into a picture takes longer than making it. So `charts.json` beside the pictures has a digest of each
-chart (data, marks, renderer) and of its pictures, and a chart that is the same as the one drawn is not drawn again.
+Rendering a chart takes longer than building it. So `charts.json` next to the images holds a digest of each chart
+(data, marks, renderer) and of its images, and an unchanged chart is not rendered again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from attnscope.experiments.claims.evidence import Evidence
 
-SCALE = 2  # pixels of the PNG for each of the chart's
+SCALE = 2  # pixels of the PNG per pixel of the chart
 INDEX = "charts.json"
 
 
 def draw(e: Evidence) -> dict[str, tuple[Any, pl.DataFrame]]:
-    """Each figure's chart and data under one reading, by name."""
-    found: dict[str, tuple[Any, pl.DataFrame]] = {
+    """The chart and data of each figure, by name, for one kind of vectors with or without the first key."""
+    figures: dict[str, tuple[Any, pl.DataFrame]] = {
         "figure-2a": distance.against_length(e),
         "figure-2b": distance.against_n(e),
         "figure-2c": distance.critical(e),
@@ -39,55 +39,55 @@ def draw(e: Evidence) -> dict[str, tuple[Any, pl.DataFrame]]:
     }
     tokens = e.tables["circle"]
     if e.sink == "kept" and not tokens.is_empty() and tokens["vectors"][0] == e.vectors:
-        found = {"figure-1": (circle.figure(tokens), tokens), **found}
-    return found
+        figures = {"figure-1": (circle.figure(tokens), tokens), **figures}
+    return figures
 
 
 def draw_all(folder: Path, readings: Sequence[Evidence]) -> dict[str, dict[str, str]]:
-    """Write every figure of every reading; the paths of the files by reading and figure."""
+    """Write every figure of every reading; returns the paths of the files by reading and figure."""
     written: dict[str, dict[str, str]] = {}
     for e in readings:
         reading = e.vectors if e.sink == "kept" else f"{e.vectors}-without-first-key"
-        place = folder / reading
-        place.mkdir(parents=True, exist_ok=True)
-        written[reading] = {name: str(place / name) for name in _draw_into(place, draw(e))}
+        target = folder / reading
+        target.mkdir(parents=True, exist_ok=True)
+        written[reading] = {name: str(target / name) for name in _draw_into(target, draw(e))}
     return written
 
 
-def _draw_into(place: Path, figures: dict[str, tuple[Any, pl.DataFrame]]) -> list[str]:
-    """Write the figures of one reading, drawing those that changed; the names of their files."""
-    kept, index = _index(place), {}
+def _draw_into(folder: Path, figures: dict[str, tuple[Any, pl.DataFrame]]) -> list[str]:
+    """Write the figures of one reading, rendering those that changed; returns the names of their files."""
+    rendered, index = _index(folder), {}
     files: dict[str, Any] = {}
     names = []
     for name, (chart, data) in figures.items():
         specification = json.dumps(chart.to_dict(validate=False), sort_keys=True)
         key = _digest(f"{version('vl-convert-python')} {SCALE} {specification}".encode())
         pictures = [f"{name}.svg", f"{name}.png"]
-        if kept.get(name, {}).get("chart") != key or kept[name]["pictures"] != _digests(place, pictures):
+        if rendered.get(name, {}).get("chart") != key or rendered[name]["pictures"] != _digests(folder, pictures):
             svg = vl_convert.vegalite_to_svg(specification)
             drawn = {f"{name}.svg": svg.encode(), f"{name}.png": vl_convert.svg_to_png(svg, scale=SCALE)}
             files |= {file: lambda path, body=body: path.write_bytes(body) for file, body in drawn.items()}
-            kept[name] = {"chart": key, "pictures": [_digest(body) for body in drawn.values()]}
-        index[name] = kept[name]
+            rendered[name] = {"chart": key, "pictures": [_digest(body) for body in drawn.values()]}
+        index[name] = rendered[name]
         files[f"{name}.parquet"] = data.write_parquet
         names += [*pictures, f"{name}.parquet"]
     text = json.dumps(index, indent=1) + "\n"
-    write_all(place, files | {INDEX: lambda path: path.write_text(text, encoding="utf-8")})
+    write_all(folder, files | {INDEX: lambda path: path.write_text(text, encoding="utf-8")})
     return names
 
 
-def _index(place: Path) -> dict[str, Any]:
-    """What was drawn before; nothing if that cannot be read."""
+def _index(folder: Path) -> dict[str, Any]:
+    """The digests of the charts and images of an earlier run; empty if they cannot be read."""
     try:
-        found = json.loads((place / INDEX).read_text("utf-8"))
-        return {name: {"chart": one["chart"], "pictures": one["pictures"]} for name, one in found.items()}
+        index = json.loads((folder / INDEX).read_text("utf-8"))
+        return {name: {"chart": one["chart"], "pictures": one["pictures"]} for name, one in index.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
-def _digests(place: Path, names: list[str]) -> list[str] | None:
+def _digests(folder: Path, names: list[str]) -> list[str] | None:
     try:
-        return [_digest((place / name).read_bytes()) for name in names]
+        return [_digest((folder / name).read_bytes()) for name in names]
     except OSError:
         return None
 

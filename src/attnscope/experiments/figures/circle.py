@@ -1,4 +1,4 @@
-"""Figure 1: a real row's tokens on the circle, scaled by their weights, and the ball around the context."""
+"""Figure 1: the tokens of one row on the circle, scaled by their weights, and the ball around the context."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ SELECTED, LEFT_OUT = "in the top set", "left out"
 
 
 def figure(circle: pl.DataFrame) -> alt.HConcatChart:
-    """Left: tokens on the circle. Middle: scaled by their weights. Right: the ball, enlarged."""
+    """Three panels: tokens on the circle, tokens scaled by their weights, and the enlarged ball."""
     kind = pl.when(pl.col("selected")).then(pl.lit(SELECTED)).otherwise(pl.lit(LEFT_OUT)).alias("kind")
     tokens = circle.with_columns(
         kind,
         scaled_x=pl.col("x") * pl.col("weight"),
         scaled_y=pl.col("y") * pl.col("weight"),
-        shown=pl.when(pl.col("inside")).then(pl.lit("distinguishable")).otherwise(pl.lit("not")),
     )
     one = circle.row(0, named=True)
     radius, center = one["radius"], (one["context_x"], one["context_y"])

@@ -16,12 +16,12 @@ COLORS = dict(zip((f"eps = {step:g}" for step in STEPS), (BLUE, GREEN, ORANGE), 
 
 
 def data(e: Evidence, reading: str = "scaled") -> pl.DataFrame:
-    """Largest g over heads: median, least and most over windows, with every bound."""
-    found = [
+    """Largest g over heads: median, minimum and maximum over windows, with every bound."""
+    tables = [
         maxima(e, direction, reading).with_columns(direction=pl.lit(direction)) for direction in ("random", "worst")
     ]
     return (
-        pl.concat(found)
+        pl.concat(tables)
         .group_by("direction", "temperature", "step")
         .agg(
             value=pl.median("g"),
@@ -40,11 +40,11 @@ def data(e: Evidence, reading: str = "scaled") -> pl.DataFrame:
 
 
 def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
-    """Left the paper's picture, right the worst direction with the exact suprema."""
-    found = data(e)
-    ends = [float(found["low"].to_numpy().min()) * 0.7, 70.0]
+    """Two panels: a random direction as in the paper, and the worst direction with the exact suprema."""
+    scaled = data(e)
+    ends = [float(scaled["low"].to_numpy().min()) * 0.7, 70.0]
     y = log_axis("value", "largest g over heads", domain=ends)
-    random, worst = (found.filter(direction=direction) for direction in ("random", "worst"))
+    random, worst = (scaled.filter(direction=direction) for direction in ("random", "worst"))
     dashed = _bound(random, "printed", y, [6, 4], BLACK)
     envelope = _bound(worst, "envelope", y, [1, 2], GRAY)
     exact = _bound(worst, "exact", y, [6, 4], None)
@@ -54,7 +54,7 @@ def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
         title="Figure 4. Gradient sensitivity against temperature",
         subtitle=["T = 1 is the model itself; median over windows, bands: spread over windows"],
     )
-    return chart, pl.concat([found, data(e, "raw")])
+    return chart, pl.concat([scaled, data(e, "raw")])
 
 
 def _color() -> alt.Color:
@@ -70,7 +70,7 @@ def _curves(table: pl.DataFrame, y: dict[str, Any]) -> list[alt.Chart]:
     x = alt.X(**log_axis("temperature", "temperature T", [0.01, 0.03, 0.1, 0.3, 1, 3, 10]))
     base = alt.Chart(inline(table)).encode(x=x, color=_color())
     band = base.mark_area(opacity=0.18, clip=True).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q")
-    # The smallest step lies under the others where they coincide: wider, so that it shows.
+    # The curve of the smallest step is wider, so that it is visible where the curves coincide.
     width = alt.condition(f"datum.step == {STEPS[0]}", alt.value(4), alt.value(1.6))
     line = base.mark_line(clip=True).encode(y=alt.Y(**y), strokeWidth=width, order="temperature:Q")
     return [band, line]

@@ -1,4 +1,4 @@
-"""Figure 3: separability against N, a box for each N, with the printed and the proved bounds."""
+"""Figure 3: box plots of separability against N, with the printed and the proved bounds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BOUNDS = {
 
 
 def data(e: Evidence) -> pl.DataFrame:
-    """Quantiles over heads and windows at each N, and each bound: its median, and the largest upper bound."""
+    """Quantiles of separability over heads and windows at each N, and the median of each bound."""
     table = e.longest("topn").filter(pl.col("n").is_in(SEPARABILITY_N))
     s = pl.col("separability")
     by_window = (
@@ -51,28 +51,28 @@ def data(e: Evidence) -> pl.DataFrame:
 
 
 def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
-    """Boxes with the printed bounds, and the same boxes with T2a."""
-    found = data(e)
+    """Two panels: box plots with the printed bounds, and with those of T2a."""
+    quantiles = data(e)
     longest = int(e.table("topn")["prefix"].max())  # type: ignore[arg-type]
     chart = side_by_side(
-        panel(_boxes(found, "printed"), f"{PRINTED} (Theorem 2)"),
-        panel(_boxes(found, "proved"), f"{CORRECTED} (T2a)"),
+        panel(_boxes(quantiles, "printed"), f"{PRINTED} (Theorem 2)"),
+        panel(_boxes(quantiles, "proved"), f"{CORRECTED} (T2a)"),
         title="Figure 3. Separability against N",
         subtitle=[
             f"L = {longest:,}; boxes: quartiles over heads and windows, whiskers 5 % and 95 %, dots: the largest;",
             "black bar: medians of single windows; lines: median bounds (below 0 drawn at 0); gray: 0.70 to 0.85",
         ],
     )
-    return chart, found
+    return chart, quantiles
 
 
-def _boxes(found: pl.DataFrame, form: str) -> list[alt.Chart]:
+def _boxes(quantiles: pl.DataFrame, form: str) -> list[alt.Chart]:
     x = alt.X("n:O", title="N, size of the top set", axis=alt.Axis(labelAngle=0))
     scale = alt.Scale(domain=[0, 1.02], nice=False)
     y: dict[str, Any] = {"title": "separability", "scale": scale}
-    base = alt.Chart(inline(found)).encode(x=x)
+    base = alt.Chart(inline(quantiles)).encode(x=x)
     palette = {f"upper bound, {form}": RED, f"lower bound, {form}": BLUE}
-    long = found.select(
+    long = quantiles.select(
         "n",
         pl.col(f"upper_{form}").alias(f"upper bound, {form}"),
         pl.col(f"lower_{form}").alias(f"lower bound, {form}"),

@@ -1,4 +1,4 @@
-"""What the figures share: colors, sizes, and lines with their spread over windows."""
+"""Shared style of the figures: colors, sizes, axes, and lines with their range over windows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import polars as pl
 
 from attnscope.experiments.claims.evidence import UNIT
 
-# Okabe-Ito; the paper's green, blue and red.
+# The Okabe-Ito palette, which has the green, blue and red of the paper's figures.
 GREEN, BLUE, RED, ORANGE, SKY, PURPLE, BLACK, GRAY = (
     "#009e73", "#0072b2", "#d55e00", "#e69f00", "#56b4e9", "#cc79a7", "#222222", "#8a8a8a",
 )  # fmt: skip
@@ -18,7 +18,7 @@ PRINTED, CORRECTED = "as printed", "corrected"
 
 
 def over_windows(table: pl.DataFrame, by: list[str], columns: dict[str, pl.Expr]) -> pl.DataFrame:
-    """Each series' statistic of the heads in every window, then its median, least and most over windows; long form."""
+    """Each statistic over the heads of a window, then its median, minimum and maximum over windows, in long form."""
     per_unit = table.group_by(*UNIT, *by).agg(**columns)
     long = per_unit.unpivot(on=list(columns), index=[*UNIT, *by], variable_name="series", value_name="value")
     return (
@@ -30,14 +30,14 @@ def over_windows(table: pl.DataFrame, by: list[str], columns: dict[str, pl.Expr]
 
 
 def inline(table: pl.DataFrame) -> alt.InlineData:
-    """The table as CSV inside the chart: altair copies a chart's data at every step, and a string costs nothing."""
+    """The table as inline CSV: altair copies a chart's data at every step, and copying a string is free."""
     types = {name: "number" for name, kind in table.schema.items() if kind.is_numeric()}
     text = table.with_columns(pl.selectors.float().round_sig_figs(6)).write_csv()
     return alt.InlineData(values=text, format=alt.CsvDataFormat(type="csv", parse=types))
 
 
 def log_axis(name: str, title: str, values: list[float] | None = None, **scale: Any) -> dict[str, Any]:
-    """The arguments of a logarithmic channel."""
+    """Arguments for a channel with a logarithmic axis."""
     axis = (
         alt.Axis(values=values, labelOverlap=True, format="~g")
         if values
@@ -52,14 +52,14 @@ def log_axis(name: str, title: str, values: list[float] | None = None, **scale: 
 
 
 def colors(palette: dict[str, str], columns: int = 2) -> alt.Color:
-    """Series by color, one legend below the panel."""
+    """The color channel of the series, with a legend below the panel."""
     legend = alt.Legend(
         orient="bottom", columns=columns, labelLimit=260, symbolOpacity=1, symbolStrokeWidth=2.5, title=None
     )
     return alt.Color("series:N", scale=alt.Scale(domain=list(palette), range=list(palette.values())), legend=legend)
 
 
-def spread_lines(
+def median_lines(
     data: pl.DataFrame,
     palette: dict[str, str],
     x: dict[str, Any],
@@ -67,7 +67,7 @@ def spread_lines(
     dashed: tuple[str, ...] = (),
     legend: dict[str, str] | None = None,
 ) -> list[alt.Chart]:
-    """Medians as lines, the least to the most over windows as bands; `legend` may name more than is drawn here."""
+    """Lines for the medians and bands from minimum to maximum over windows; `legend` may list further series."""
     chosen = data.filter(pl.col("series").is_in(list(palette)) & (pl.col("value") > 0) & (pl.col("low") > 0))
     base = alt.Chart(inline(chosen)).encode(x=alt.X(**x), color=colors(legend or palette))
     low = y | {"shorthand": "low:Q"}
@@ -78,15 +78,15 @@ def spread_lines(
 
 
 def panel(layers: list[alt.Chart], title: str, width: int = WIDTH, height: int = HEIGHT) -> alt.LayerChart:
-    """Layers over each other, of paper size, with a heading."""
+    """A panel of the figure: its layers under a heading."""
     heading = alt.Title(title, fontSize=12, anchor="start", fontWeight="bold")
     return alt.LayerChart(layer=layers, width=width, height=height, title=heading)
 
 
 def side_by_side(*panels: alt.LayerChart, title: str, subtitle: list[str], spacing: int = 28) -> alt.HConcatChart:
-    """The figure: panels beside each other, each with its own legend, in type that is readable in print.
+    """The figure: panels side by side, each with its own legend, in a type size that is readable in print.
 
-    Altair copies a whole chart at every change, so the chart is made in one step.
+    Altair copies the whole chart at every change, so the chart is built in one step.
     """
     return alt.HConcatChart(
         hconcat=panels,

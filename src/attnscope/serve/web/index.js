@@ -1,10 +1,10 @@
-// The list of runs, the form for a new scan, and the progress of the one at work.
+// The list of runs, the form for a new scan, and the progress of the running scan.
 
 const chosen = new Set();
 let token = null;
 let followed = null;
 
-function tell(text) {
+function announce(text) {
   byId("status").textContent = visible(text);
 }
 
@@ -16,14 +16,14 @@ async function ask(address, body) {
   return content;
 }
 
-/** Do something that can fail, and say so. */
+/** An event handler that runs `work` and reports its errors in the status line. */
 function attempt(work) {
   return async (event) => {
     event?.preventDefault();
     try {
       await work(event);
     } catch (error) {
-      tell(error.message || String(error));
+      announce(error.message || String(error));
     }
   };
 }
@@ -66,14 +66,14 @@ function runLine(run, state) {
   const done = run.state === "finished";
   const box = element("input", { type: "checkbox", "aria-label": `Choose ${visible(run.name)} for comparison`, checked: chosen.has(run.name), onchange: (event) => { if (event.target.checked) chosen.add(run.name); else chosen.delete(run.name); byId("compare").disabled = chosen.size !== 2; } });
   const name = done ? element("a", { href: address(run.name) }, visible(run.name)) : visible(run.name);
-  const resume = element("button", { type: "button", onclick: attempt(() => go(run.name, "resume")) }, "Go on");
-  const told = { finished: run.settings, stopped: `${run.kind === "reproduction" ? "reproduction, " : ""}stopped: ${run.kept} of ${run.windows} windows kept`, unreadable: "cannot be read" }[run.state];
+  const resume = element("button", { type: "button", onclick: attempt(() => go(run.name, "resume")) }, "Resume");
+  const summary = { finished: run.settings, stopped: `${run.kind === "reproduction" ? "reproduction, " : ""}stopped: ${run.finished_windows} of ${run.windows} windows finished`, unreadable: "cannot be read" }[run.state];
   const files = run.kind === "scan" ? ["rows.parquet", "topn.parquet", "run.json"] : ["claims.md", "claims.json", "run.json"];
   const downloads = done ? files.map((file) => [element("a", { href: `${address(run.name)}/${file}` }, file), " "]) : [];
   return element(
     "tr", {},
     element("td", {}, comparable(run) ? box : ""), element("th", { scope: "row" }, name), element("td", { class: "long", title: visible(run.model) }, shortName(run.model)), element("td", { class: "long", title: visible(run.text) }, shortName(run.text)),
-    element("td", { class: run.state }, told, run.verdict ? element("div", { class: "soft" }, visible(run.verdict)) : null), element("td", {}, run.finished.slice(0, 16).replace("T", " ")),
+    element("td", { class: run.state }, summary, run.verdict ? element("div", { class: "soft" }, visible(run.verdict)) : null), element("td", {}, run.finished.slice(0, 16).replace("T", " ")),
     element("td", { class: "actions" }, run.state === "stopped" && state.resumable.includes(run.name) && !state.read_only ? resume : "", downloads),
   );
 }
@@ -83,7 +83,7 @@ async function go(name, act) {
   if (act === "resume") follow(job.name);
 }
 
-/** Show how a scan comes along until it ends. */
+/** Show the progress of a scan until it ends. */
 async function follow(name) {
   followed = name;
   byId("cancel").onclick = attempt(() => go(name, "cancel"));
@@ -95,10 +95,10 @@ async function follow(name) {
     try {
       job = await ask(`/api/scans/${encodeURIComponent(name)}`);
     } catch {
-      tell("The server does not answer any more.");
+      announce("The server no longer responds.");
       break;
     }
-    byId("progress-words").textContent = `${visible(name)}: ${job.words}`;
+    byId("progress-words").textContent = `${visible(name)}: ${job.activity}`;
     if (job.total) Object.assign(byId("progress-bar"), { max: job.total, value: job.done });
     else byId("progress-bar").removeAttribute("value");
     if (job.state === "running") await new Promise((later) => setTimeout(later, 300));
@@ -107,17 +107,17 @@ async function follow(name) {
   byId("start").disabled = false;
   followed = null;
   const ends = { finished: `${name} is finished.`, cancelled: `${name} was cancelled.`, failed: `${name} failed: ${job.error}` };
-  if (ends[job.state]) tell(ends[job.state]);
+  if (ends[job.state]) announce(ends[job.state]);
   await refresh();
 }
 
 byId("form").addEventListener("submit", attempt(async (event) => {
-  tell("");
+  announce("");
   const job = await ask("/api/scans", Object.fromEntries(new FormData(event.target)));
   follow(job.name);
 }));
 
-// The labels that are tried come from a diagnosis.
+// Verification needs a diagnosis.
 byId("verify").addEventListener("change", (event) => { if (event.target.checked) byId("diagnose").checked = true; });
 byId("diagnose").addEventListener("change", (event) => { if (!event.target.checked) byId("verify").checked = false; });
 

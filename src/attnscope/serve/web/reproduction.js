@@ -1,4 +1,4 @@
-// The page of a reproduction: the paper's claims on this model, and the figures as they were drawn.
+// The page of a reproduction: the paper's claims on this model, and the figures.
 
 function drawReproduction({ name, run, figures }) {
   const address = (file) => `/run/${encodeURIComponent(name)}/${file.split("/").map(encodeURIComponent).join("/")}`;
