@@ -257,7 +257,7 @@ class AttentionCall:
     def _padding(
         self, visible: Bool[Tensor, "heads_or_1 rows_or_1 keys"], positions: Sequence[int], item: int
     ) -> Bool[Tensor, " rows"]:
-        """Which of these queries are padding: tokens that no query may attend to, not even their own."""
+        """Which of these queries are padding: tokens that no query may attend to, not even themselves."""
         assert self.mask is not None
         to_self = visible.any(0).expand(len(positions), -1)[torch.arange(len(positions)), _index(positions)]
         padding = torch.zeros_like(to_self)
