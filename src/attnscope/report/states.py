@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from attnscope.columns import Display
 from attnscope.diagnosis.states import RULES, STATES, most_pressing_first
 from attnscope.diagnosis.thresholds import limit_words
-from attnscope.columns import Display
 
 
 def state_looks(thresholds: Mapping[str, Any]) -> dict[str, dict[str, str]]:
