@@ -257,7 +257,8 @@ def save_report(folder: Path, report: str) -> None:
 def load_findings(folder: Path) -> dict[str, Any] | None:
     """What a diagnosis found, if the run had one that can be read."""
     try:
-        found = json.loads((folder / "findings.json").read_text("utf-8"))
+        text = (folder / "findings.json").read_text("utf-8")
+        found = json.loads(text.replace('"error_top_5_percent"', '"error_top_share"'))  # its name in older runs
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

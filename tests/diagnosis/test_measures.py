@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from attnscope.diagnosis.budgets import ERRORS, budget_by_share, keys_column
-from attnscope.diagnosis.counterfactuals import first_and_near, first_visible, kept_context, key_grid, keys_enough
+from attnscope.diagnosis.counterfactuals import context_of, key_grid, keys_enough
 from attnscope.diagnosis.nulls import random_sets, separability_columns
 from attnscope.diagnosis.observing import WindowRows
-from attnscope.diagnosis.statistics import agreement, growth, spread
+from attnscope.diagnosis.statistics import agreement, bootstrap, growth
 from attnscope.diagnosis.thresholds import Thresholds
 from attnscope.errors import InputError
 
@@ -33,7 +33,7 @@ def test_the_interval_of_correlated_rows_is_wider_than_that_of_independent_ones(
     correlated = np.repeat(generator.standard_normal((400, 16)), 8, axis=-1)  # runs of eight equal rows
     covered = {}
     for name, values in (("independent", independent), ("correlated", correlated)):
-        found = spread([values[:, :64], values[:, 64:]])
+        found = bootstrap([values[:, :64], values[:, 64:]])
         np.testing.assert_allclose(found.mean, values.mean(-1))
         np.testing.assert_allclose(found.deviation, values.std(-1))
         covered[name] = np.mean((found.low < 0) & (found.high > 0))
@@ -47,7 +47,7 @@ def test_missing_values_are_left_out() -> None:
     values = np.arange(32.0).reshape(2, 16)
     values[0, 3:] = np.nan
     values[1] = np.nan
-    found = spread([values])
+    found = bootstrap([values])
     assert found.mean[0] == 1.0
     assert all(np.isnan(column[1]) for column in found)
 
@@ -155,20 +155,10 @@ def test_a_budget_is_shared_out_at_one_error_for_all_heads() -> None:
     assert least.error == pytest.approx(0.4)
 
 
-def test_a_row_keeps_its_first_key_and_the_nearest() -> None:
-    causal = torch.arange(9) <= torch.tensor([[2], [8]])
-    kept = first_and_near(causal, (2, 8), 3)
-    assert [row.nonzero().flatten().tolist() for row in kept] == [[0, 1, 2], [0, 6, 7, 8]]
-    both = first_and_near(torch.ones(1, 9, dtype=torch.bool), (4,), 4)
-    assert both[0].nonzero().flatten().tolist() == [0, 2, 3, 4, 5]
-    window = (torch.arange(9) <= 7) & (torch.arange(9) > 2)
-    assert first_visible(window[None])[0].nonzero().flatten().tolist() == [3]
-
-
 def test_rules_keep_the_total_weight_of_a_row_with_a_sink() -> None:
     weights = torch.tensor([[[0.1, 0.2, 0.1]]], dtype=torch.float64)  # 0.6 went to a sink without a value
-    kept = torch.tensor([[[True, False, True]]])
-    context = kept_context(weights, torch.eye(3, dtype=torch.float64)[None], kept)
+    keys = torch.tensor([[[True, False, True]]])
+    context = context_of(weights, torch.eye(3, dtype=torch.float64)[None], keys)
     torch.testing.assert_close(context, torch.tensor([[[0.2, 0.0, 0.2]]], dtype=torch.float64))
 
 

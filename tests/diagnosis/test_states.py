@@ -13,6 +13,7 @@ from models import build, byte_tokenizer
 from attnscope.diagnosis.heads import label
 from attnscope.diagnosis.observing import WindowRows, row_measures, shorter_lengths, state_rows
 from attnscope.diagnosis.running import diagnose
+from attnscope.diagnosis.states import STATES
 from attnscope.diagnosis.thresholds import Thresholds
 from attnscope.measure.rows import Rows, softmax_weights
 
@@ -21,7 +22,7 @@ ROWS = tuple(range(107, 211, 4))
 
 
 def rows_of(logits: torch.Tensor, values: torch.Tensor) -> WindowRows:
-    """One head with these logits (queries, keys), seen causally."""
+    """One head with these logits (queries, keys) and causal visibility."""
     visible = torch.arange(KEYS) <= torch.tensor(ROWS)[:, None]
     rows = Rows(0, ROWS, logits[list(ROWS)][None], visible[None], values[None])
     columns, context = row_measures(
@@ -57,7 +58,7 @@ def constructed(state: str) -> tuple[torch.Tensor, torch.Tensor]:
     return logits, values
 
 
-@pytest.mark.parametrize("state", ["sink-bound", "constant", "local", "broad", "selective"])
+@pytest.mark.parametrize("state", STATES)
 def test_a_head_built_to_be_of_a_state_gets_it(state: str) -> None:
     found = label([rows_of(*constructed(state))], (0, 0), Thresholds())
     assert found.state == state
@@ -75,14 +76,14 @@ def test_weight_on_the_first_key_alone_does_not_make_a_head_sink_bound() -> None
 
 def test_limits_move_labels() -> None:
     window = rows_of(*constructed("local"))
-    error = float(label([window], (0, 0), Thresholds()).errors.local)
+    error = float(label([window], (0, 0), Thresholds()).errors["local"])
     assert label([window], (0, 0), Thresholds(local=error * 0.99)).state != "local"
     assert label([window], (0, 0), Thresholds(local=error * 1.01)).state == "local"
 
 
 def test_a_head_at_a_limit_is_unsure_and_names_the_other_side() -> None:
     window = rows_of(*constructed("local"))
-    error = float(label([window], (0, 0), Thresholds()).errors.local)
+    error = float(label([window], (0, 0), Thresholds()).errors["local"])
     at_the_limit = label([window], (0, 0), Thresholds(local=error * 1.001))
     assert at_the_limit.state == "local"
     assert 0.2 < at_the_limit.sureness < 0.8
@@ -107,7 +108,7 @@ def plain_errors(weights: np.ndarray, values: np.ndarray, position: int, near: i
     distance = {
         "first_key": own - values[0],
         "local": own - output(sorted({0, *nearest})),
-        "top_5_percent": own - output(top),
+        "top_share": own - output(top),
     }
     return {name: math.sqrt(float(d @ d)) / norm for name, d in distance.items()} | {"own": own}  # type: ignore[dict-item]
 
@@ -159,7 +160,7 @@ def test_errors_of_a_model_agree_with_plain_loops(family: str, hook: Any, text: 
             for window in range(2)
             for p in positions
         ]
-        for name in ("first_key", "local", "top_5_percent"):
+        for name in ("first_key", "local", "top_share"):
             expected = np.mean([row[name] for row in rows])
             assert head["evidence"][f"error_{name}"] == pytest.approx(expected, rel=2e-3), (head["layer"], name)
         mean = np.mean([row["own"] for row in rows], axis=0)

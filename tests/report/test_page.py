@@ -129,7 +129,7 @@ def test_a_large_model_stays_under_five_megabytes(result: ScanResult) -> None:
     assert len(page) < 5_000_000
 
 
-def test_findings_take_the_place_of_the_telling_numbers(result: ScanResult) -> None:
+def test_findings_replace_the_notable_numbers(result: ScanResult) -> None:
     findings = made_findings([(0, 0), (1, 2)])
     assert data_of(render(result.rows, result.topn, result.run))["notes"]
     data = data_of(render(result.rows, result.topn, result.run, findings=findings))
@@ -137,7 +137,7 @@ def test_findings_take_the_place_of_the_telling_numbers(result: ScanResult) -> N
     assert data["findings"] == findings
 
 
-def test_telling_numbers_count_the_heads_that_they_name() -> None:
+def test_notable_numbers_count_the_heads_that_they_name() -> None:
     lines = 10
     columns = {name: [0.5] * lines for name in MEASURES} | {
         "layer": list(range(lines)),

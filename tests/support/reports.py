@@ -7,8 +7,7 @@ from typing import Any
 import polars as pl
 
 from attnscope import tables
-
-STATES = ("sink-bound", "constant", "local", "broad", "selective")
+from attnscope.diagnosis.states import STATES
 
 
 def enlarged(table: pl.DataFrame, layers: int, heads: int) -> pl.DataFrame:
@@ -50,7 +49,7 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
         {
             "layer": layer,
             "head": head,
-            "state": STATES[i % len(STATES)],
+            "state": list(STATES)[i % len(STATES)],
             "sureness": 0.7 if i == 3 else 1.0,
             "edge": "selective" if i == 3 else None,
             "state_share": 1.0,

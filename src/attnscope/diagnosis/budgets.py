@@ -1,6 +1,6 @@
-"""How many keys each head may keep: by an error that all may make, or within a budget for the whole model.
+"""Share of its keys that each head keeps: for an error that all heads may make, or within a budget for the model.
 
-A head's share of the keys is measured at a few errors; between them it follows a power law of the error.
+A head's share is measured at several errors and interpolated between them by power laws.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ _STEPS = 40  # halvings of the interval of errors
 
 
 class Budget(NamedTuple):
-    """The share of its keys that every head keeps, and the error at which that is enough."""
+    """The share of its keys that every head keeps, and the error for which it is enough."""
 
     error: float
     shares: dict[Head, float]
 
 
 def keys_column(error: float) -> str:
-    """The column with the keys that are enough for an error."""
+    """Name of the column with the number of keys that is enough for an error."""
     return f"keys_enough_{error:g}"
 
 
 def mean_share(windows: Sequence[WindowRows], head: Head, column: str) -> float:
-    """The mean over rows of the share of its keys that a head needs."""
+    """Mean over rows of the share of its keys that a head needs."""
     return float(np.mean(np.concatenate([w.rows[head][column] / w.rows[head]["length"] for w in windows])))
 
 
 def budget_by_error(windows: Sequence[WindowRows], heads: Iterable[Head], error: float) -> Budget:
-    """What every head needs for the error that `keys_enough` was measured at."""
+    """The share that every head needs for the error that `keys_enough` was measured at."""
     return Budget(error, {head: mean_share(windows, head, "keys_enough") for head in heads})
 
 
 def budget_by_share(windows: Sequence[WindowRows], heads: Iterable[Head], share: float) -> Budget:
     """The smallest error, the same for all heads, at which they need this share of the keys in the mean.
 
-    Nearest to it where no error of `ERRORS`' range does: heads that need less even for the smallest one get less.
+    Limited to the range of `ERRORS`: heads that need less even at the smallest error keep less.
     """
-    places = list(heads)
-    known = np.log([[mean_share(windows, head, keys_column(error)) for error in ERRORS] for head in places])
+    heads = list(heads)
+    known = np.log([[mean_share(windows, head, keys_column(error)) for error in ERRORS] for head in heads])
     errors = np.log(ERRORS)
 
     def shares(at: float) -> list[float]:
@@ -59,4 +59,4 @@ def budget_by_share(windows: Sequence[WindowRows], heads: Iterable[Head], share:
             low, high = (middle, high) if np.mean(shares(middle)) > share else (low, middle)
     else:
         high = low
-    return Budget(float(np.exp(high)), dict(zip(places, shares(high), strict=True)))
+    return Budget(float(np.exp(high)), dict(zip(heads, shares(high), strict=True)))

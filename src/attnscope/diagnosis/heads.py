@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.diagnosis.budgets import mean_share
-from attnscope.diagnosis.states import Errors, State, head_errors, state_of
-from attnscope.diagnosis.statistics import drawn_means, spread
+from attnscope.diagnosis.states import MEAN_OUTPUT, RULES, STATES
+from attnscope.diagnosis.statistics import bootstrap, drawn_means
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 # The paper's summary: separability down at 70 to 80 % means that a head is saturated.
 PAPER_SATURATED = 0.8
 
-_SPREADS = ("separability", "separability_without_sink", "null_uniform", "null_random", "keys_enough", "entropy")
-
-
 # A label is sure when at least this share of redrawn rows would give it again.
 SURE = 0.95
+
+_SUMMARIZED = ("separability", "separability_without_sink", "null_uniform", "null_random", "keys_enough", "entropy")
+
+Errors = dict[str, "NDArray[np.float64]"]
+"""Relative errors of a head's output by the name of the rule: single numbers, or one for each row."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,10 @@ class Labels:
     give; `state_share` is the share of single rows that would get the state on their own.
     """
 
-    state: State
+    state: str
     errors: Errors
     sureness: float
-    edge: State | None
+    edge: str | None
     state_share: float
     off_share: float
     over_sharp_share: float
@@ -51,88 +53,111 @@ class Labels:
         return self.sureness >= SURE
 
 
+def row_errors(windows: Sequence[WindowRows], head: Head) -> tuple[Errors, NDArray[np.float64]]:
+    """The relative error of each row of a head under every rule, and the head's mean output."""
+    outputs = np.concatenate([window.contexts[head] for window in windows]).astype(np.float64)
+    mean = outputs.mean(0)
+    squares = {MEAN_OUTPUT.name: np.square(outputs - mean).sum(-1)} | {
+        rule.name: _rows(windows, head, rule.square) for rule in RULES if rule.keys
+    }
+    size = _rows(windows, head, "square")
+    return {rule.name: relative_error(squares[rule.name], size) for rule in RULES}, mean
+
+
+def relative_error(error: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.float64]:
+    """sqrt(error / size) of squared norms; where the size is zero, 0 for no error and infinity for any other."""
+    divisor = np.where(size > 0, size, 1)
+    return np.sqrt(np.where(size > 0, error / divisor, np.where(error > 0, np.inf, 0)))
+
+
+def state_of(errors: Errors, thresholds: Thresholds) -> NDArray[np.str_]:
+    """Name of the first state whose condition the errors meet; the last state takes the rest."""
+    *states, last = STATES.values()
+    below = [errors[state.rule.name] < getattr(thresholds, state.limit) for state in states]
+    conditions = [fits if state.enough else ~fits for state, fits in zip(states, below, strict=True)]
+    return np.select(conditions, [state.name for state in states], last.name)
+
+
 def label(windows: Sequence[WindowRows], head: Head, thresholds: Thresholds) -> Labels:
     """The state of a head over the rows of some windows."""
-    together, each, mean = head_errors(windows, head)
-    state: State = str(state_of(together, thresholds))  # type: ignore[assignment]
-    sureness, edge = _sureness(windows, head, each, state, thresholds)
-    first = np.concatenate([window.rows[head]["first_weight"] for window in windows])
-    largest = np.concatenate([window.rows[head]["largest_weight"] for window in windows])
+    errors, mean_output = row_errors(windows, head)
+    mean_errors: Errors = {name: values.mean() for name, values in errors.items()}
+    state = str(state_of(mean_errors, thresholds))
+    sureness, edge = _sureness(windows, head, errors, state, thresholds)
     return Labels(
         state,
-        together,
+        mean_errors,
         sureness,
         edge,
-        float(np.mean(state_of(each, thresholds) == state)),
-        float(np.mean(first > thresholds.off_weight)),
-        float(np.mean(largest > thresholds.over_sharp_weight)),
-        mean,
+        float(np.mean(state_of(errors, thresholds) == state)),
+        float(np.mean(_rows(windows, head, "first_weight") > thresholds.off_weight)),
+        float(np.mean(_rows(windows, head, "largest_weight") > thresholds.over_sharp_weight)),
+        mean_output,
     )
 
 
+def _rows(windows: Sequence[WindowRows], head: Head, column: str) -> NDArray[np.float64]:
+    """One column of a head over the rows of all windows."""
+    return np.concatenate([window.rows[head][column] for window in windows])
+
+
 def _sureness(
-    windows: Sequence[WindowRows], head: Head, each: Errors, state: State, thresholds: Thresholds
-) -> tuple[float, State | None]:
-    """How often rows drawn anew, in runs of neighbors, give the state again, and which other they give most."""
-    rows = np.stack([each.first_key, each.mean_output, each.local, each.top])
+    windows: Sequence[WindowRows], head: Head, errors: Errors, state: str, thresholds: Thresholds
+) -> tuple[float, str | None]:
+    """How often redrawn rows, in runs of neighbors, give the state again, and the most frequent other state."""
     ends = np.cumsum([len(window.rows[head]["square"]) for window in windows])[:-1]
-    drawn = state_of(Errors(*drawn_means(np.split(rows, ends, axis=-1))), thresholds)
+    means = drawn_means(np.split(np.stack(list(errors.values())), ends, axis=-1))
+    drawn = state_of(dict(zip(errors, means, strict=True)), thresholds)
     others, counts = np.unique(drawn[drawn != state], return_counts=True)
-    edge: State | None = str(others[counts.argmax()]) if len(others) else None  # type: ignore[assignment]
+    edge = str(others[counts.argmax()]) if len(others) else None
     return float(np.mean(drawn == state)), edge
 
 
-def describe(
-    windows: Sequence[WindowRows], labels: dict[Head, Labels], thresholds: Thresholds, seed: int
-) -> list[dict[str, Any]]:
-    """What `findings.json` says of every head."""
-    places = list(labels)
-    spreads = {
-        name: spread([np.stack([window.rows[place][name] for place in places]) for window in windows], seed)
-        for name in _SPREADS
+def describe(windows: Sequence[WindowRows], labels: dict[Head, Labels], seed: int) -> list[dict[str, Any]]:
+    """One entry of `findings.json` for every head."""
+    heads = list(labels)
+    summaries = {
+        name: bootstrap([np.stack([window.rows[head][name] for head in heads]) for window in windows], seed)
+        for name in _SUMMARIZED
     }
-    heads = []
-    for index, place in enumerate(places):
-        found = labels[place]
-        separability = spreads["separability"]
-        evidence = {
-            "error_first_key": float(found.errors.first_key),
-            "error_mean_output": float(found.errors.mean_output),
-            "error_local": float(found.errors.local),
-            "error_top_share": float(found.errors.top),
+    entries = []
+    for index, head in enumerate(heads):
+        labeled = labels[head]
+        separability = summaries["separability"]
+        evidence = {rule.error: float(labeled.errors[rule.name]) for rule in RULES} | {
             "separability": float(separability.mean[index]),
             "separability_deviation": float(separability.deviation[index]),
             "separability_low": float(separability.low[index]),
             "separability_high": float(separability.high[index]),
-            "separability_without_sink": float(spreads["separability_without_sink"].mean[index]),
-            "null_uniform": float(spreads["null_uniform"].mean[index]),
-            "null_random": float(spreads["null_random"].mean[index]),
-            "tokens_in_use": float(spreads["keys_enough"].mean[index]),
-            "tokens_in_use_low": float(spreads["keys_enough"].low[index]),
-            "tokens_in_use_high": float(spreads["keys_enough"].high[index]),
-            "share_in_use": mean_share(windows, place, "keys_enough"),
-            "entropy": float(spreads["entropy"].mean[index]),
-            "first_weight": float(np.mean(np.concatenate([w.rows[place]["first_weight"] for w in windows]))),
+            "separability_without_sink": float(summaries["separability_without_sink"].mean[index]),
+            "null_uniform": float(summaries["null_uniform"].mean[index]),
+            "null_random": float(summaries["null_random"].mean[index]),
+            "tokens_in_use": float(summaries["keys_enough"].mean[index]),
+            "tokens_in_use_low": float(summaries["keys_enough"].low[index]),
+            "tokens_in_use_high": float(summaries["keys_enough"].high[index]),
+            "share_in_use": mean_share(windows, head, "keys_enough"),
+            "entropy": float(summaries["entropy"].mean[index]),
+            "first_weight": float(np.mean(_rows(windows, head, "first_weight"))),
             "paper_saturated": bool(separability.mean[index] <= PAPER_SATURATED),
         }
-        heads.append(
+        entries.append(
             {
-                "layer": place[0],
-                "head": place[1],
-                "state": found.state,
-                "sureness": found.sureness,
-                "edge": None if found.sure else found.edge,
-                "state_share": found.state_share,
-                "off_share": found.off_share,
-                "over_sharp_share": found.over_sharp_share,
+                "layer": head[0],
+                "head": head[1],
+                "state": labeled.state,
+                "sureness": labeled.sureness,
+                "edge": None if labeled.sure else labeled.edge,
+                "state_share": labeled.state_share,
+                "off_share": labeled.off_share,
+                "over_sharp_share": labeled.over_sharp_share,
                 "evidence": {name: _clean(value) for name, value in evidence.items()},
             }
         )
-    return heads
+    return entries
 
 
 def _clean(value: float | bool) -> float | bool | None:
-    """Six digits; nothing for what is not a number."""
+    """Rounded to six digits; None if not finite."""
     if isinstance(value, bool):
         return value
     return float(f"{value:.6g}") if np.isfinite(value) else None

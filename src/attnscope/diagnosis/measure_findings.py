@@ -32,13 +32,13 @@ def head_growth(windows: Sequence[WindowRows], head: Head, seed: int) -> Growth 
 def needs_finding(
     heads: Described, windows: Sequence[WindowRows], length: int, thresholds: Thresholds, seed: int
 ) -> dict[str, Any] | None:
-    """How many tokens heads use, and how that grows; each head's own growth goes into its evidence."""
+    """How many tokens heads use, and how that grows; each head's growth is added to its evidence."""
     for head in heads:
-        own = head_growth(windows, (head["layer"], head["head"]), seed)
+        fit = head_growth(windows, (head["layer"], head["head"]), seed)
         head["evidence"] |= {
-            "growth_exponent": own and round(own.exponent, 4),
-            "growth_low": own and round(own.low, 4),
-            "growth_high": own and round(own.high, 4),
+            "growth_exponent": fit and round(fit.exponent, 4),
+            "growth_low": fit and round(fit.low, 4),
+            "growth_high": fit and round(fit.high, 4),
         }
     use = column(heads, "tokens_in_use")
     low, middle, high = np.quantile(use, [0.1, 0.5, 0.9])
@@ -81,12 +81,12 @@ def budget_finding(heads: Described, thresholds: Thresholds, verification: dict[
     tried = verification["budgets"] if verification else []
     advice = "Run with --verify to measure what that does to the model's predictions."
     if tried:
-        told = "; ".join(
+        changes = "; ".join(
             f"with {one['share']:.1%} of the keys (error {one['error']:.0%}) by a KL divergence of "
             f"{one['kl_by_need']:.2g}, against {one['kl_uniform']:.2g} with the same share in every head"
             for one in tried
         )
-        sentence += f" Done inside the model on text not seen before, it changes the next-token distribution {told}."
+        sentence += f" Done inside the model on text not seen before, it changes the next-token distribution {changes}."
         better = all(one["kl_by_need"] < one["kl_uniform"] for one in tried)
         gain = min(one["kl_uniform"] / one["kl_by_need"] for one in tried) if better else 0.0
         advice = (
@@ -109,7 +109,7 @@ def budget_finding(heads: Described, thresholds: Thresholds, verification: dict[
 
 
 def separability_finding(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
-    """Separability beside its nulls, and what the paper's rule would mark."""
+    """Separability against its nulls, and the heads that the paper's rule would mark."""
     known = [head for head in heads if head["evidence"]["separability"] is not None]
     if not known:
         return None
@@ -142,7 +142,7 @@ def separability_finding(heads: Described, thresholds: Thresholds) -> dict[str, 
 
 
 def coverage_finding(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
-    """How many heads tell a top set apart together: the paper's formula, and what is proved."""
+    """How many heads it takes to separate a top set: the paper's formula, and what is proved."""
     values = column(heads, "separability")
     values = values[np.isfinite(values)]
     if not len(values) or not 0 < values.mean() < 1:
@@ -181,19 +181,19 @@ def what_if_findings(
         schema={"layer": pl.Int32, "head": pl.Int32, "state": pl.String},
         orient="row",
     )
-    # Short rows have few tokens to use: the heads are compared where they see most.
+    # Short rows have few tokens to use: heads are compared on the longer half of the rows.
     long = rows.filter(pl.col("length") > pl.col("length").max() // 2)
-    own = long.filter(normalizer=OWN)
+    model_rows = long.filter(normalizer=OWN)
     tried = (verification or {}).get("normalizers", {})
     labels = sorted(set(rows["normalizer"].unique().to_list()) - {OWN})
-    return [_what_if(own, long.filter(normalizer=label), label, states, tried.get(label)) for label in labels]
+    return [_what_if(model_rows, long.filter(normalizer=label), label, states, tried.get(label)) for label in labels]
 
 
-def _what_if(own: pl.DataFrame, other: pl.DataFrame, label: str, states: pl.DataFrame, kl: float | None) -> Any:
+def _what_if(model_rows: pl.DataFrame, other: pl.DataFrame, label: str, states: pl.DataFrame, kl: float | None) -> Any:
     """A finding on one normalizer: heads that would use half as many tokens or fewer, twice as many or more."""
     import polars as pl
 
-    pair = own.join(other, on=["window", "layer", "head", "position", "length"], suffix="_other")
+    pair = model_rows.join(other, on=["window", "layer", "head", "position", "length"], suffix="_other")
     columns = ("participation", "participation_other", "support_other", "jacobian_norm", "jacobian_norm_other")
     medians = pair.select(pl.col(columns).median()).row(0, named=True)
     gradient = medians["jacobian_norm_other"] / medians["jacobian_norm"] if medians["jacobian_norm"] else math.nan

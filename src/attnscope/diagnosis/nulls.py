@@ -1,7 +1,7 @@
-"""Separability of a head against what its vectors alone would give.
+"""Separability of a head compared with null models.
 
-Two nulls on the same vectors: the head's top set with equal weights (the weights say nothing), and sets of the same
-size drawn at random, with the weights the head gives them (the choice says nothing).
+Two null models on the same vectors: the head's top set with equal weights (the weights carry no information), and
+random sets of the same size with the weights that the head gives them (the choice carries no information).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-RANDOM_SETS = 1  # for each row; the mean over rows and windows is what is told
+RANDOM_SETS = 1  # for each row; means over rows and windows are reported
 
 
 def separability_columns(
@@ -32,7 +32,7 @@ def separability_columns(
     units = unit(vectors)
     top = top_sets(weights, visible, [n])
     drawn = random_sets(visible, n, RANDOM_SETS, generator)
-    own = ball(Configuration(weights, units, visible, torch.cat([top, drawn], -2))).separability
+    measured = ball(Configuration(weights, units, visible, torch.cat([top, drawn], -2))).separability
     equal = visible / visible.sum(-1, keepdim=True).clamp_min(1)
     uniform = ball(Configuration(equal.to(weights.dtype), units, visible, top)).separability
     rest = visible & (visible.cumsum(-1) > 1)
@@ -40,8 +40,8 @@ def separability_columns(
     no_first = ball(Configuration(without, units, rest, top_sets(without, rest, [n]))).separability
     length = visible.sum(-1)
     columns = {
-        "separability": (own[..., 0], length > n),
-        "null_random": (own[..., 1:].mean(-1), length > n),
+        "separability": (measured[..., 0], length > n),
+        "null_random": (measured[..., 1:].mean(-1), length > n),
         "null_uniform": (uniform[..., 0], length > n),
         "separability_without_sink": (no_first[..., 0], length > n + 1),
     }
@@ -51,11 +51,10 @@ def separability_columns(
 def random_sets(
     visible: Bool[Tensor, "*batch keys"], n: int, count: int, generator: torch.Generator
 ) -> Bool[Tensor, "*batch sets keys"]:
-    """Sets of n visible keys, every such set as likely as any other."""
+    """Uniformly random sets of n visible keys."""
     shape = (*visible.shape[:-1], count, visible.shape[-1])
     scores = torch.rand(shape, generator=generator, dtype=torch.float64).to(visible.device)
     scores = torch.where(visible.unsqueeze(-2), scores, -1)
-    places = scores.topk(min(n, visible.shape[-1]), dim=-1).indices
-    return torch.zeros(shape, dtype=torch.bool, device=visible.device).scatter_(-1, places, True) & visible.unsqueeze(
-        -2
-    )
+    keys = scores.topk(min(n, visible.shape[-1]), dim=-1).indices
+    chosen = torch.zeros(shape, dtype=torch.bool, device=visible.device).scatter_(-1, keys, True)
+    return chosen & visible.unsqueeze(-2)

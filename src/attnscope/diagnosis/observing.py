@@ -18,9 +18,9 @@ from attnscope.capture.vectors import VectorSource
 from attnscope.diagnosis import counterfactuals as rules
 from attnscope.diagnosis.budgets import ERRORS, keys_column
 from attnscope.diagnosis.nulls import separability_columns
+from attnscope.key_rules import first_visible
 from attnscope.measure.rows import Rows, row_entropy
 from attnscope.swapping.effective_normalizer import effective_normalizer
-from attnscope.theory.configuration import ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,15 +171,11 @@ def row_measures(
     values = rows.vectors.repeat_interleave(rows.heads // rows.vectors.shape[0], 0)
     context = weights @ values
     length = visible.sum(-1)
-    first = rules.first_visible(visible)
-    top = visible & (ranks(weights, visible) < rules.top_counts(length, thresholds.top_share).unsqueeze(-1))
-    near = rules.first_and_near(visible, rows.positions, int(thresholds.near_keys))
+    first = first_visible(visible)
     columns = {
         "length": length,
         "square": context.square().sum(-1),
-        "square_first_key": rules.error_squares(weights, values, context, first),
-        "square_local": rules.error_squares(weights, values, context, near),
-        "square_top": rules.error_squares(weights, values, context, top),
+        **rules.rule_error_squares(weights, visible, values, context, rows.positions, thresholds),
         "first_weight": torch.where(first, weights, 0).sum(-1),
         "largest_weight": weights.amax(-1),
         "entropy": row_entropy(weights),

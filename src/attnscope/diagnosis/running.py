@@ -133,7 +133,7 @@ def diagnose_windows(
 
             budgets = [budget_by_error(seen, labels, limits.enough), budget_by_share(seen, labels, limits.budget)]
             checked = verify(model, chosen.held_out, labels, limits, seed, tell, budgets, normalizers)
-    heads = describe(seen, labels, limits, seed)
+    heads = describe(seen, labels, seed)
     length = len(chosen.watched[0])
     found = findings(heads, seen, agreed, length, limits, checked, what_if, seed)
     return {

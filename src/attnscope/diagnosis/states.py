@@ -1,73 +1,224 @@
-"""The state of a head: which simpler rule would give nearly the same output.
+"""The states of a diagnosis: one object each, in the order in which they are tried. Everything else reads them here.
 
-A row's error under a rule is |c - c_rule| / |c| in the space of the head's value vectors, a head's the mean over its
-rows. (Root mean squares and medians were tried too: the labels of fresh windows agreed with them a little less.)
-The states are tried in order, and the first that fits is the head's:
+A state is defined by a simpler rule for a head's output. A row's error under a rule is |c - c_rule| / |c| in the space
+of the head's value vectors, a head's error the mean over its rows. (Root mean squares and medians were tried too: the
+labels of fresh windows agreed with them a little less.) The first state whose condition is met is the head's.
 
-| state | the rule that is enough |
-|---|---|
-| sink-bound | the first key alone |
-| constant | the head's mean output, whatever the row |
-| local | the first key and the nearest ones |
-| broad | none: even the top share of its keys is not enough |
-| selective | the top share of its keys |
+To add a state, add a `State` to `_STATES` (and, if it has a limit of its own, a line to `thresholds.py`): labels,
+evidence, findings, `--verify`, the terminal and the page follow. In texts, `{near}`, `{top}`, `{enough}` and `{off}`
+stand for the numbers of the run (`thresholds.limit_words`); a finding's sentence may also use what
+`findings.state_finding` computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal
 
-import numpy as np
+from attnscope.diagnosis.thresholds import Thresholds
+from attnscope.key_rules import KeyRule, keep_first, keep_near, keep_top
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from attnscope.diagnosis.observing import Head, WindowRows
-    from attnscope.diagnosis.thresholds import Thresholds
-
-State = Literal["sink-bound", "constant", "local", "broad", "selective"]
-STATES: tuple[State, ...] = get_args(State)
+Severity = Literal["note", "watch", "act"]
 
 
 @dataclass(frozen=True)
-class Errors:
-    """Relative errors of a head's output under the four rules: single numbers, or one for each row."""
+class Rule:
+    """A simpler way to compute a head's output: softmax over some keys, or (without `keys`) the head's mean output."""
 
-    first_key: NDArray[np.float64]
-    mean_output: NDArray[np.float64]
-    local: NDArray[np.float64]
-    top: NDArray[np.float64]
+    name: str
+    words: str  # of predictions
+    words_on_page: str
+    sentence: str  # what its error means, on the page
+    keys: Callable[[Thresholds], KeyRule] | None = None
 
+    @property
+    def error(self) -> str:
+        """Name of its error in the evidence of a head."""
+        return f"error_{self.name}"
 
-def head_errors(windows: Sequence[WindowRows], head: Head) -> tuple[Errors, Errors, NDArray[np.float64]]:
-    """A head's errors in the mean over its rows, row by row, and its mean output."""
-    columns = {
-        name: np.concatenate([window.rows[head][name] for window in windows])
-        for name in ("square", "square_first_key", "square_local", "square_top")
-    }
-    outputs = np.concatenate([window.contexts[head] for window in windows]).astype(np.float64)
-    mean = outputs.mean(0)
-    columns["square_mean"] = np.square(outputs - mean).sum(-1)
-    order = ("square_first_key", "square_mean", "square_local", "square_top")
-    each = Errors(*(ratio(columns[name], columns["square"]) for name in order))
-    together = Errors(*(errors.mean() for errors in (each.first_key, each.mean_output, each.local, each.top)))
-    return together, each, mean
+    @property
+    def square(self) -> str:
+        """Name of its squared error among the columns of captured rows."""
+        return f"square_{self.name}"
 
 
-def ratio(error: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.float64]:
-    """sqrt(error / size) of squares; an output of zero is met by any rule that puts out zero, and by no other."""
-    whole = np.where(size > 0, size, 1)
-    return np.sqrt(np.where(size > 0, error / whole, np.where(error > 0, np.inf, 0)))
+@dataclass(frozen=True)
+class Group:
+    """States that a verdict counts together."""
+
+    name: str
+    mark: str
+    color: str  # in the terminal
+    sentence: str  # starts with a verb in the plural; `{parts}` are its states with their counts
 
 
-def state_of(errors: Errors, thresholds: Thresholds) -> NDArray[np.str_]:
-    """The first state whose rule is good enough."""
-    fits = [
-        errors.first_key < thresholds.sink_bound,
-        errors.mean_output < thresholds.constant,
-        errors.local < thresholds.local,
-        errors.top >= thresholds.broad,
-    ]
-    return np.select(fits, list(STATES[:4]), STATES[4])
+@dataclass(frozen=True)
+class Finding:
+    """What a diagnosis says about the heads of a state, or of several states that share it."""
+
+    id: str
+    title: str
+    sentence: str
+    advice: str
+    severities: tuple[Severity, Severity] = ("note", "note")  # below a quarter of all heads, and from there on
+
+
+@dataclass(frozen=True)
+class State:
+    """A label for heads: the condition for it, what it means, and how it looks.
+
+    A head meets the condition if its error under `rule` is below the threshold named `limit` (at or above it where
+    `enough` is False); the last state takes the heads that are left. `--verify` predicts that a rule that is enough
+    changes the model less in the state's heads than in random ones, and one that is not enough changes it more.
+    """
+
+    name: str
+    rule: Rule
+    limit: str
+    group: Group
+    part: str  # how a list of the group's states names its heads, after their number
+    color: str  # of Okabe and Ito, distinct with any color vision
+    mark: str  # enough to read a map without colors
+    short: str
+    sentence: str
+    enough: bool = True
+    finding: Finding | None = None
+
+
+FIRST_KEY = Rule(
+    "first_key",
+    "The first key alone",
+    "the first token only",
+    "How far the head's output moves when all weight goes to the first token.",
+    lambda limits: keep_first,
+)
+MEAN_OUTPUT = Rule(
+    "mean_output",
+    "The head's mean output",
+    "its mean output",
+    "How far the head's output lies from its own mean over all rows.",
+)
+LOCAL = Rule(
+    "local",
+    "The first key and the nearest {near}",
+    "the first token and the nearest {near}",
+    "How far the head's output moves when only the first token and the nearest {near} are kept.",
+    lambda limits: keep_near(int(limits.near_keys)),
+)
+TOP_SHARE = Rule(
+    "top_share",
+    "The top {top} of the keys",
+    "the top {top} of the tokens",
+    "How far the head's output moves when only the {top} of tokens with the largest weights are kept.",
+    lambda limits: keep_top(limits.top_share),
+)
+
+WORRY = Group(
+    "worry",
+    "!",
+    "#d55e00",
+    "average over many tokens. The longer the text, the less each token counts there, and leaving keys out hurts them "
+    "most.",
+)
+SPARE = Group("spare", "-", "default", "output nearly the same whatever the text: candidates for pruning.")
+FINE = Group("fine", "+", "default", "need few tokens: {parts}.")
+GROUPS = {group.name: group for group in (WORRY, SPARE, FINE)}  # the most pressing first
+
+IDLE = Finding(
+    "idle-heads",
+    "Heads whose output hardly depends on the text",
+    "{count} of {total} output{s} nearly the same whatever the row: {parts}. Over all heads, {off_share:.0%} of the "
+    "rows put more than {off} of their weight on the first key.",
+    "Candidates for pruning: try their mean output first. Weight on the first key alone is not enough to call a head "
+    "idle; its value can be near zero, and then the rest decides.",
+    ("note", "watch"),
+)
+
+_STATES = (
+    State(
+        "sink-bound",
+        FIRST_KEY,
+        "sink_bound",
+        SPARE,
+        part="only the first key's value",
+        color="#9aa0a6",
+        mark="S",
+        short="only the first token counts",
+        sentence="The first token alone gives nearly the same output: the head rests there and passes little on.",
+        finding=IDLE,
+    ),
+    State(
+        "constant",
+        MEAN_OUTPUT,
+        "constant",
+        SPARE,
+        part="close to its own mean",
+        color="#cc79a7",
+        mark="C",
+        short="outputs nearly the same in every row",
+        sentence="Its average output gives nearly the same result: what it passes on hardly depends on the text.",
+        finding=IDLE,
+    ),
+    State(
+        "local",
+        LOCAL,
+        "local",
+        FINE,
+        part="only their neighbors",
+        color="#56b4e9",
+        mark="L",
+        short="the first token and the nearest {near} are enough",
+        sentence="The first token and the nearest {near} give nearly the same output: the head looks at its neighbors.",
+        finding=Finding(
+            "local-heads",
+            "Heads that look at their neighbors",
+            "{count} of {total} need{s} only the first key and the nearest {near}: the error is {median_error:.0%} "
+            "(median).",
+            "A window of {near} keys plus the first one is enough for them at these lengths: a cheap way to save "
+            "memory.",
+        ),
+    ),
+    State(
+        "broad",
+        TOP_SHARE,
+        "broad",
+        WORRY,
+        part="many tokens",
+        color="#d55e00",
+        mark="B",
+        short="needs many tokens",
+        sentence="It needs many tokens: even the top {top} are not enough for the same output. This is the honest "
+        "meaning of a saturated head.",
+        enough=False,
+        finding=Finding(
+            "broad-heads",
+            "Heads that need many tokens",
+            "{count} of {total} ({share:.0%}) average over many tokens: the {top} of keys with the largest weights "
+            "miss their output by {median_error:.0%} (median), and they need {median_tokens:,.0f} tokens at length "
+            "{length:,} to come within {enough}{compared}. Layer {worst[layer]} head {worst[head]} is the broadest.",
+            "This is what a saturated head can honestly mean. Do not take keys from these heads (top-k, sparse "
+            "normalizers): they lose most. If they should select, give them a length-aware normalizer in training.",
+            ("watch", "act"),
+        ),
+    ),
+    State(
+        "selective",
+        TOP_SHARE,
+        "broad",
+        FINE,
+        part="a few tokens picked anywhere",
+        color="#009e73",
+        mark="\u00b7",
+        short="the top {top} of its tokens are enough",
+        sentence="The top {top} of the tokens are enough for nearly the same output: the head picks a few and uses "
+        "them.",
+    ),
+)
+STATES = {state.name: state for state in _STATES}
+RULES = tuple(dict.fromkeys(state.rule for state in _STATES))
+
+
+def most_pressing_first() -> list[State]:
+    """The states in the order of their groups, as reports show them."""
+    return [state for group in GROUPS.values() for state in STATES.values() if state.group is group]

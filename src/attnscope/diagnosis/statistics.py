@@ -1,8 +1,8 @@
-"""Spread, confidence intervals and agreement, for rows that are not independent.
+"""Means with confidence intervals, agreement of labels and power laws, for rows that are not independent.
 
-Neighboring rows of a window attend to nearly the same keys, so a row is not a sample of its own. Intervals come
-from a block bootstrap: runs of neighboring rows are drawn with replacement and kept together. They say how far a mean
-could be off for other rows of the same kind of text, not for other texts.
+Neighboring rows of a window attend to nearly the same keys, so they are not independent samples. Intervals come from a
+block bootstrap: runs of neighboring rows are drawn with replacement. They say how far a mean could be off for other
+rows of the same kind of text, not for other texts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DRAWS = 1000
 LEVEL = 0.95
 
 
-class Spread(NamedTuple):
+class Summary(NamedTuple):
     """Mean, standard deviation over rows, and the confidence interval of the mean."""
 
     mean: NDArray[np.float64]
@@ -27,20 +27,20 @@ class Spread(NamedTuple):
     high: NDArray[np.float64]
 
 
-def spread(values: Sequence[NDArray[np.float64]], seed: int = 0) -> Spread:
-    """Over the rows of several windows, each (..., rows); missing values are NaN and left out."""
+def bootstrap(values: Sequence[NDArray[np.float64]], seed: int = 0) -> Summary:
+    """Summary over the rows of several windows, each (..., rows), with a bootstrap interval; NaN is left out."""
     rows = np.concatenate(values, -1)
     means = drawn_means(values, seed)
     tail = (1 - LEVEL) / 2
-    none = np.logical_not(np.isfinite(rows).any(-1, keepdims=True))
-    filled = np.where(none, 0, rows)
-    low, high = np.nanquantile(np.where(none, 0, means), [tail, 1 - tail], axis=-1)
-    edge = np.where(none, np.nan, 0)[..., 0]
-    return Spread(np.nanmean(filled, -1) + edge, np.nanstd(filled, -1) + edge, low + edge, high + edge)
+    empty = np.logical_not(np.isfinite(rows).any(-1, keepdims=True))
+    filled = np.where(empty, 0, rows)
+    low, high = np.nanquantile(np.where(empty, 0, means), [tail, 1 - tail], axis=-1)
+    missing = np.where(empty, np.nan, 0)[..., 0]
+    return Summary(np.nanmean(filled, -1) + missing, np.nanstd(filled, -1) + missing, low + missing, high + missing)
 
 
 def drawn_means(values: Sequence[NDArray[np.float64]], seed: int = 0) -> NDArray[np.float64]:
-    """Means (..., draws) over runs of neighboring rows drawn with replacement; the same runs for all leading axes."""
+    """Bootstrap means (..., draws) over runs of neighboring rows; the same runs for all leading axes."""
     blocks = [block for window in values for block in _blocks(window)]
     sums = np.stack([np.nansum(block, -1) for block in blocks], -1)
     counts = np.stack([np.isfinite(block).sum(-1) for block in blocks], -1)
@@ -50,7 +50,7 @@ def drawn_means(values: Sequence[NDArray[np.float64]], seed: int = 0) -> NDArray
 
 
 def _blocks(window: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-    """Runs of neighboring rows; the last one takes what is left over."""
+    """Runs of about `BLOCK` neighboring rows."""
     count = max(1, window.shape[-1] // BLOCK)
     return list(np.array_split(window, count, axis=-1))
 
@@ -58,8 +58,8 @@ def _blocks(window: NDArray[np.float64]) -> list[NDArray[np.float64]]:
 def agreement(first: Sequence[str], second: Sequence[str]) -> tuple[float, float]:
     """The share of equal labels, and Cohen's kappa: (share - chance) / (1 - chance).
 
-    Chance is what two labelings with these frequencies agree on if they have nothing to do with one another. Where
-    that is certain agreement (one label everywhere, in both) kappa is 1.
+    Chance is the expected agreement of independent labelings with these frequencies. Where it is certain (one label
+    everywhere, in both) kappa is 1.
     """
     a, b = np.asarray(first), np.asarray(second)
     share = float(np.mean(a == b))
@@ -77,9 +77,9 @@ class Growth(NamedTuple):
 
 
 def growth(lengths: NDArray[np.float64], values: NDArray[np.float64], seed: int = 0) -> Growth | None:
-    """Least squares of ln value on ln length over neighboring rows in order, its interval by the block bootstrap.
+    """Power law by least squares of ln value on ln length, rows in order, with a block bootstrap of the exponent.
 
-    Nothing for fewer than two different lengths.
+    None for fewer than two different lengths.
     """
     x, y = np.log(lengths), np.log(values)
     if len(np.unique(lengths)) < 2:

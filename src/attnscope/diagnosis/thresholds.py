@@ -1,17 +1,18 @@
-"""The numbers that decide a diagnosis, all in one place.
+"""All numbers that decide a diagnosis.
 
-docs/diagnosis.md shows the data that chose each of them and what happens to the labels when they move.
+docs/diagnosis.md shows the data behind each of them and how labels change with them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from attnscope.errors import InputError
 
-# Parts of a whole: a share of the keys, a weight, a probability.
+# Below one: a share of the keys, a weight, a probability.
 _SHARES = ("top_share", "budget", "off_weight", "over_sharp_weight", "coverage")
 _COUNTS = ("near_keys", "separability_n")
 
@@ -29,13 +30,13 @@ class Thresholds:
     local: float = 0.3  # error with the first key and the nearest ones, below: local
     broad: float = 0.3  # error with the top share of the keys, from here on: broad; below: selective
     near_keys: float = 8  # how many nearest keys the local rule keeps
-    top_share: float = 0.05  # which share of a row's keys the broad rule keeps
+    top_share: float = 0.05  # share of a row's keys that the top rule keeps
     off_weight: float = 0.9  # weight of the first key above which a row is off
     over_sharp_weight: float = 0.9  # largest weight above which a row is over-sharp
-    enough: float = 0.1  # error at which the keys that a head keeps count as enough
-    budget: float = 0.15  # share of all keys that the whole model may keep when its keys are shared out by need
-    separability_n: float = 20  # size of the top set whose separability is told
-    coverage: float = 0.99  # share of a top set that heads together should tell apart
+    enough: float = 0.1  # error at which the keys that remain count as enough
+    budget: float = 0.15  # share of all keys that the whole model may keep when each head gets the keys it needs
+    separability_n: float = 20  # size of the top set for separability
+    coverage: float = 0.99  # share of a top set that heads together should separate
     held_ratio: float = 2.0  # how many times apart two KL divergences must be for a prediction to hold
 
     def __post_init__(self) -> None:
@@ -50,7 +51,7 @@ class Thresholds:
 
     @classmethod
     def parse(cls, settings: Iterable[str]) -> Thresholds:
-        """The usual thresholds with some changed, each given as `name=value`."""
+        """Default thresholds with some replaced, each given as `name=value`."""
         names = [field.name for field in fields(cls)]
         changed: dict[str, float] = {}
         for setting in settings:
@@ -65,5 +66,12 @@ class Thresholds:
         return replace(cls(), **changed)
 
     def as_json(self) -> dict[str, float]:
-        """Every threshold by name."""
+        """All thresholds by name."""
         return asdict(self)
+
+
+def limit_words(limits: Mapping[str, Any]) -> dict[str, str]:
+    """The numbers that texts about states mention, formatted; thresholds missing in `limits` have their defaults."""
+    values = Thresholds().as_json() | dict(limits)
+    names = {"top": "top_share", "enough": "enough", "off": "off_weight"}
+    return {"near": f"{values['near_keys']:g}"} | {word: f"{100 * values[name]:g}%" for word, name in names.items()}

@@ -1,4 +1,4 @@
-"""How far a changed model is from the model itself: perplexity, next-token agreement, divergence."""
+"""How far a changed model is from the unmodified one: perplexity, next-token agreement, KL divergence."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from attnscope.divergence import kl_divergence
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxtyping import Float, Int
     from torch import Tensor
 
-_ROWS = 64  # a block of rows by the vocabulary, in float64
+_ROWS = 64  # rows of logits over the vocabulary held in float64 at one time
 
 
 @dataclass
 class Fidelity:
-    """Scores of every predicted token of some windows; position i predicts token i + 1."""
+    """Scores of every predicted token over some windows; position i predicts token i + 1."""
 
     losses: list[Float[Tensor, " positions"]] = field(default_factory=list)
     divergences: list[Float[Tensor, " positions"]] = field(default_factory=list)
@@ -28,17 +30,17 @@ class Fidelity:
     def add(
         self,
         logits: Float[Tensor, "positions vocabulary"],
-        own: Float[Tensor, "positions vocabulary"],
+        model_logits: Float[Tensor, "positions vocabulary"],
         ids: Int[Tensor, " positions"],
     ) -> None:
-        """Score one window: the changed model's logits against the model's own, and against the text."""
+        """Score one window: the changed model's logits against the unmodified model's, and against the text."""
         loss, divergence, agreement = [], [], []
         for start in range(0, len(ids) - 1, _ROWS):
             rows = slice(start, min(start + _ROWS, len(ids) - 1))
-            changed, before = logits[rows].double().log_softmax(-1), own[rows].double().log_softmax(-1)
+            changed, reference = (z[rows].double().log_softmax(-1) for z in (logits, model_logits))
             loss.append(functional.nll_loss(changed, ids[rows.start + 1 : rows.stop + 1], reduction="none"))
-            divergence.append((before.exp() * (before - changed)).sum(-1))
-            agreement.append((changed.argmax(-1) == before.argmax(-1)).double())
+            divergence.append(kl_divergence(reference, changed))
+            agreement.append((changed.argmax(-1) == reference.argmax(-1)).double())
         self.losses.append(torch.cat(loss))
         self.divergences.append(torch.cat(divergence))
         self.agreements.append(torch.cat(agreement))
@@ -60,11 +62,10 @@ def logits_of(module: Any, ids: Int[Tensor, " positions"]) -> Float[Tensor, "pos
     return module(input_ids=ids[None], use_cache=False).logits[0]
 
 
-def mean_divergence(module: Any, windows: Sequence[Tensor], own: Sequence[Tensor]) -> Tensor:
-    """KL(model itself || model as it is now), mean over all positions; differentiable."""
-    total = torch.zeros((), dtype=torch.float32, device=own[0].device)
-    for ids, before in zip(windows, own, strict=True):
-        changed = logits_of(module, ids).float().log_softmax(-1)
-        reference = before.float().log_softmax(-1)
-        total = total + (reference.exp() * (reference - changed)).sum(-1).mean()
+def mean_divergence(module: Any, windows: Sequence[Tensor], model_logits: Sequence[Tensor]) -> Tensor:
+    """KL of the changed model from the unmodified one, whose logits are given, mean over positions; differentiable."""
+    total = torch.zeros((), dtype=torch.float32, device=model_logits[0].device)
+    for ids, logits in zip(windows, model_logits, strict=True):
+        reference, changed = (z.float().log_softmax(-1) for z in (logits, logits_of(module, ids)))
+        total = total + kl_divergence(reference, changed).mean()
     return total / len(windows)

@@ -33,7 +33,7 @@ _NOTE = (
 
 
 def named(table: pl.DataFrame) -> pl.DataFrame:
-    """The table with a column `name`: the normalizer, and what it was calibrated to."""
+    """The table with a column `name`: the normalizer and its calibrated setting."""
     value = pl.col("value").round_sig_figs(3).cast(pl.String)
     calibrated = pl.concat_str([pl.col("normalizer"), pl.lit(" "), pl.col("parameter"), pl.lit("="), value])
     heads = pl.concat_str([pl.col("normalizer"), pl.lit(" "), pl.col("parameter"), pl.lit(" per head")])
@@ -42,29 +42,29 @@ def named(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _number(value: float) -> str:
-    """Three figures; no exponent for what is as good as zero."""
+    """Three significant figures; 0 for magnitudes below 5e-5."""
     return "0" if abs(value) < 5e-5 else f"{value:.3g}"
 
 
 def print_comparison(console: Console, table: pl.DataFrame, run: dict[str, Any]) -> None:
-    """One table for each mode and length."""
+    """Print one table for each mode and length."""
     for (mode, length), part in named(table).group_by(["mode", "length"], maintain_order=True):
-        shown = [c for c in _COLUMNS if part[c].is_not_null().any()]
+        columns = [c for c in _COLUMNS if part[c].is_not_null().any()]
         title = f"{run['model']}, {mode}, length {length:,}, top set of {part['n'][0]}"
         grid = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
         grid.add_column("normalizer", overflow="fold")
-        for column in shown:
+        for column in columns:
             grid.add_column(_COLUMNS[column], justify="right", no_wrap=True)
         for line in part.to_dicts():
-            grid.add_row(line["name"], *("" if line[c] is None else _number(line[c]) for c in shown))
+            grid.add_row(line["name"], *("" if line[c] is None else _number(line[c]) for c in columns))
         console.print(grid)
         console.print()
     console.print(_NOTE, style="dim")
-    for found in run["calibration"]:
-        value = "one value a head" if found["value"] is None else f"{found['value']:.3g}"
+    for calibrated in run["calibration"]:
+        value = "one value per head" if calibrated["value"] is None else f"{calibrated['value']:.3g}"
         console.print(
-            f"{found['normalizer']}: {found['parameter']} = {value}, KL {found['kl_before']:.3g} before, "
-            f"{found['kl_after']:.3g} after, on windows that were not evaluated"
+            f"{calibrated['normalizer']}: {calibrated['parameter']} = {value}, KL {calibrated['kl_before']:.3g} "
+            f"before, {calibrated['kl_after']:.3g} after, on windows that were not evaluated"
         )
 
 

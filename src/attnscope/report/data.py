@@ -15,7 +15,7 @@ import polars as pl
 from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
 from attnscope.report.notes import notable_numbers
-from attnscope.report.states import looks
+from attnscope.report.states import error_measures, state_looks, state_rules
 from attnscope.tables import OWN, TokenWeights
 
 DATA_VERSION = 1
@@ -39,7 +39,7 @@ def page_data(
     token_weights: TokenWeights | None = None,
     claims: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What the page shows of one run; without lines in the tables, only how it was run."""
+    """All data of the page for one run; of a run with empty tables, only how it was run."""
     data: dict[str, Any] = {"version": DATA_VERSION, "run": run, "findings": findings, "claims": claims, "heads": None}
     if rows.is_empty() or topn.is_empty():
         return data
@@ -51,8 +51,9 @@ def page_data(
     return data | {
         "heads": _columns(heads),
         "measures": explained(n),
-        "evidence": explained_evidence(limits) if findings else {},
-        "states": looks(limits),
+        "evidence": explained_evidence(limits) | error_measures(limits) if findings else {},
+        "states": state_looks(limits),
+        "rules": state_rules(limits),
         "notes": notable_numbers(heads, run, n) if findings is None else [],
         "usual_n": n,
         "shown_rows": overview.shown_rows(run),
@@ -83,39 +84,39 @@ def _by_group(
 def _curves(topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame, groups: int) -> dict[str, Any]:
     """What is drawn against N, for as many groups of lengths as there is room for: the longest first."""
     sizes = topn["n"].unique().sort()
-    kept = min(groups, max(1, _CURVE_NUMBERS // (order.height * len(sizes) * len(overview.CURVES))))
+    count = min(groups, max(1, _CURVE_NUMBERS // (order.height * len(sizes) * len(overview.CURVES))))
     keys = ["layer", "head", "group", "n"]
     table = (
-        overview.by_group(topn, run).filter(pl.col("group") < kept).group_by(keys).agg(pl.col(overview.CURVES).mean())
+        overview.by_group(topn, run).filter(pl.col("group") < count).group_by(keys).agg(pl.col(overview.CURVES).mean())
     )
     grid = order.join(
-        pl.DataFrame({"group": range(kept)}, schema={"group": pl.Int32}), how="cross", maintain_order="left_right"
+        pl.DataFrame({"group": range(count)}, schema={"group": pl.Int32}), how="cross", maintain_order="left_right"
     )
     grid = grid.join(pl.DataFrame({"n": sizes}), how="cross", maintain_order="left_right")
     columns = _columns(grid.join(table, on=keys, how="left", maintain_order="left").select(overview.CURVES))
-    return {"n": sizes.to_list(), "groups": kept, "columns": columns}
+    return {"n": sizes.to_list(), "groups": count, "columns": columns}
 
 
 def _rows(rows: pl.DataFrame, order: pl.DataFrame) -> dict[str, Any]:
     """The rows themselves: all of them, or as many as there is room for, spread evenly."""
-    places = rows.select("window", "position").unique().sort("window", "position")
+    positions = rows.select("window", "position").unique().sort("window", "position")
     room = _ROW_NUMBERS // (order.height * len(_ROW_COLUMNS))
-    kept = _spread(places, max(_LEAST_ROWS, min(_MOST_ROWS, room)))
-    own = rows.filter(normalizer=OWN)
+    chosen = _evenly(positions, max(_LEAST_ROWS, min(_MOST_ROWS, room)))
     # Inputs of different lengths share positions in an encoder; the longest stands for the row.
-    longest = own.sort("length").unique(["layer", "head", "window", "position"], keep="last")
-    grid = order.join(kept, how="cross", maintain_order="left_right").join(
+    longest = rows.filter(normalizer=OWN).sort("length").unique(["layer", "head", "window", "position"], keep="last")
+    grid = order.join(chosen, how="cross", maintain_order="left_right").join(
         longest, on=["layer", "head", "window", "position"], how="left", maintain_order="left"
     )
     return {
-        "of": places.height,
-        "window": kept["window"].to_list(),
-        "position": kept["position"].to_list(),
+        "of": positions.height,
+        "window": chosen["window"].to_list(),
+        "position": chosen["position"].to_list(),
         "columns": _columns(grid.select("length", *_ROW_COLUMNS)),
     }
 
 
-def _spread(table: pl.DataFrame, count: int) -> pl.DataFrame:
+def _evenly(table: pl.DataFrame, count: int) -> pl.DataFrame:
+    """At most `count` lines of a table, evenly spaced, the last one included."""
     if table.height <= count:
         return table
     return table[[(i + 1) * table.height // count - 1 for i in range(count)]]
@@ -123,8 +124,8 @@ def _spread(table: pl.DataFrame, count: int) -> pl.DataFrame:
 
 def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame) -> dict[str, Any] | None:
     """The measures of every head under every normalizer that was tried on its logits."""
-    found = rows["normalizer"].unique().to_list()
-    labels = sorted(found, key=lambda label: (label != OWN, not label.startswith(OWN), label))
+    labels = rows["normalizer"].unique().to_list()
+    labels.sort(key=lambda label: (label != OWN, not label.startswith(OWN), label))
     if len(labels) < 2:
         return None
     room = max(2, _WHAT_IF_NUMBERS // (order.height * len(_WHAT_IF_COLUMNS)))
@@ -145,9 +146,7 @@ def _text(token_weights: TokenWeights | None, order: pl.DataFrame) -> dict[str, 
     count = max(_LEAST_WEIGHTS, min(_MOST_WEIGHTS, room))
     keys = ["layer", "head"]
     lists = (
-        token_weights.weights.filter(
-            pl.col("key") < len(token_weights.texts)
-        )  # keys of another input have no token here
+        token_weights.weights.filter(pl.col("key") < len(token_weights.texts))  # other inputs' keys have no token
         .sort(*keys, "weight", descending=[False, False, True], maintain_order=True)
         .group_by(keys, maintain_order=True)
         .agg(pl.col("key").head(count), pl.col("weight").round_sig_figs(3).head(count), pl.col("position").first())

@@ -1,4 +1,4 @@
-"""A diagnosis in the terminal: a map of the states, then what was found, the most pressing first."""
+"""A diagnosis in the terminal: a map of the states, the verdict, and the findings, the most pressing first."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from rich.console import Console, Group
 from rich.padding import Padding
 from rich.text import Text
 
-from attnscope.report.states import looks
+from attnscope.diagnosis.states import GROUPS
+from attnscope.report.states import state_looks
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _SEVERITIES = {"act": "bold #d55e00", "watch": "bold #e69f00", "note": "bold"}
-_GROUPS = {"worry": "#d55e00", "spare": "default", "fine": "default"}
 _LISTED = 8
 
 
 def print_findings(console: Console, findings: dict[str, Any]) -> None:
-    """Print what a diagnosis found: the map, the verdict, the findings, the predictions."""
-    states = looks(findings["thresholds"])
+    """Print a diagnosis: the map, the verdict, the findings, the predictions."""
+    states = state_looks(findings["thresholds"])
     console.print(Group(Text(), _map(findings["heads"], states), Text(), _verdict(findings["verdict"]), Text()))
     for finding in findings["findings"]:
         console.print(_finding(finding))
@@ -31,22 +31,19 @@ def print_findings(console: Console, findings: dict[str, Any]) -> None:
 
 
 def _verdict(verdict: dict[str, Any]) -> RenderableType:
-    """The whole diagnosis in a few lines."""
-    marks = {"worry": "!", "spare": "-", "fine": "+"}
-    groups = [
-        Padding(Text(f"{marks[group['name']]} {group['sentence']}", style=_GROUPS[group["name"]]), (0, 0, 0, 2))
-        for group in verdict["groups"]
-    ]
+    """The diagnosis in a few lines."""
+    looks = [(GROUPS[group["name"]], group["sentence"]) for group in verdict["groups"]]
+    groups = [Padding(Text(f"{look.mark} {words}", style=look.color), (0, 0, 0, 2)) for look, words in looks]
     trust = Padding(Text(verdict["trust"], style="dim"), (0, 0, 0, 2))
     return Group(Text(f"Verdict: {verdict['headline']}", style="bold"), *groups, trust)
 
 
 def _predictions(checked: dict[str, Any]) -> RenderableType:
-    """What happened when the labels were tried inside the model."""
+    """Whether the predictions of the labels held inside the model."""
     heading = Text.assemble(
         ("Predictions tried inside the model", "bold"),
-        f": a label names a rule that should do for its heads and not for others; measured on {checked['length']:,} "
-        "tokens not seen before, as KL divergence of the next-token distribution",
+        f": a label names a rule that should be enough for its heads and not for others; measured on "
+        f"{checked['length']:,} held-out tokens, as KL divergence of the next-token distribution",
     )
     tried = [Text(("+ " if p["held"] else "- ") + p["sentence"]) for p in checked["predictions"]]
     untried = [
@@ -57,15 +54,15 @@ def _predictions(checked: dict[str, Any]) -> RenderableType:
 
 def _map(heads: list[dict[str, Any]], states: dict[str, dict[str, str]]) -> RenderableType:
     """One letter for each head, a line for each layer."""
-    found = {(head["layer"], head["head"]): head for head in heads}
-    width = max(head for _, head in found) + 1
-    lines = [Text.assemble(("Diagnosis", "bold"), ": which simpler rule would do a head's work")]
-    for layer in sorted({layer for layer, _ in found}):
+    entries = {(head["layer"], head["head"]): head for head in heads}
+    width = max(head for _, head in entries) + 1
+    lines = [Text.assemble(("Diagnosis", "bold"), ": which simpler rule would give nearly the same output")]
+    for layer in sorted({layer for layer, _ in entries}):
         line = Text(f"{'L' + str(layer):>4}  ", style="dim")
         for head in range(width):
-            judged = found.get((layer, head))
-            look = states.get(judged["state"]) if judged else None
-            edge = "?" if judged and judged["edge"] else " "
+            entry = entries.get((layer, head))
+            look = states.get(entry["state"]) if entry else None
+            edge = "?" if entry and entry["edge"] else " "
             line.append(f"{look['mark']}{edge}" if look else "  ", style=look["color"] if look else "default")
         lines.append(line)
     for state, look in states.items():
@@ -84,10 +81,10 @@ def _finding(finding: dict[str, Any]) -> RenderableType:
         (finding["title"], "bold"),
     )
     body = Text(finding["sentence"])
-    places = [f"L{layer}.h{head}" for layer, head in finding["heads"][:_LISTED]]
-    if places:
-        more = len(finding["heads"]) - len(places)
-        body.append(f" Heads: {', '.join(places)}" + (f" and {more} more" if more > 0 else "") + ".", style="dim")
+    names = [f"L{layer}.h{head}" for layer, head in finding["heads"][:_LISTED]]
+    if names:
+        more = len(finding["heads"]) - len(names)
+        body.append(f" Heads: {', '.join(names)}" + (f" and {more} more" if more > 0 else "") + ".", style="dim")
     return Group(
         title, Padding(body, (0, 0, 0, 4)), Padding(Text(f"> {finding['advice']}", style="italic"), (0, 0, 1, 4))
     )

@@ -30,7 +30,7 @@ MEASURES = {name: _DISPLAYED[name] for name in HEAD_MEASURES}
 ROW_MEASURES = tuple(name for name in HEAD_MEASURES if name in columns.ROW_NAMES)
 SET_MEASURES = tuple(name for name in HEAD_MEASURES if name not in columns.ROW_NAMES)
 
-# What a diagnosis knows of every head beside its state: shown like the measures of the scan.
+# What a diagnosis knows of every head beside its state and the errors that decide it: shown like measures of the scan.
 EVIDENCE = {
     "tokens_in_use": Display(
         "Tokens needed",
@@ -41,26 +41,6 @@ EVIDENCE = {
         "Growth of the need",
         "How the number of tokens needed grows with the length of the text: 0 not at all, 0.5 like its square root, 1 "
         "in proportion.",
-    ),
-    "error_top_share": Display(
-        "Error with the top {top}",
-        "How far the head's output moves when only the {top} of tokens with the largest weights are kept.",
-        "share",
-    ),
-    "error_local": Display(
-        "Error with neighbors only",
-        "How far the head's output moves when only the first token and the nearest {near} are kept.",
-        "share",
-    ),
-    "error_mean_output": Display(
-        "Error with its mean output",
-        "How far the head's output lies from its own mean over all rows.",
-        "share",
-    ),
-    "error_first_key": Display(
-        "Error with the first token only",
-        "How far the head's output moves when all weight goes to the first token.",
-        "share",
     ),
     "sureness": Display(
         "Sureness of the label",
@@ -73,11 +53,7 @@ EVIDENCE = {
 
 def explained_evidence(thresholds: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The numbers of a diagnosis for the page, with its limits filled in."""
-    words = {
-        "enough": f"{100 * thresholds.get('enough', 0.1):g}%",
-        "top": f"{100 * thresholds.get('top_share', 0.05):g}%",
-        "near": f"{thresholds.get('near_keys', 8):g}",
-    }
+    words = {"enough": f"{100 * thresholds.get('enough', 0.1):g}%"}
     return {
         name: asdict(measure) | {"label": measure.label.format(**words), "sentence": measure.sentence.format(**words)}
         for name, measure in EVIDENCE.items()

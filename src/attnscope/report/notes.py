@@ -1,7 +1,7 @@
-"""The most telling numbers of a run in plain words, for a report without findings.
+"""The most notable numbers of a run in plain words, for a report without findings.
 
-Each is a count of heads against a stated line, with the numbers beside it. They say what was measured and leave
-judging to the reader: whether a head can be spared is a question for an intervention, not for these.
+Each is a count of heads above or below a stated limit. They describe measurements and leave judging to the reader:
+whether a head can be spared is a question for an intervention.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def _tokens_in_use(use: pl.Series, length: int) -> dict[str, Any]:
     )
 
 
-def _separability(found: pl.Series, n: int) -> dict[str, Any]:
-    middle: Any = found.median()
+def _separability(values: pl.Series, n: int) -> dict[str, Any]:
+    middle: Any = values.median()
     return _note(
         "separability",
-        f"The median head tells {middle:.0%} of its top {n} tokens apart from the rest",
-        f"The others lie farther from what the head hands on than some token outside its top {n}. "
-        f"The lowest tenth of the heads is below {found.quantile(0.1, 'linear'):.0%}.",
+        f"The median head separates {middle:.0%} of its top {n} tokens from the rest",
+        f"The others lie farther from the head's output than some token outside its top {n}. "
+        f"The lowest tenth of the heads is below {values.quantile(0.1, 'linear'):.0%}.",
     )
 
 

@@ -1,8 +1,8 @@
-"""The numbers that summary and page show: one line for each head, N and length, averaged over rows and windows.
+"""Tables for the summary and the page: one line for each head, N and length, averaged over rows and windows.
 
-Only the model's own weights are shown here. Where a run measured the last row of each length, a head is shown
-by the row of the longest one; where it measured many rows of a window, by the mean over the rows of its second
-half, whose lengths are within a factor of two.
+They are about the model's own weights. Where a run measured the last row of each length, the row of the longest one
+represents a head; where it measured many rows of a window, the mean over the rows of its second half, whose lengths are
+within a factor of two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import polars as pl
 from attnscope.report.measures import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES
 from attnscope.tables import OWN
 
-# A top set of this size is shown where only one can be; the nearest measured size stands in.
+# The size of the top set where only one is shown; else the nearest measured size.
 USUAL_N = 20
 
 # What is drawn against N.
@@ -35,28 +35,28 @@ CURVES = (
 )
 
 
-# Lengths that the page tells apart where a run measured many rows: each half as long as the one before.
+# Groups of lengths where a run measured many rows, each half as long as the one before.
 _HALVINGS = 6
 
 
-def shown(table: pl.DataFrame, run: dict[str, Any], normalizer: str = OWN) -> pl.DataFrame:
-    """The lines of a table that stand for a head."""
+def head_rows(table: pl.DataFrame, run: dict[str, Any], normalizer: str = OWN) -> pl.DataFrame:
+    """The lines of a table that represent a head: those of the longest group."""
     return by_group(table, run, normalizer).filter(group=0).drop("group")
 
 
 def by_group(table: pl.DataFrame, run: dict[str, Any], normalizer: str = OWN) -> pl.DataFrame:
-    """The lines of one normalizer with a `group`: lines of about the same length belong together, the longest is 0."""
-    own = table.filter(normalizer=normalizer)
+    """The lines of one normalizer with a column `group`: lines of about the same length, 0 for the longest."""
+    lines = table.filter(normalizer=normalizer)
     settings = run["settings"]
     if settings["rows"] == "last":
         # Items of a batch and layers of a module may differ in their last position: each has its own order.
         order = pl.col("position").rank("dense", descending=True).over("window", "layer")
-        return own.with_columns(group=order.cast(pl.Int32) - 1)
+        return lines.with_columns(group=order.cast(pl.Int32) - 1)
     if len(settings["lengths"]) > 1:  # an encoder, run once for each length
-        return own.with_columns(group=pl.col("length").rank("dense", descending=True).cast(pl.Int32) - 1)
-    place = pl.col("position") + 1
-    halvings = (place.max().over("window", "layer") / place).log(2).floor().cast(pl.Int32)
-    return own.with_columns(group=halvings.clip(upper_bound=_HALVINGS - 1))
+        return lines.with_columns(group=pl.col("length").rank("dense", descending=True).cast(pl.Int32) - 1)
+    length = pl.col("position") + 1
+    halvings = (length.max().over("window", "layer") / length).log(2).floor().cast(pl.Int32)
+    return lines.with_columns(group=halvings.clip(upper_bound=_HALVINGS - 1))
 
 
 def groups(rows: pl.DataFrame, run: dict[str, Any]) -> list[str]:
@@ -69,7 +69,7 @@ def groups(rows: pl.DataFrame, run: dict[str, Any]) -> list[str]:
 
 
 def shown_rows(run: dict[str, Any]) -> str:
-    """The rows that stand for a head, in words."""
+    """The rows that represent a head, in words."""
     settings = run["settings"]
     length = f"{settings['lengths'][-1]:,}"
     if settings["rows"] == "last" or len(settings["lengths"]) > 1:
@@ -107,13 +107,13 @@ def head_groups(
 
 
 def median_of_heads(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], normalizer: str) -> dict[str, Any]:
-    """Medians over heads of the measures under one normalizer, own or what-if."""
-    sets = shown(topn, run, normalizer).filter(n=usual_n(topn))
-    spread = shown(rows, run, normalizer)
+    """Medians over heads of the measures under one normalizer, the model's own or a what-if."""
+    sets = head_rows(topn, run, normalizer).filter(n=usual_n(topn))
+    lines = head_rows(rows, run, normalizer)
     keys = ["layer", "head"]
     measures = [
         sets.group_by(keys).agg(pl.col("separability", "top_mass").mean()),
-        spread.group_by(keys).agg(pl.col("max_weight", "support", "jacobian_norm").mean()),
+        lines.group_by(keys).agg(pl.col("max_weight", "support", "jacobian_norm").mean()),
     ]
     return {name: table[name].median() for table in measures for name in table.columns[2:]}
 
@@ -121,7 +121,7 @@ def median_of_heads(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any],
 def by_n(topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
     """One line for each layer, head and N, mean over rows and windows."""
     keys = ["layer", "head", "n"]
-    return shown(topn, run).group_by(keys).agg(pl.col(CURVES).mean()).sort(keys)
+    return head_rows(topn, run).group_by(keys).agg(pl.col(CURVES).mean()).sort(keys)
 
 
 def median_by_n(topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
@@ -139,7 +139,7 @@ def median_by_n(topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
             pl.col("separability").quantile(0.95).alias("separability_q95"),
         )
     )
-    each = shown(topn, run).group_by("window", "layer", "head", "n").agg(pl.col("separability").mean())
+    each = head_rows(topn, run).group_by("window", "layer", "head", "n").agg(pl.col("separability").mean())
     medians = each.group_by("window", "n").agg(pl.col("separability").median())
     spread = medians.group_by("n").agg(pl.col("separability").std().alias("separability_spread"))
     return table.join(spread, on="n").sort("n")
@@ -148,13 +148,13 @@ def median_by_n(topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
 def median_by_length(rows: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
     """Medians over heads, rows and windows for each length measured, or up to each power of two for many rows."""
     values = ["entropy_ratio", "max_weight", "sink_weight", "participation", "jacobian_norm"]
-    own = rows.filter(normalizer=OWN)
     if run["settings"]["rows"] == "last":
         key = pl.col("position")
     else:
         key = 2 ** pl.col("length").log(2).ceil().cast(pl.Int64)
     return (
-        own.with_columns(group=key)
+        rows.filter(normalizer=OWN)
+        .with_columns(group=key)
         .group_by("group")
         .agg(pl.col("length").max().cast(pl.Int64), pl.col(values).median())
         .sort("group")

@@ -2,7 +2,7 @@
 
 The data is packed JSON in base64, so nothing in it (model names, paths, tokens) can end its element or be taken
 for markup, and the script writes all of it as text. The page's policy allows no request at all, and no script or
-style but the page's own, named by their hashes.
+style but those of the page, named by their hashes.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ def policy(script: str, style: str, more: str = "", images: str = "data: blob:")
 
 
 def packed(value: object) -> str:
-    """JSON, compressed, as letters and digits."""
+    """JSON, compressed, in base64."""
     content = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
 
 
 def unpacked(text: str) -> Any:
-    """The value of a packed text."""
+    """The value that `packed` encoded."""
     return json.loads(gzip.decompress(base64.b64decode(text)))
 
 

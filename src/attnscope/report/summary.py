@@ -35,7 +35,7 @@ _NOTE = Text(
 
 
 def print_summary(console: Console, rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> None:
-    """Print what a person wants to see first."""
+    """Print the heading, the map of heads and the tables of medians."""
     console.print(Group(_heading(run), Text()))
     if topn.is_empty():
         return
@@ -105,14 +105,14 @@ def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Table:
         spread = "" if over_windows is None else f"+-{over_windows * 100:.0f}"
         table.add_row(
             str(line["n"]),
-            _shown(line["top_mass"], ".3f"),
+            _formatted(line["top_mass"], ".3f"),
             _number(line["distance"]),
             f"{_number(line['distance_lower'])}-{_number(line['distance_upper'])}",
             _number(line["distance_bound_printed"]),
             f"{_number(line['expected_lower'])}-{_number(line['expected_upper'])}",
             _number(line["expected_printed"]),
-            _shown(line["separability"], ".0%") + spread,
-            f"{_shown(line['separability_q05'], '.0%')}-{_shown(line['separability_q95'], '.0%')}",
+            _formatted(line["separability"], ".0%") + spread,
+            f"{_formatted(line['separability_q05'], '.0%')}-{_formatted(line['separability_q95'], '.0%')}",
         )
     return table
 
@@ -124,11 +124,11 @@ def _by_length(rows: pl.DataFrame, run: dict[str, Any]) -> Table:
     for line in overview.median_by_length(rows, run).iter_rows(named=True):
         table.add_row(
             f"{line['length']:,}",
-            _shown(line["entropy_ratio"], ".2f"),
-            _shown(line["max_weight"], ".3f"),
-            _shown(line["sink_weight"], ".3f"),
-            _shown(line["participation"], ".1f"),
-            _shown(line["jacobian_norm"], ".3f"),
+            _formatted(line["entropy_ratio"], ".2f"),
+            _formatted(line["max_weight"], ".3f"),
+            _formatted(line["sink_weight"], ".3f"),
+            _formatted(line["participation"], ".1f"),
+            _formatted(line["jacobian_norm"], ".3f"),
         )
     return table
 
@@ -143,11 +143,11 @@ def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels
         line = overview.median_of_heads(rows, topn, run, label)
         table.add_row(
             label,
-            _shown(line["separability"], ".0%"),
-            _shown(line["top_mass"], ".3f"),
-            _shown(line["max_weight"], ".3f"),
-            _shown(line["support"], ",.0f"),
-            _shown(line["jacobian_norm"], ".3f"),
+            _formatted(line["separability"], ".0%"),
+            _formatted(line["top_mass"], ".3f"),
+            _formatted(line["max_weight"], ".3f"),
+            _formatted(line["support"], ",.0f"),
+            _formatted(line["jacobian_norm"], ".3f"),
         )
     return table
 
@@ -160,11 +160,11 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _shown(value: float | None, form: str) -> str:
-    """A number in its form, or a dash where there is none."""
+def _formatted(value: float | None, form: str) -> str:
+    """A formatted number, or a dash for None."""
     return "-" if value is None else f"{value:{form}}"
 
 
 def _number(value: float | None) -> str:
-    """Three figures, no exponent for everyday sizes."""
-    return _shown(value, ",.0f" if value is not None and abs(value) >= 100 else ".3g")
+    """Three significant figures, without exponent up to large numbers."""
+    return _formatted(value, ",.0f" if value is not None and abs(value) >= 100 else ".3g")

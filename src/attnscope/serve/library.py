@@ -87,7 +87,7 @@ class Library:
         if reproductions.is_reproduction(self._json(folder / "run.json") or {}):
             raise OutputError(f"{name!r} is a reproduction: it has claims and figures, but no heads to compare")
         rows, topn, run = tables.load_run(folder)
-        findings, claims = _optional(folder / "findings.json"), _optional(folder / "claims.json")
+        findings, claims = tables.load_findings(folder), _optional(folder / "claims.json")
         try:
             return page_data(rows, topn, run, findings, tables.load_token_weights(folder), claims)
         except DAMAGED as error:

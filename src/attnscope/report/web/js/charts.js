@@ -6,24 +6,24 @@ const PLOT = { left: 52, right: 12, top: 8, height: 190 };
 /** Round values for an axis, about five of them. */
 function ticks(low, high, log) {
   if (log) {
-    const found = [];
+    const values = [];
     const decades = Math.log10(high / low);
     for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += Math.max(1, Math.ceil(decades / 6))) {
-      for (const digit of decades < 2.2 ? [1, 2, 5] : [1]) found.push(digit * 10 ** power);
+      for (const digit of decades < 2.2 ? [1, 2, 5] : [1]) values.push(digit * 10 ** power);
     }
-    return found.filter((value) => value >= low * 0.999 && value <= high * 1.001);
+    return values.filter((value) => value >= low * 0.999 && value <= high * 1.001);
   }
   const rough = (high - low) / 4;
   const base = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((factor) => factor * base).find((size) => size >= rough);
-  const found = [];
-  for (let value = Math.ceil(low / step) * step; value <= high + step / 1e6; value += step) found.push(Number(value.toPrecision(6)));
-  return found;
+  const values = [];
+  for (let value = Math.ceil(low / step) * step; value <= high + step / 1e6; value += step) values.push(Number(value.toPrecision(6)));
+  return values;
 }
 
 function axis(low, high, log, from, to) {
-  const place = log ? (value) => Math.log(value / low) / Math.log(high / low) : (value) => (value - low) / (high - low);
-  return (value) => from + (to - from) * place(value);
+  const fraction = log ? (value) => Math.log(value / low) / Math.log(high / low) : (value) => (value - low) / (high - low);
+  return (value) => from + (to - from) * fraction(value);
 }
 
 function extent(values, log, given) {
@@ -41,11 +41,11 @@ function extent(values, log, given) {
  * `x` and `y` are axes: { title, log, range, values, format }.
  */
 function chart({ x, y, bands = [], lines = [], dots = [], description }, colors) {
-  const shown = lines.concat(dots);
-  const xs = [...bands, ...shown].flatMap((series) => series.points.map((point) => point.x));
+  const curves = lines.concat(dots);
+  const xs = [...bands, ...curves].flatMap((series) => series.points.map((point) => point.x));
   const ys = [
     ...bands.flatMap((band) => band.points.flatMap((point) => [point.low, point.high])),
-    ...shown.flatMap((series) => series.points.map((point) => point.y)),
+    ...curves.flatMap((series) => series.points.map((point) => point.y)),
   ];
   const [x0, x1] = extent(xs, x.log, x.range);
   const [y0, y1] = extent(ys, y.log, y.range);
@@ -102,8 +102,8 @@ function chart({ x, y, bands = [], lines = [], dots = [], description }, colors)
 }
 
 function dot(cx, cy, series, point, x, y, opacity = 1) {
-  const told = `${series.name}: ${(y.format ?? number)(point.y)} at ${(x.format ?? number)(point.x)}`;
-  return shape("circle", { cx, cy, r: series.dash ? 2 : 3, fill: series.color, "fill-opacity": opacity }, shape("title", {}, told));
+  const description = `${series.name}: ${(y.format ?? number)(point.y)} at ${(x.format ?? number)(point.x)}`;
+  return shape("circle", { cx, cy, r: series.dash ? 2 : 3, fill: series.color, "fill-opacity": opacity }, shape("title", {}, description));
 }
 
 /** Names with their colors, in as many lines as they need. */

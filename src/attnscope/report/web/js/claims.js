@@ -1,4 +1,4 @@
-// The paper's claims as an audit or a reproduction found them, if the run carries any.
+// The paper's claims with the verdicts of an audit or a reproduction, if the run has any.
 
 const FORMS = { verdict: "verdict", printed: "as printed", corrected: "corrected" };
 const ANSWERS = { agrees: "✓", held: "✓", disagrees: "✗", depends: "~" };

@@ -1,4 +1,4 @@
-// Colors that any color vision can tell apart: cividis for amounts, Okabe and Ito's for series, blue to orange for differences.
+// Colors that are distinct with any color vision: cividis for amounts, Okabe and Ito's for series, blue to orange for differences.
 
 const CIVIDIS = ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"];
 const DIFFERENCE = ["#b35806", "#e08214", "#fdb863", "#e9e4dc", "#8fbfe0", "#4393c3", "#2166ac"];
@@ -30,9 +30,9 @@ function channels(color) {
   return [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16));
 }
 
-/** The color at `place` from 0 to 1 on a list of stops. */
-function between(stops, place) {
-  const at = Math.min(1, Math.max(0, place)) * (stops.length - 1);
+/** The color at a position from 0 to 1 on a list of stops. */
+function between(stops, position) {
+  const at = Math.min(1, Math.max(0, position)) * (stops.length - 1);
   const low = Math.min(stops.length - 2, Math.floor(at));
   const [from, to] = [channels(stops[low]), channels(stops[low + 1])];
   const mixed = from.map((value, i) => Math.round(value + (to[i] - value) * (at - low)));
@@ -45,7 +45,7 @@ function inkOn(color) {
   return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000000" : "#ffffff";
 }
 
-/** From a value to a place on a color scale; widely spread positive values are taken by their logarithm. */
+/** From a value to a position on a color scale; widely spread positive values are taken by their logarithm. */
 function colorScale(values, measure, stops = CIVIDIS) {
   const known = values.filter((value) => value !== null);
   let [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
@@ -53,9 +53,9 @@ function colorScale(values, measure, stops = CIVIDIS) {
   const log = !measure.fixed && low > 0 && high / low > 50;
   const single = low === high;
   if (single) high = low + (Math.abs(low) || 1);
-  const place = (value) => (log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
+  const position = (value) => (log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
   const middle = log ? Math.sqrt(low * high) : (low + high) / 2;
-  return { ends: single ? [low] : [low, middle, high], color: (value) => (value === null ? null : between(stops, place(value))), stops };
+  return { ends: single ? [low] : [low, middle, high], color: (value) => (value === null ? null : between(stops, position(value))), stops };
 }
 
 function differenceScale(values) {

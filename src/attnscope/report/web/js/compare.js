@@ -2,16 +2,16 @@
 
 const LARGEST_FILE = 20_000_000;
 
-function tell(text) {
+function announce(text) {
   byId("status").textContent = text;
 }
 
 /** The data inside another report. */
 async function readReport(file) {
   if (file.size > LARGEST_FILE) throw new Error("the file is too large to be a report of attnscope");
-  const found = /<script type="application\/octet-stream" id="data">([A-Za-z0-9+/=]+)<\/script>/.exec(await file.text());
-  if (!found) throw new Error("it is no report.html of attnscope");
-  return readRun(await unpack(found[1]));
+  const packed = /<script type="application\/octet-stream" id="data">([A-Za-z0-9+/=]+)<\/script>/.exec(await file.text());
+  if (!packed) throw new Error("it is no report.html of attnscope");
+  return readRun(await unpack(packed[1]));
 }
 
 function readRun(data) {
@@ -30,9 +30,9 @@ async function loadReport(file) {
   try {
     runs[1] = await readReport(file);
     showRuns();
-    tell(`Comparing A: ${shortName(runs[0].name)} with B: ${shortName(runs[1].name)}.`);
+    announce(`Comparing A: ${shortName(runs[0].name)} with B: ${shortName(runs[1].name)}.`);
   } catch (error) {
-    tell(`${visible(file.name)} cannot be compared: ${error.message}.`);
+    announce(`${visible(file.name)} cannot be compared: ${error.message}.`);
   }
   drawHeads();
 }

@@ -4,20 +4,20 @@ const WHAT_IF = ["separability", "top_mass", "participation", "max_weight", "sup
 
 function drawDetail() {
   const panel = byId("panel");
-  const shown = subjects();
+  const compared = subjects();
   panel.replaceChildren();
-  if (!shown.length) {
+  if (!compared.length) {
     panel.append(element("p", { class: "soft" }, "This head is not in the run: it was left out, or the models differ."));
     return;
   }
-  panel.classList.toggle("two", shown.length > 1);
-  if (view.compare === "heads" && shown.length < 2) {
-    panel.append(element("p", { class: "told" }, `Comparing with ${shown[0].run.title(shown[0].i)}: now choose the second head on the map.`));
+  panel.classList.toggle("two", compared.length > 1);
+  if (view.compare === "heads" && compared.length < 2) {
+    panel.append(element("p", { class: "notice" }, `Comparing with ${compared[0].run.title(compared[0].i)}: now choose the second head on the map.`));
   }
-  const limits = sharedLimits(shown);
-  if (shown.length > 1) panel.append(differences(shown));
+  const limits = sharedLimits(compared);
+  if (compared.length > 1) panel.append(differences(compared));
   if (view.compare === "lengths") panel.append(element("p", { class: "soft small" }, "Only what depends on the length is shown."));
-  panel.append(element("div", { class: "subjects" }, shown.map((subject) => subjectPanel(subject, limits))));
+  panel.append(element("div", { class: "subjects" }, compared.map((subject) => subjectPanel(subject, limits))));
   // Start each text where the head looks most.
   for (const most of panel.querySelectorAll(".tokens .most")) most.parentElement.scrollTop = most.offsetTop - 60;
 }
@@ -33,7 +33,7 @@ function subjectTitle({ run, i, group }) {
 function subjectPanel(subject, limits) {
   const { run, i } = subject;
   const judgment = run.judgment(i);
-  const whole = view.compare !== "lengths"; // what is the same for every length is told of one length only
+  const whole = view.compare !== "lengths"; // what is the same for every length is shown once
   const parts = [
     element("h3", {}, subjectTitle(subject), judgment ? stateBadge(judgment.state) : null),
     element("p", { class: "in-words" }, inWords(subject)),
@@ -47,7 +47,7 @@ function subjectPanel(subject, limits) {
     whole ? numbersTable(subject) : null,
     whole ? rowsTable(run, i) : null,
   ];
-  // Every part has its place, so that two heads side by side stay in line.
+  // Missing parts become empty elements, so that two heads side by side stay aligned.
   return element("article", { class: "subject" }, parts.map((part) => part ?? element("div")));
 }
 
@@ -66,34 +66,25 @@ function inWords({ run, i, group }) {
     + `${value("separability") === null ? "" : `Of its top ${run.data.usual_n} tokens, ${share(value("separability"))} stay apart from the rest.`}`;
 }
 
-/** The rules in the order in which they are tried: the number that decides, its limit, and what the rule keeps. */
-function rules(thresholds) {
-  const [near, top] = [thresholds.near_keys ?? 8, thresholds.top_share ?? 0.05];
-  return [
-    ["error_first_key", "sink_bound", "first token only"],
-    ["error_mean_output", "constant", "its mean output"],
-    ["error_local", "local", `first token and nearest ${near}`],
-    ["error_top_share", "broad", `top ${number(100 * top)}% of the tokens`],
-  ];
-}
-
 /** Why a head has its state: the error of each simpler rule beside its limit. */
 function judgmentWords(run, judgment) {
   const evidence = judgment.evidence ?? {};
   const thresholds = run.data.findings.thresholds ?? {};
   const known = (value) => value !== undefined && value !== null;
-  const errors = rules(thresholds).filter(([key]) => known(evidence[key])).map(([key, limit, words]) => {
+  const rules = run.data.rules ?? runs[0].data.rules; // reports of older versions have none
+  const errors = rules.filter((rule) => known(evidence[rule.error])).map((rule) => {
+    const [error, limit] = [evidence[rule.error], thresholds[rule.limit]];
     const bar = element("span", { class: "bar" });
     const fill = element("span", { class: "fill" });
-    fill.style.width = `${Math.min(100, 100 * evidence[key])}%`;
+    fill.style.width = `${Math.min(100, 100 * error)}%`;
     bar.append(fill);
-    if (known(thresholds[limit])) {
+    if (known(limit)) {
       const line = element("span", { class: "limit" });
-      line.style.left = `${Math.min(100, 100 * thresholds[limit])}%`;
+      line.style.left = `${Math.min(100, 100 * limit)}%`;
       bar.append(line);
     }
-    const enough = known(thresholds[limit]) && evidence[key] < thresholds[limit];
-    return element("tr", {}, element("th", { scope: "row" }, words), element("td", {}, bar), element("td", {}, share(evidence[key])), element("td", { class: "soft" }, known(thresholds[limit]) ? `${enough ? "enough" : "not enough"} (limit ${share(thresholds[limit])})` : ""));
+    const verdict = known(limit) ? `${error < limit ? "enough" : "not enough"} (limit ${share(limit)})` : "";
+    return element("tr", {}, element("th", { scope: "row" }, rule.words), element("td", {}, bar), element("td", {}, share(error)), element("td", { class: "soft" }, verdict));
   });
   const sure = [
     stateLook(judgment.state).sentence,
@@ -107,7 +98,7 @@ function judgmentWords(run, judgment) {
     element("p", {}, sure.filter(Boolean).join(" ")),
     errors.length
       ? element("table", { class: "errors" },
-        element("caption", {}, term("Error if a simpler rule replaced its weights", "How far the head's output moves, relative to its size, when its weights are replaced by the rule. The first rule from the top that is enough gives the head its state; if none is, it is broad.")),
+        element("caption", {}, term("Error if a simpler rule replaced its weights", "How far the head's output moves, relative to its size, when its weights are replaced by the rule. The first rule from the top that is enough gives the head its state; if none is, the head needs more tokens than they keep.")),
         element("tbody", {}, errors))
       : null,
   );
@@ -115,8 +106,8 @@ function judgmentWords(run, judgment) {
 
 /** The findings that name this head and not most others too. */
 function mentions(run, i) {
-  const telling = (finding) => finding.severity === "act" || finding.severity === "watch" || (finding.heads ?? []).length < run.count / 2;
-  const about = run.findings.filter((finding) => telling(finding) && (finding.heads ?? []).some(([layer, head]) => layer === run.layer(i) && head === run.head(i)));
+  const specific = (finding) => finding.severity === "act" || finding.severity === "watch" || (finding.heads ?? []).length < run.count / 2;
+  const about = run.findings.filter((finding) => specific(finding) && (finding.heads ?? []).some(([layer, head]) => layer === run.layer(i) && head === run.head(i)));
   if (!about.length) return null;
   return element("ul", { class: "mentions" }, about.map((finding) => element("li", {}, element("strong", {}, visible(finding.title)), ` ${visible(finding.advice ?? finding.sentence)}`)));
 }
@@ -126,14 +117,14 @@ function hasCurves({ run, group }) {
 }
 
 /** Axes that the subjects share, so that two curves can be compared by eye. */
-function sharedLimits(shown) {
+function sharedLimits(compared) {
   const limits = {};
-  if (shown.length < 2) return limits;
+  if (compared.length < 2) return limits;
   for (const name of ["participation", "jacobian_norm"]) {
-    const values = shown.flatMap(({ run, i }) => run.rows(i).flatMap((row) => [row[name], name === "jacobian_norm" ? row.jacobian_bound : null]));
+    const values = compared.flatMap(({ run, i }) => run.rows(i).flatMap((row) => [row[name], name === "jacobian_norm" ? row.jacobian_bound : null]));
     limits[name] = extent(values, false);
   }
-  const distances = shown.filter(hasCurves).flatMap(({ run, i, group }) => ["distance", "distance_lower", "distance_bound_printed", "expected_lower", "expected_printed", "distance_upper"].flatMap((name) => run.curve(name, i, group).map((point) => point.y)));
+  const distances = compared.filter(hasCurves).flatMap(({ run, i, group }) => ["distance", "distance_lower", "distance_bound_printed", "expected_lower", "expected_printed", "distance_upper"].flatMap((name) => run.curve(name, i, group).map((point) => point.y)));
   limits.distance = extent(distances, true);
   return limits;
 }
@@ -150,8 +141,8 @@ function chartFigure(subject, title, name, spec, note) {
 function ends(line, { x, y }) {
   if (!line.points.length) return "";
   const [first, last] = [line.points[0], line.points.at(-1)];
-  const told = (point) => `${(y.format ?? number)(point.y)} at ${(x.format ?? number)(point.x)}`;
-  return `${line.name}: ${told(first)}, ${told(last)}.`;
+  const described = (point) => `${(y.format ?? number)(point.y)} at ${(x.format ?? number)(point.x)}`;
+  return `${line.name}: ${described(first)}, ${described(last)}.`;
 }
 
 /** Series name their color by its role, so that a saved picture can be light on a dark page. */
@@ -243,14 +234,14 @@ function whatIfTable(run, i) {
   return element(
     "figure", { class: "what-if" },
     element("figcaption", {}, element("span", { class: "figure-title" }, "What if: other normalizers on the same scores"), saving),
-    element("p", { class: "figure-note" }, "A normalizer turns the head's scores into weights; softmax is the usual one. The model was not run anew."),
+    element("p", { class: "figure-note" }, "A normalizer turns the head's scores into weights; softmax is the usual one. The model was not run again."),
     element("div", { class: "scroll" }, element("table", {},
       element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "normalizer"), WHAT_IF.map((column) => element("th", { scope: "col" }, measureTerm(column))))),
       element("tbody", {}, body))),
   );
 }
 
-/** All numbers of a head with the place they have among the heads. */
+/** All numbers of a head with their ranks among the heads. */
 function numbersTable({ run, i, group }) {
   const lines = Object.entries(run.data.measures).map(([name, measure]) => {
     const spread = group === 0 ? run.data.heads[`${name}_spread`]?.[i] : undefined;

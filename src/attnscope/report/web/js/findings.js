@@ -1,4 +1,4 @@
-// What to look at first: the verdict and the findings, or without them the most telling numbers in plain words.
+// What to look at first: the verdict and the findings, or without them the most notable numbers in plain words.
 
 const SEVERITIES = { act: "Act", watch: "Watch", note: "Note" };
 const NOTES = 3; // findings that only note something, shown before the others are asked for
@@ -20,16 +20,16 @@ function drawFindings() {
 
 function lead(run) {
   const every = run.count === 1 ? "its one head" : `each of the ${plural(run.count, "head")}`;
-  const base = "An attention head mixes the tokens it has seen into one vector.";
+  const base = "An attention head mixes the tokens that it sees into one vector.";
   return run.data.findings
     ? `${base} A diagnosis asks of ${every} which simpler rule would give nearly the same vector.`
-    : `${base} This page shows, for ${every}, how many tokens it mixes, whether they can still be told apart, and where it looks. These are the most telling numbers; attnscope scan with --diagnose also says which heads to worry about.`;
+    : `${base} This page shows, for ${every}, how many tokens it mixes, whether they can still be separated, and where it looks. These are the most notable numbers; attnscope scan with --diagnose also says which heads to worry about.`;
 }
 
 /** The diagnosis in a few lines: the headline, how many heads are in each state, and how far to trust that. */
 function verdict(run, judged) {
-  const told = judged.verdict ?? { headline: "", groups: [], trust: "" };
-  const groups = told.groups.map((group) => element(
+  const summary = judged.verdict ?? { headline: "", groups: [], trust: "" };
+  const groups = summary.groups.map((group) => element(
     "li", { class: group.name },
     element("span", { class: "verdict-states" }, group.states.filter((state) => run.statesCounted.get(state)).map((state) => stateBadge(state))),
     element("span", {}, visible(group.sentence)),
@@ -38,10 +38,10 @@ function verdict(run, judged) {
   const kappa = agreement ? term(`Agreement beyond chance: kappa ${number(agreement.kappa)}.`, "Cohen's kappa: agreement of labels from different windows, beyond chance. 0 is chance, 1 is perfect; above 0.8 counts as very good.") : null;
   return element(
     "div", { class: "verdict" },
-    told.headline ? element("p", { class: "headline" }, visible(told.headline)) : null,
+    summary.headline ? element("p", { class: "headline" }, visible(summary.headline)) : null,
     stateBar(run),
     element("ul", { class: "groups" }, groups),
-    told.trust || agreement ? element("p", { class: "soft small" }, visible(told.trust), told.trust ? " " : "", kappa) : null,
+    summary.trust || agreement ? element("p", { class: "soft small" }, visible(summary.trust), summary.trust ? " " : "", kappa) : null,
   );
 }
 
@@ -120,7 +120,7 @@ function verified(run, verification) {
   return element(
     "details", { open: true, class: "verified" },
     element("summary", {}, "Tested inside the model"),
-    element("p", { class: "soft" }, "Each label names a simpler rule. Here the rule replaced the weights of the heads that carry the label, and of as many random heads, in the running model on text not seen before. The change is the ", term("KL divergence", "How far the model's next-token probabilities move, in nats: 0 is no change; 0.1 is clearly noticeable."), " of the next-token distribution: small for labeled heads if the rule is enough for them; for broad heads, which no small set of tokens is enough for, large."),
+    element("p", { class: "soft" }, "Each label names a simpler rule. Here the rule replaced the weights of the heads that carry the label, and of as many random heads, in the running model on held-out text. The change is the ", term("KL divergence", "How far the model's next-token probabilities move, in nats: 0 is no change; 0.1 is clearly noticeable."), " of the next-token distribution: small in labeled heads if the label says that the rule is enough for them, large if it says that it is not."),
     element("div", { class: "scroll" }, element("table", { class: "predictions" }, element("thead", {}, element("tr", {}, header.map((text) => element("th", { scope: "col", class: text === "in words" ? "words" : null }, text)))), element("tbody", {}, lines))),
     untested,
   );

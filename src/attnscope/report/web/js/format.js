@@ -36,7 +36,7 @@ function visible(text) {
   return String(text)
     .replaceAll("\r\n", "⏎").replaceAll("\n", "⏎").replaceAll("\t", "⇥")
     .replace(PILED, "$1…")
-    .replace(HIDDEN, (found) => `\\u${found.codePointAt(0).toString(16).padStart(4, "0")}`);
+    .replace(HIDDEN, (hidden) => `\\u${hidden.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
 
 /** The last part of a path. */

@@ -19,9 +19,9 @@ function hideHint() {
 
 /** Show a hint for an element while it is pointed at or focused. */
 function hinted(made, text) {
-  const tell = () => showHint(made, typeof text === "function" ? text() : text);
-  made.addEventListener("pointerenter", tell);
-  made.addEventListener("focus", tell);
+  const show = () => showHint(made, typeof text === "function" ? text() : text);
+  made.addEventListener("pointerenter", show);
+  made.addEventListener("focus", show);
   made.addEventListener("pointerleave", hideHint);
   made.addEventListener("blur", hideHint);
   return made;
@@ -39,7 +39,7 @@ function measureTerm(name) {
   return term(measure.label, measure.sentence);
 }
 
-/** The looks and meaning of a state; a state that this page does not know is grey. */
+/** The look and meaning of a state; a state that this page does not know is grey. */
 function stateLook(state) {
   return runs[0].data.states[state] ?? { color: "#9aa0a6", mark: "?", sentence: "" };
 }

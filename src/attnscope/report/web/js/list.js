@@ -8,16 +8,16 @@ function drawList() {
   const section = byId("list");
   const names = Object.keys(run.data.measures);
   const chosen = Array.from({ length: run.count }, (_, i) => i).filter((i) => passes(run, i));
-  const key = (i) => (view.order.by === "place" ? i : view.order.by === "state" ? run.state(i) ?? "" : run.value(view.order.by, i, view.group) ?? -Infinity);
+  const key = (i) => (view.order.by === "head" ? i : view.order.by === "state" ? run.state(i) ?? "" : run.value(view.order.by, i, view.group) ?? -Infinity);
   chosen.sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : a - b) * (view.order.down ? -1 : 1));
-  const shown = allLines ? chosen : chosen.slice(0, FIRST);
-  const columns = [["place", "head", ""], ...(run.judged.size ? [["state", "state", "Which simpler rule would give nearly the same output."]] : []), ...names.map((name) => [name, run.data.measures[name].label, run.data.measures[name].sentence])];
+  const lines = allLines ? chosen : chosen.slice(0, FIRST);
+  const columns = [["head", "head", ""], ...(run.judged.size ? [["state", "state", "Which simpler rule would give nearly the same output."]] : []), ...names.map((name) => [name, run.data.measures[name].label, run.data.measures[name].sentence])];
   const header = columns.map(([name, text, sentence]) => {
     const sort = view.order.by === name ? (view.order.down ? "descending" : "ascending") : "none";
     const button = element("button", { type: "button", class: "sort", "data-column": name, onclick: () => sortBy(name) }, text, sort === "none" ? "" : view.order.down ? " ▾" : " ▴");
     return element("th", { scope: "col", "aria-sort": sort }, sentence ? hinted(button, sentence) : button);
   });
-  const body = shown.map((i) => element(
+  const body = lines.map((i) => element(
     "tr", {},
     element("th", { scope: "row" }, element("button", { type: "button", class: "link", onclick: () => goTo(i) }, `${run.layer(i)}.${run.head(i)}`)),
     run.judged.size ? element("td", {}, run.state(i) ?? "–") : null,
@@ -28,13 +28,13 @@ function drawList() {
     element("h2", { id: "list-title" }, "All heads in a list"),
     element("p", { class: "soft" }, `${plural(chosen.length, "head")} of ${run.count.toLocaleString("en-US")}, at length ${run.groups[view.group]}. A head is named layer.head. `, element("button", { type: "button", class: "save", onclick: () => save("heads.csv", mapNumbers(run), "text/csv") }, "CSV")),
     element("div", { class: "scroll" }, element("table", { class: "list" }, element("thead", {}, element("tr", {}, header)), element("tbody", {}, body))),
-    chosen.length > shown.length ? element("button", { type: "button", class: "more", onclick: () => { allLines = true; drawList(); } }, `Show all ${chosen.length.toLocaleString("en-US")}`) : "",
+    chosen.length > lines.length ? element("button", { type: "button", class: "more", onclick: () => { allLines = true; drawList(); } }, `Show all ${chosen.length.toLocaleString("en-US")}`) : "",
   );
   if (focused) section.querySelector(`[data-column="${focused}"]`)?.focus();
 }
 
 function sortBy(name) {
-  view.order = { by: name, down: view.order.by === name ? !view.order.down : name !== "place" && name !== "state" };
+  view.order = { by: name, down: view.order.by === name ? !view.order.down : name !== "head" && name !== "state" };
   drawList();
 }
 

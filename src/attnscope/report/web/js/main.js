@@ -69,7 +69,7 @@ function filterControls() {
     value: filter.limit === null ? null : percent ? 100 * filter.limit : filter.limit,
     onchange: (event) => { filter.limit = event.target.value === "" ? null : Number(event.target.value) / (percent ? 100 : 1); drawHeads(); },
   });
-  const shown = Array.from({ length: run.count }, (_, i) => i).filter((i) => passes(run, i)).length;
+  const passing = Array.from({ length: run.count }, (_, i) => i).filter((i) => passes(run, i)).length;
   const active = filter.limit !== null || filter.state || view.marked;
   const clear = () => { Object.assign(filter, { limit: null, state: "" }); view.marked = null; drawHeads(); };
   return element(
@@ -78,7 +78,7 @@ function filterControls() {
     select("filter-side", "", [["least", "at least"], ["most", "at most"]], filter.side, update((value) => { filter.side = value; })),
     limit,
     run.judged.size ? select("filter-state", "and state", [["", "any"], ...Object.keys(run.data.states).map((state) => [state, state])], filter.state, update((value) => { filter.state = value; })) : null,
-    active ? element("span", { class: "shown" }, `${view.marked ? `${visible(view.markedTitle)}: ` : ""}${plural(shown, "head")} shown `, element("button", { type: "button", id: "clear", onclick: clear }, "Show all")) : null,
+    active ? element("span", { class: "passing" }, `${view.marked ? `${visible(view.markedTitle)}: ` : ""}${plural(passing, "head")} shown `, element("button", { type: "button", id: "clear", onclick: clear }, "Show all")) : null,
   );
 }
 
@@ -187,5 +187,5 @@ async function start() {
 }
 
 start().catch((error) => {
-  tell(typeof DecompressionStream === "undefined" ? "This browser is too old for the page; any browser since 2023 can show it." : `The data of this page cannot be read: ${error.message}`);
+  announce(typeof DecompressionStream === "undefined" ? "This browser is too old for the page; any browser since 2023 can show it." : `The data of this page cannot be read: ${error.message}`);
 });

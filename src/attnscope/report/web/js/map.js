@@ -8,7 +8,7 @@ function cellSize(run) {
   return { wide: Math.max(12, Math.min(34, Math.floor(room / run.width))), high: Math.max(10, Math.min(24, Math.floor(600 / run.layers.length))) };
 }
 
-/** The heads of a layer from left to right: in their own order, or by the measure. */
+/** The heads of a layer from left to right: by number, or by the measure. */
 function layerOrder(run, layer) {
   const heads = Array.from({ length: run.width }, (_, head) => head).filter((head) => run.index(layer, head) !== undefined);
   if (!view.sorted || view.measure === "state") return heads;
@@ -17,11 +17,10 @@ function layerOrder(run, layer) {
 }
 
 function mapScale() {
-  const shown = mappedRuns();
-  return colorScale(shown.flatMap((run) => run.values(view.measure, Math.min(view.group, run.groups.length - 1))), runs[0].data.measures[view.measure]);
+  return colorScale(mappedRuns().flatMap((run) => run.values(view.measure, Math.min(view.group, run.groups.length - 1))), runs[0].data.measures[view.measure]);
 }
 
-/** Text that tells what a cell shows. */
+/** What a cell shows, in words. */
 function cellText(run, i) {
   const group = Math.min(view.group, run.groups.length - 1);
   const state = run.state(i) ? `, ${run.state(i)}` : "";
@@ -46,15 +45,15 @@ function mapPicture(run, colors, described) {
       drawn.append(label(left - 5, top + high * (line + 0.5) + 3.5, String(layer), colors, { "text-anchor": "end", "font-size": 10, fill: colors.soft, "aria-hidden": "true" }));
     }
     const row = shape("g", { role: "row" });
-    layerOrder(run, layer).forEach((head, place) => {
+    layerOrder(run, layer).forEach((head, column) => {
       const i = run.index(layer, head);
       const state = run.state(i);
       const fill = scale ? scale.color(run.value(view.measure, i, group)) : (state ? stateLook(state).color : null);
       const cell = shape("g", { role: "gridcell", id: `cell-${runs.indexOf(run)}-${layer}-${head}`, "aria-label": cellText(run, i), "data-i": i, class: "cell" });
       if (!passes(run, i)) cell.setAttribute("opacity", 0.15);
-      cell.append(shape("rect", { x: left + wide * place + 0.5, y: top + high * line + 0.5, width: wide - 1, height: high - 1, rx: 1.5, fill: fill ?? colors.empty }));
+      cell.append(shape("rect", { x: left + wide * column + 0.5, y: top + high * line + 0.5, width: wide - 1, height: high - 1, rx: 1.5, fill: fill ?? colors.empty }));
       if (!scale && state && wide >= 14) {
-        cell.append(label(left + wide * (place + 0.5), top + high * (line + 0.5) + 4, `${stateLook(state).mark}${run.judgment(i).edge && wide >= 20 ? "?" : ""}`, colors, { "text-anchor": "middle", fill: inkOn(fill), "aria-hidden": "true" }));
+        cell.append(label(left + wide * (column + 0.5), top + high * (line + 0.5) + 4, `${stateLook(state).mark}${run.judgment(i).edge && wide >= 20 ? "?" : ""}`, colors, { "text-anchor": "middle", fill: inkOn(fill), "aria-hidden": "true" }));
       }
       row.append(cell);
     });
@@ -131,28 +130,28 @@ function walk(event, run) {
   const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
   const here = view.selected ?? { layer: run.layers[0], head: 0 };
   let line = run.layers.indexOf(here.layer);
-  let place = layerOrder(run, here.layer).indexOf(here.head);
+  let column = layerOrder(run, here.layer).indexOf(here.head);
   if (steps[event.key]) {
     line = Math.min(run.layers.length - 1, Math.max(0, line + steps[event.key][0]));
-    place += steps[event.key][1];
-  } else if (event.key === "Home") place = 0;
-  else if (event.key === "End") place = Infinity;
+    column += steps[event.key][1];
+  } else if (event.key === "Home") column = 0;
+  else if (event.key === "End") column = Infinity;
   else if (event.key === "PageUp") line = 0;
   else if (event.key === "PageDown") line = run.layers.length - 1;
   else return;
   event.preventDefault();
   const layer = run.layers[line];
   const heads = layerOrder(run, layer);
-  choose(layer, heads[Math.min(heads.length - 1, Math.max(0, place))]);
+  choose(layer, heads[Math.min(heads.length - 1, Math.max(0, column))]);
 }
 
-/** Outline the chosen cells, without drawing the map anew. */
+/** Outline the chosen cells, without redrawing the map. */
 function outline() {
   for (const old of document.querySelectorAll(".map .outline")) old.remove();
   mappedRuns().forEach((run) => {
     const number = runs.indexOf(run);
-    const put = (place, color, dash) => {
-      const cell = place && byId(`cell-${number}-${place.layer}-${place.head}`);
+    const put = (head, color, dash) => {
+      const cell = head && byId(`cell-${number}-${head.layer}-${head.head}`);
       if (!cell) return;
       const box = cell.firstChild;
       const size = (name, more) => Number(box.getAttribute(name)) + more;

@@ -12,7 +12,7 @@ class Run {
     this.name = visible(data.run.model.name);
     const heads = data.heads ?? { layer: [], head: [] };
     this.count = heads.layer.length;
-    this.places = new Map(heads.layer.map((layer, i) => [`${layer}.${heads.head[i]}`, i]));
+    this.indices = new Map(heads.layer.map((layer, i) => [`${layer}.${heads.head[i]}`, i]));
     this.layers = [...new Set(heads.layer)];
     this.width = Math.max(0, ...heads.head.map((head) => head + 1));
     this.groups = data.groups ?? [];
@@ -33,7 +33,7 @@ class Run {
   }
 
   index(layer, head) {
-    return this.places.get(`${layer}.${head}`);
+    return this.indices.get(`${layer}.${head}`);
   }
 
   layer(i) {
@@ -91,9 +91,9 @@ class Run {
 
   /** The share of heads with a smaller value. */
   rank(measure, i, group) {
-    const own = this.value(measure, i, group);
-    const known = this.values(measure, group).filter((value) => value !== null);
-    return known.filter((value) => value < own).length / Math.max(1, known.length - 1);
+    const value = this.value(measure, i, group);
+    const known = this.values(measure, group).filter((other) => other !== null);
+    return known.filter((other) => other < value).length / Math.max(1, known.length - 1);
   }
 }
 
@@ -109,7 +109,7 @@ const view = {
   sorted: false,
   marked: null, // the heads of a finding
   filter: { measure: "participation", side: "least", limit: null, state: "" },
-  order: { by: "place", down: false },
+  order: { by: "head", down: false },
 };
 
 /** The runs on the map: two while they are compared. */
@@ -121,20 +121,20 @@ function mappedRuns() {
 function subjects() {
   const { selected, pinned } = view;
   if (!selected) return [];
-  const subject = (run, place, group) => {
-    const i = run.index(place.layer, place.head);
+  const subject = (run, chosen, group) => {
+    const i = run.index(chosen.layer, chosen.head);
     return i === undefined ? null : { run, i, group: Math.min(group, run.groups.length - 1) };
   };
-  const found = {
+  const compared = {
     none: () => [subject(runs[0], selected, view.group)],
-    heads: () => [subject(runs[0], pinned, view.group), samePlace(selected, pinned) ? null : subject(runs[0], selected, view.group)],
+    heads: () => [subject(runs[0], pinned, view.group), sameHead(selected, pinned) ? null : subject(runs[0], selected, view.group)],
     lengths: () => [subject(runs[0], selected, view.group), subject(runs[0], selected, view.secondGroup)],
     runs: () => runs.map((run) => subject(run, selected, view.group)),
   }[view.compare]();
-  return found.filter((one) => one !== null);
+  return compared.filter((one) => one !== null);
 }
 
-function samePlace(one, other) {
+function sameHead(one, other) {
   return one?.layer === other?.layer && one?.head === other?.head;
 }
 

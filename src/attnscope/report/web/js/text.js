@@ -1,4 +1,4 @@
-// The weights of one row over the text: tokens shaded by weight, the first token marked. Tokens are hostile until shown as text.
+// The weights of one row over the text: tokens shaded by weight, the first token marked. Tokens are untrusted: they are only ever set as text.
 
 const WHOLE = 1500; // tokens up to which the whole window is shown
 const AROUND = 6; // else this many on each side of a shaded token
@@ -42,9 +42,9 @@ function near(weight, key) {
 
 function tokenMark(text, key, weight, most, position) {
   const marks = [key === 0 ? "sink" : "", key === position ? "query" : ""].filter(Boolean).join(" ");
-  const told = weight === undefined ? "" : `, weight ${share(weight)}`;
+  const amount = weight === undefined ? "" : `, weight ${share(weight)}`;
   const role = key === 0 ? " (first token)" : key === position ? " (the token that looks)" : "";
-  const made = element("bdi", { class: marks || null, title: `token ${key}: ${visible(text.tokens[key])}${told}${role}` }, visible(text.texts[key]));
+  const made = element("bdi", { class: marks || null, title: `token ${key}: ${visible(text.tokens[key])}${amount}${role}` }, visible(text.texts[key]));
   if (weight !== undefined) {
     const depth = Math.min(1, Math.sqrt(weight / most));
     made.style.backgroundColor = `color-mix(in srgb, var(--shade) ${Math.round(8 + 72 * depth)}%, transparent)`;
