@@ -201,6 +201,7 @@ def test_run_json_says_what_was_run(scanned: Any) -> None:
         "length": 61,
         "lengths": [2, 23, 61],
         "top_n": [1, 5, 19],
+        "bounds": None,
         "delta_max_length": 8192,
         "windows": 1,
         "vectors": "value",

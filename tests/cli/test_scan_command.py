@@ -84,17 +84,28 @@ def test_options_reach_the_scan(model_folder: Path, book: Path, tmp_path: Path) 
     assert record["model"]["dtype"] == "float64"
 
 
-def test_delta_of_long_rows_comes_on_request(model_folder: Path, book: Path, tmp_path: Path) -> None:
-    """Beyond --delta-max-length keys, delta and what is made of it are missing, and nothing else is."""
+def test_the_papers_bounds_come_on_request(model_folder: Path, book: Path, tmp_path: Path) -> None:
+    """Without --bounds paper, and in rows beyond --delta-max-length keys, their columns are null and nothing else is."""
     common = ["scan", str(model_folder), "--text", str(book), "--lengths", "24,48", "--top-n", "3"]
-    assert run([*common, "--out", str(tmp_path / "few"), "--delta-max-length", "24"]) == 0
-    assert run([*common, "--out", str(tmp_path / "all"), "--delta-max-length", "48"]) == 0
-    few, full = (pl.read_parquet(tmp_path / name / "topn.parquet") for name in ("few", "all"))
-    missing = [name for name in few.columns if few.filter(length=48)[name].null_count()]
-    assert missing == ["delta", "separability_lower_printed", "separability_upper_printed", "separability_lower"]
-    assert few.filter(length=24).equals(full.filter(length=24))
-    assert few.drop(missing).equals(full.drop(missing))
+    assert run([*common, "--out", str(tmp_path / "none")]) == 0
+    assert run([*common, "--out", str(tmp_path / "some"), "--bounds", "paper", "--delta-max-length", "24"]) == 0
+    assert run([*common, "--out", str(tmp_path / "all"), "--bounds", "paper"]) == 0
+    none, some, full = (pl.read_parquet(tmp_path / name / "topn.parquet") for name in ("none", "some", "all"))
+    bounds = [
+        "distance_bound_printed",
+        "delta",
+        "separability_lower_printed",
+        "separability_upper_printed",
+        "separability_lower",
+    ]
+    assert [name for name in none.columns if none[name].null_count()] == bounds
+    assert all(none[name].null_count() == len(none) for name in bounds)
+    assert [name for name in some.columns if some.filter(length=48)[name].null_count()] == bounds
+    assert some.filter(length=24).equals(full.filter(length=24))
+    assert none.drop(bounds).equals(full.drop(bounds))
+    assert some.drop(bounds).equals(full.drop(bounds))
     assert full.null_count().sum_horizontal().item() == 0
+    assert run([*common, "--bounds", "proved"]) == 2
     assert run([*common, "--delta-max-length", "0"]) == 2
 
 
