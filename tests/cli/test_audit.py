@@ -26,21 +26,21 @@ mine = Claim("mine", "my notebook", spaces.TOP_SETS, Form("d~ <= (L-N)|s|", at_m
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three claims, tried briefly."""
+def three_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three claims with few trials."""
     names = ("lemma-1", "theorem-1-fixed", "corollary-3")
     short = [replace(c, space=replace(c.space, trials=300)) for c in map(claims.find_claim, names)]
     monkeypatch.setattr(claims, "CLAIMS", tuple(short))
 
 
-@pytest.mark.usefixtures("few")
-def test_one_line_a_claim(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("three_claims")
+def test_one_line_per_claim(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["audit"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    found = {line.split()[0]: line for line in lines if line.strip()}
-    assert "holds with condition" in found["theorem-1-fixed"]
-    assert "1 > -1" in found["theorem-1-fixed"]
-    assert "fails" in found["corollary-3"]
+    by_claim = {line.split()[0]: line for line in lines if line.strip()}
+    assert "holds with condition" in by_claim["theorem-1-fixed"]
+    assert "1 > -1" in by_claim["theorem-1-fixed"]
+    assert "fails" in by_claim["corollary-3"]
 
 
 def test_one_claim_in_full(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +51,7 @@ def test_one_claim_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     assert "claimed 0.5 <= 0.25, off by 0.25" in out
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("three_claims")
 def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["audit", "--json", "--seed", "3"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -64,7 +64,7 @@ def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str])
     assert fixed["printed"]["counterexample"]["larger"] == -1
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("three_claims")
 def test_a_violated_correction_ends_with_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,14 +81,16 @@ def test_an_unknown_claim_ends_with_code_2_and_one_line(capsys: pytest.CaptureFi
     assert "lemma-1, " in captured.err
 
 
-def test_claims_of_ones_own_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_users_claims_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "my bounds.py"
     file.write_text(OWN)
     assert run(["audit", "--own", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["claims"][0]["verdict"] == "fails"
 
 
-def test_a_file_without_claims_or_no_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_a_file_without_claims_and_a_missing_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     empty = tmp_path / "empty.py"
     empty.write_text("")
     assert run(["audit", "--own", str(empty)]) == 2
@@ -108,7 +110,7 @@ def test_a_negative_seed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     [b"def broken(:", b"\x00\x01", b"raise ValueError('on purpose')", b"import sys; sys.exit(7)"],
     ids=["syntax", "binary", "raises", "exits"],
 )
-def test_a_file_of_own_claims_that_cannot_be_run_is_one_line(
+def test_a_file_that_cannot_be_run_gives_an_error_of_one_line(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "own.py"

@@ -1,4 +1,4 @@
-"""`attnscope audit`: which printed theorem is true?"""
+"""`attnscope audit`: which theorems of the paper hold as printed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from attnscope.theory.audit import AuditReport, Claim, ClaimReport, Counterexample, Trial
 
 CORRECTED_VIOLATED = 1
-# Columns from which a terminal gets one line a claim; a file or a pipe gets lines as long as they come.
+# From WIDE columns a terminal shows one line per claim; a file or a pipe gets lines of up to UNLIMITED columns.
 WIDE, UNLIMITED = 190, 400
 
 
@@ -33,10 +33,10 @@ def audit(
     own: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Try every claim of the paper, printed and corrected, on random and hostile configurations.
+    """Test every claim of the paper, printed and corrected, on random and adversarial configurations.
 
-    One line a claim: the verdict, how often each form was violated, how tight it is, and the smallest
-    counterexample found. Ends with code 1 if a corrected form is ever violated.
+    Prints one line per claim: the verdict, how often each form was violated, how tight it is, and the smallest
+    counterexample found. Exits with code 1 if a corrected form is ever violated.
 
     Examples:
 
@@ -49,13 +49,13 @@ def audit(
     Parameters
     ----------
     claim
-        Try one claim and print it in full, with numbers to check by hand.
+        Test one claim only and print it in full, with numbers to check by hand.
     effort
         quick takes less than a minute on two cores, full about ten times as long.
     seed
-        Seed of the configurations.
+        Seed for drawing the configurations.
     own
-        A Python file with claims of your own: every attnscope.theory.audit.Claim in it is tried instead.
+        A Python file with your own claims: every attnscope.theory.audit.Claim in it is tested, instead of the paper's.
     json
         Print one JSON object on standard output and nothing else.
     """
@@ -65,8 +65,8 @@ def audit(
     from attnscope.theory.claims import CLAIMS, find_claim
 
     if seed < 0:
-        raise InputError(f"--seed takes a whole number from 0, received {seed}")
-    claims = _own_claims(own) if own else list(CLAIMS)
+        raise InputError(f"--seed must be 0 or larger, received {seed}")
+    claims = _claims_of_file(own) if own else list(CLAIMS)
     if claim is not None:
         claims = [find_claim(claim, claims)]
     with _progress(len(claims)) as progress:
@@ -80,29 +80,29 @@ def audit(
     return 0 if report.sound else CORRECTED_VIOLATED
 
 
-def _own_claims(path: Path) -> list[Claim[Any]]:
-    """The claims that a file defines, in order."""
+def _claims_of_file(path: Path) -> list[Claim[Any]]:
+    """The claims that a Python file defines, in order."""
     import runpy
 
     from attnscope.theory.audit import Claim
 
     if not path.is_file():
-        raise InputError(f"--own takes a Python file, and there is none at {path}")
+        raise InputError(f"--own takes a Python file, and {path} is not a file")
     try:
         with redirect_stdout(sys.stderr):  # standard output is for the answer
             defined = runpy.run_path(str(path))
     except (Exception, SystemExit) as error:
         reason = " ".join(str(error).split()) or "no message"
         raise InputError(f"{path} cannot be run: {type(error).__name__}: {reason}") from error
-    found = [value for value in defined.values() if isinstance(value, Claim)]
-    if not found:
+    claims = [value for value in defined.values() if isinstance(value, Claim)]
+    if not claims:
         raise InputError(f"{path} defines no attnscope.theory.audit.Claim; see docs/theory.md for an example")
-    return found
+    return claims
 
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on standard error that names the claim at work."""
+    """A progress bar on standard error that names the current claim."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -127,7 +127,7 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
 
 
 def _print_table(console: Console, report: AuditReport) -> None:
-    """One line a claim; in a narrow terminal the places and counterexamples follow in a list of their own."""
+    """One line per claim; in a narrow terminal the places and counterexamples follow in a second list."""
     from rich.table import Table
 
     if not console.is_terminal:
@@ -153,7 +153,7 @@ def _print_table(console: Console, report: AuditReport) -> None:
         for claim in report.claims:
             console.print(f"{claim.id} ({claim.place}) {_short(_counterexample(claim))}")
     console.print(
-        f"\nviolated: share of the configurations drawn. slack: median of bound/value, 1 is attained. "
+        f"\nviolated: share of the configurations drawn. slack: median of bound/value, 1 if attained. "
         f"seed {report.seed}, effort {report.effort}."
     )
     if report.sound:
@@ -177,12 +177,12 @@ def _print_claim(console: Console, claim: ClaimReport) -> None:
             continue
         console.print(f"\n{name}: {trial.statement}", style="bold", soft_wrap=True)
         console.print(
-            f"  violated in {trial.violations} of {trial.drawn} drawn; {trial.attacked} more tried near the worst"
+            f"  violated in {trial.violations} of {trial.drawn} drawn; {trial.attacked} more tested near the worst"
         )
         if trial.slack is not None:
             console.print(f"  slack {_slack(trial)} (median), {_number(trial.least_slack)} (least)")
         if trial.empty:
-            console.print(f"  says nothing in {trial.empty:.0%}")
+            console.print(f"  trivially true in {trial.empty:.0%}")
         if trial.counterexample:
             console.print("  smallest counterexample:")
             for key, value in trial.counterexample.values.items():
@@ -194,21 +194,21 @@ def _print_claim(console: Console, claim: ClaimReport) -> None:
 
 
 def _counterexample(claim: ClaimReport) -> Counterexample | None:
-    """Of a corrected form if there is one: that is the alarm; else of the printed form."""
+    """Counterexample to a corrected form if there is one, which is more serious; else to the printed form."""
     trials = [*claim.corrected, *([claim.printed] if claim.printed else [])]
     return next((trial.counterexample for trial in trials if trial.counterexample), None)
 
 
 def _tightest(claim: ClaimReport) -> Trial | None:
     """The corrected form with the least median slack."""
-    told = [trial for trial in claim.corrected if trial.slack is not None]
-    return min(told, key=lambda trial: trial.slack or math.inf, default=None)
+    with_slack = [trial for trial in claim.corrected if trial.slack is not None]
+    return min(with_slack, key=lambda trial: trial.slack or math.inf, default=None)
 
 
 def _rate(trial: Trial | None) -> str:
     if trial is None:
         return "-"
-    # Found by attack alone: violated, though no drawn configuration was.
+    # No drawn configuration violates the form, but one near them does.
     return f"{trial.rate:.1%}" if trial.violations or not trial.violated else "by attack"
 
 
@@ -233,7 +233,7 @@ def _short(example: Counterexample | None) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Numbers as people write them: (0.5, 0.5), and 1 instead of 1.0."""
+    """Numbers formatted for reading: (0.5, 0.5), and 1 instead of 1.0."""
     if isinstance(value, list):
         runs: list[str] = []
         parts = [_plain(item) for item in value]
@@ -258,7 +258,7 @@ def _as_json(report: AuditReport) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: such numbers become text."""
+    """The value with infinities and NaN as strings, which JSON cannot represent as numbers."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -42,7 +42,7 @@ def _top(case: Case) -> Tensor:
 
 
 def _draw_rows(shapes: Shapes, most: int | None = None) -> Any:
-    """A stream of rows with a set size between 1 and L - 1, or `most`."""
+    """A stream of rows with a set size from 1 to L - 1, and at most `most`."""
 
     def draw(generator: Generator) -> Iterator[Case]:
         for keys, dims in cycle(shapes):
@@ -57,7 +57,7 @@ def _draw_rows(shapes: Shapes, most: int | None = None) -> Any:
 
 
 def _draw_sets(generator: Generator) -> Iterator[Case]:
-    """The same with arbitrary sets in half of the configurations and top sets in the other."""
+    """Rows with arbitrary sets in half of the configurations and top sets in the other half."""
     for case in _draw_rows(SHAPES)(generator):
         arbitrary = uniform(generator, *case["masses"].shape) < 0.5
         top = uniform(generator, BATCH, 1) < 0.5
@@ -122,20 +122,20 @@ UNIT_TOP_SETS = replace(
 
 @dataclass(frozen=True)
 class RandomSet:
-    """A row and a set size, with the distances of all sets of that size."""
+    """A row and a set size N, with the mean and variance of the distance over all sets of that size."""
 
     c: Configuration
 
     @cached_property
     def distances(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of d~ over every set, (batch, 1, 1) each."""
+        """Mean and variance of d~ over all sets, (batch, 1, 1) each."""
         counts = self.c.count.flatten().to(torch.long)
         mean, variance = torch.zeros_like(self.c.count), torch.zeros_like(self.c.count)
         for n in counts.unique().tolist():
-            place = counts == n
-            found = every_distance(self.c.weights[place], self.c.vectors[place], n)
-            mean[place] = found.mean(-1, keepdim=True)
-            variance[place] = found.var(-1, correction=0, keepdim=True)
+            same = counts == n
+            values = every_distance(self.c.weights[same], self.c.vectors[same], n)
+            mean[same] = values.mean(-1, keepdim=True)
+            variance[same] = values.var(-1, correction=0, keepdim=True)
         return mean, variance
 
     @property
@@ -150,12 +150,12 @@ class RandomSet:
 
     @cached_property
     def rounding(self) -> Tensor:
-        """An error that sums of these sizes may carry."""
+        """Bound on the rounding error of the sums."""
         return 1e-12 * self.c.length * self.c.scaled_norms.sum(-1, keepdim=True)
 
     @cached_property
     def half(self) -> RandomSet:
-        """The first half of the row, weights normalized anew, with the same N."""
+        """The first half of the row, weights renormalized, with the same N."""
         keys = self.c.weights.shape[-1] // 2
         weights = self.c.weights[..., :keys]
         shorter = weights / weights.sum(-1, keepdim=True)
@@ -174,7 +174,7 @@ def _show_random(s: RandomSet) -> dict[str, Any]:
 
 
 RANDOM_SETS = Space(
-    name="a row of weights summing to one, vectors, and a random set of N tokens (every set visited)",
+    name="a row of weights summing to one, vectors, and a random set of N tokens (every set enumerated)",
     axes=_COUNTED_AXES,
     least={"keys": 2},
     draw=_draw_rows(((2, 1), (3, 1), (3, 2), (4, 1), (4, 3), (5, 2), (5, 7), (7, 3))),
@@ -187,7 +187,7 @@ RANDOM_SETS = Space(
 
 FEW_OF_MANY = replace(
     RANDOM_SETS,
-    name="a row with positive weights and a random set of at most a tenth of its tokens (every set visited)",
+    name="a row with positive weights and a random set of at most a tenth of its tokens (every set enumerated)",
     least={"keys": 10},
     draw=_draw_rows(((10, 1), (11, 2), (13, 17), (23, 3)), most=2),
     valid=lambda case: _counted(case) & (10 * case["count"] <= case["masses"].shape[-1]) & (case["masses"] > 0).all(-1),
@@ -231,8 +231,6 @@ GROWING_ROWS = Space(
     draw=_draw_growing,
     subject=_growing,
     valid=lambda case: (case["masses"] > 0).all(-1) & (case["vectors"].norm(dim=-1) > 1e-6).all(-1),
-    show=lambda s: (
-        _show(s.long) | {"short row": f"the first {s.short.weights.shape[-1]} tokens, weights normalized anew"}
-    ),
+    show=lambda s: _show(s.long) | {"short row": f"the first {s.short.weights.shape[-1]} tokens, weights renormalized"},
     trials=1000,
 )
