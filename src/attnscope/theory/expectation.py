@@ -221,8 +221,7 @@ def _left_rest(out: Tensor, rest: Tensor, left: Tensor, size: Tensor, drawn: Ten
     n = (size - 1).clamp_min(1)
     about = torch.where(left.squeeze(-2).unsqueeze(-1), rest - (rest.sum(-2) / size.clamp_min(1)).unsqueeze(-2), 0)
     squares = about.square().sum(-1).unsqueeze(-2)
-    scatter = (leave_one_out(squares) - squares / n.unsqueeze(-1)).clamp_min(0)
-    variance = _sampling_factor(n, drawn.minimum(n)).unsqueeze(-1) * scatter
+    variance = _variance_without(squares, n, drawn.minimum(n))
     others = rest.sum(-2, keepdim=True) - rest
     share = (drawn / n).unsqueeze(-1)
     mu = out.unsqueeze(-3) - share.unsqueeze(-1) * others.unsqueeze(-3)
@@ -244,6 +243,12 @@ def _sampling_factor(n: Tensor, size: Tensor) -> Tensor:
     return torch.where(n > 1, size * (n - size) / (n * (n - 1).clamp_min(1)), 0)
 
 
+def _variance_without(squares: Tensor, n: Tensor, size: Tensor) -> Tensor:
+    """Variance of the sum of a uniform `size`-subset of the n tokens other than i; `squares` about the mean of all."""
+    scatter = (leave_one_out(squares) - squares / n.unsqueeze(-1)).clamp_min(0)
+    return _sampling_factor(n, size).unsqueeze(-1) * scatter
+
+
 def _log_choose(n: Tensor, k: Tensor) -> Tensor:
     """ln of the binomial coefficient; meaningless outside 0 <= k <= n, to be discarded by the caller."""
     inside = k.clamp_min(0).minimum(n)
@@ -260,10 +265,7 @@ def _squares_about_mean(c: Configuration) -> Float[Tensor, "*batch rows 1 keys"]
 
 def _variance(c: Configuration) -> Float[Tensor, "*batch rows sets keys"]:
     """V_i = N(n-N)/(n(n-1)) [ sum_{j != i} |y_j|^2 - |xbar - y_i|^2 / n ], zero for keys that are not visible."""
-    squares = _squares_about_mean(c)
-    n = c.length - 1
-    scatter = (leave_one_out(squares) - squares / n.unsqueeze(-1)).clamp_min(0)
-    variance = _sampling_factor(n, c.count).unsqueeze(-1) * scatter
+    variance = _variance_without(_squares_about_mean(c), c.length - 1, c.count)
     return torch.where(c.visible.unsqueeze(-2), variance, 0)
 
 

@@ -41,7 +41,7 @@ def coverage_range(separability: Float[Tensor, "*batch heads"]) -> Interval:
 def coverage_of_tokens(
     separability: Float[Tensor, "*batch tokens"], heads: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """Coverage by independent heads when token i has its own p_i: mean_i [1 - (1 - p_i)^H].
+    """Coverage by independent heads when token i has probability p_i: mean_i [1 - (1 - p_i)^H].
 
     At most the printed 1 - (1 - pbar)^H (Jensen: p -> 1 - (1-p)^H is concave); the difference is `jensen_gap`.
     Tokens covered always (80 %) or never (20 %) stay at 0.8 for every H.

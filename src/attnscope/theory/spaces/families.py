@@ -54,6 +54,11 @@ def masses(generator: Generator, batch: int, keys: int) -> Tensor:
     return mixed(generator, kinds)
 
 
+def normalized(masses: Tensor) -> Tensor:
+    """Masses divided by their sum: weights."""
+    return masses / masses.sum(-1, keepdim=True)
+
+
 def points(generator: Generator, batch: int, keys: int, dims: int) -> Tensor:
     """Vectors: isotropic, with a common mean, few distinct, one outlier, orthonormal, collinear, antipodal, alike."""
     noise = normal(generator, batch, keys, dims)

@@ -92,7 +92,7 @@ def _draw_chances(generator: Generator) -> Iterator[Case]:
 
 
 TOKEN_CHANCES = Space(
-    name="tokens with their own probability of being distinguished, and H independent heads",
+    name="tokens with individual probabilities of being distinguished, and H independent heads",
     axes={"chance": ("tokens",), "heads": ()},
     draw=_draw_chances,
     subject=lambda case: Chances(case["chance"], case["heads"]),

@@ -18,16 +18,12 @@ from attnscope.theory.audit.contract import Case, Space
 from attnscope.theory.configuration import Configuration, ranks
 from attnscope.theory.distance import distance
 from attnscope.theory.sampling import every_distance
-from attnscope.theory.spaces.families import BATCH, SHAPES, masses, on_sphere, plain, points, uniform, whole
+from attnscope.theory.spaces.families import BATCH, SHAPES, masses, normalized, on_sphere, plain, points, uniform, whole
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
     Shapes = tuple[tuple[int, int], ...]
-
-
-def _weights(case: Case) -> Tensor:
-    return case["masses"] / case["masses"].sum(-1, keepdim=True)
 
 
 def _configuration(weights: Tensor, vectors: Tensor, selected: Tensor) -> Configuration:
@@ -95,7 +91,7 @@ ANY_SETS = Space(
     axes={"masses": ("keys",), "vectors": ("keys", "dims"), "chosen": ("keys",)},
     least={"keys": 2},
     draw=_draw_sets,
-    subject=lambda case: _configuration(_weights(case), case["vectors"], case["chosen"] > 0),
+    subject=lambda case: _configuration(normalized(case["masses"]), case["vectors"], case["chosen"] > 0),
     valid=_chosen,
     show=_show,
     integers=frozenset({"chosen"}),
@@ -106,7 +102,7 @@ TOP_SETS = Space(
     axes=_COUNTED_AXES,
     least={"keys": 2},
     draw=_draw_rows(SHAPES),
-    subject=lambda case: _configuration(_weights(case), case["vectors"], _top(case)),
+    subject=lambda case: _configuration(normalized(case["masses"]), case["vectors"], _top(case)),
     valid=_counted,
     show=_show,
     integers=frozenset({"count"}),
@@ -115,7 +111,7 @@ TOP_SETS = Space(
 UNIT_TOP_SETS = replace(
     TOP_SETS,
     name="a row of weights, vectors on the unit sphere, and the set of its N largest weights",
-    subject=lambda case: _configuration(_weights(case), on_sphere(case["vectors"]), _top(case)),
+    subject=lambda case: _configuration(normalized(case["masses"]), on_sphere(case["vectors"]), _top(case)),
     valid=lambda case: _counted(case) & (case["vectors"].norm(dim=-1) > 1e-6).all(-1),
 )
 
@@ -157,8 +153,7 @@ class RandomSet:
     def half(self) -> RandomSet:
         """The first half of the row, weights renormalized, with the same N."""
         keys = self.c.weights.shape[-1] // 2
-        weights = self.c.weights[..., :keys]
-        shorter = weights / weights.sum(-1, keepdim=True)
+        shorter = normalized(self.c.weights[..., :keys])
         chosen = torch.arange(keys) < self.c.count.unsqueeze(-1)
         return RandomSet(
             Configuration(shorter, self.c.vectors[:, :keys], torch.ones_like(shorter, dtype=torch.bool), chosen)
@@ -166,7 +161,7 @@ class RandomSet:
 
 
 def _random_set(case: Case) -> RandomSet:
-    return RandomSet(_configuration(_weights(case), case["vectors"], _top(case)))
+    return RandomSet(_configuration(normalized(case["masses"]), case["vectors"], _top(case)))
 
 
 def _show_random(s: RandomSet) -> dict[str, Any]:
@@ -213,7 +208,7 @@ def _growing(case: Case) -> GrowingRow:
         part = case["masses"][:, :keys]
         count = torch.full((len(part),), keys // 2, dtype=part.dtype)
         cut = {"masses": part, "count": count}
-        return _configuration(_weights(cut), case["vectors"][:, :keys], _top(cut))
+        return _configuration(normalized(part), case["vectors"][:, :keys], _top(cut))
 
     keys = case["masses"].shape[-1]
     return GrowingRow(upper_half(keys), upper_half(keys // 8))

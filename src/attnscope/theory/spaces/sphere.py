@@ -17,7 +17,7 @@ import torch
 from attnscope.theory.audit.contract import Case, Space
 from attnscope.theory.configuration import Configuration
 from attnscope.theory.geometry import ball, failure_bound
-from attnscope.theory.spaces.families import BATCH, masses, normal, on_sphere, plain, uniform, whole
+from attnscope.theory.spaces.families import BATCH, masses, normal, normalized, on_sphere, plain, uniform, whole
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -94,7 +94,7 @@ BALLS = Space(
     name="weights of a set, a radius, and independent uniform unit vectors at least delta apart (drawn)",
     axes={"masses": ("members",), "radius": (), "dims": ()},
     draw=_draw_balls,
-    subject=lambda case: Balls(case["masses"] / case["masses"].sum(-1, keepdim=True), case["radius"], case["dims"]),
+    subject=lambda case: Balls(normalized(case["masses"]), case["radius"], case["dims"]),
     valid=lambda case: (
         (case["masses"] >= 0).all(-1)
         & (case["masses"].sum(-1) > 0)
@@ -155,9 +155,7 @@ INDEPENDENT_ROWS = Space(
     least={"keys": 2},
     draw=_draw_independent,
     subject=lambda case: IndependentRow(
-        (case["masses"] / case["masses"].sum(-1, keepdim=True)).sort(-1, descending=True).values,
-        case["count"],
-        case["dims"],
+        normalized(case["masses"]).sort(-1, descending=True).values, case["count"], case["dims"]
     ),
     valid=lambda case: (
         (case["masses"] > 0).all(-1)
