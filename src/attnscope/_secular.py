@@ -1,6 +1,6 @@
-"""The largest eigenvalue of a diagonal less a rank-one matrix: the one Jacobian of all simplex-valued maps.
+"""Largest eigenvalue of diag(alpha) - alpha alpha^T: the Jacobian of softmax and, rescaled, of sparsemax and entmax.
 
-Shared by `theory` (softmax weights) and `normalizers` (the whole family), which do not know each other.
+Used by `theory.gradient` and by the Jacobian norms of the normalizers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor
 
 # Newton needs about six steps; halving alone, its guard, needs 53 from a bracket a factor of two wide.
 _STEPS = 60
-# A Newton step this small is rounding: it may point out of the bracket, and halving the bracket would lose its place.
+# A Newton step this small is rounding: it may leave the bracket, and halving the bracket would lose the root.
 _CONVERGED = 2e-15
 # A row sums to one up to rounding; only a real remainder (a sink) counts.
 ROUNDING = 1e-12
@@ -22,7 +22,7 @@ def largest_eigenvalue(weights: Tensor) -> Tensor:
     The root lam of 1 - sum_i alpha_i^2 / (alpha_i - lam) = 0 above the second largest weight. The bracket is
     max{alpha_(2), alpha_(1) rest} <= lam <= min{alpha_(1), 2 alpha_(1) rest} with rest = 1 - alpha_(1)
     (interlacing; diagonal entry; Gershgorin), where 1 - alpha_(1) is the sum of the other weights plus
-    what the row leaves over if it sums to less than one: relative accuracy also where one weight is nearly one.
+    what the row lacks to one (a sink): relative accuracy is kept where one weight is nearly one.
     """
     first, second, others, left_over = largest_and_rest(weights)
     rest = others.sum(-1, keepdim=True) + left_over
@@ -45,9 +45,9 @@ def largest_eigenvalue(weights: Tensor) -> Tensor:
 
 
 def largest_and_rest(weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The largest weight, the second, the row without the largest, and what the row lacks to one."""
-    first, place = weights.max(-1, keepdim=True)
-    others = weights.scatter(-1, place, 0)
+    """Largest weight, second largest, the row with its largest set to 0, and one minus the row's sum."""
+    first, argmax = weights.max(-1, keepdim=True)
+    others = weights.scatter(-1, argmax, 0)
     left_over = (1 - weights.sum(-1, keepdim=True)).clamp_min(0)
     left_over = torch.where(left_over > ROUNDING, left_over, 0)
     return first, others.amax(-1, keepdim=True), others, left_over

@@ -13,23 +13,23 @@ DOUBLE = torch.float64
 
 
 @pytest.mark.parametrize("length", [2, 16, 1024])
-@pytest.mark.parametrize("spread", [0.3, 2.0])
-def test_softmax_bounds_are_logistic(length: int, spread: float) -> None:
-    want = [1 / (1 + (length - 1) * math.exp(sign * spread)) for sign in (1, -1)]
-    found = nz.get("softmax").weight_bounds(length, -spread / 2, spread / 2)
-    assert found == pytest.approx(want, rel=1e-12)
+@pytest.mark.parametrize("logit_range", [0.3, 2.0])
+def test_softmax_bounds_are_logistic(length: int, logit_range: float) -> None:
+    want = [1 / (1 + (length - 1) * math.exp(sign * logit_range)) for sign in (1, -1)]
+    bounds = nz.get("softmax").weight_bounds(length, -logit_range / 2, logit_range / 2)
+    assert bounds == pytest.approx(want, rel=1e-12)
 
 
 def test_ssmax_bounds_are_powers_of_the_length() -> None:
-    found = nz.get("ssmax", s=0.7).weight_bounds(129, 0.0, 1.3)
-    assert found[1] == pytest.approx(1 / (1 + 128 * 129 ** (-0.7 * 1.3)), rel=1e-12)
+    _, upper = nz.get("ssmax", s=0.7).weight_bounds(129, 0.0, 1.3)
+    assert upper == pytest.approx(1 / (1 + 128 * 129 ** (-0.7 * 1.3)), rel=1e-12)
 
 
-@pytest.mark.parametrize("spread", [0.2, 0.9, 1.5])
-def test_sparsemax_bound_tends_to_the_range_not_to_zero(spread: float) -> None:
-    found = nz.get("sparsemax").weight_bounds(1009, 0.0, spread)
-    assert found[1] == pytest.approx(min(1, spread + (1 - spread) / 1009), rel=1e-12)
-    assert found[0] == pytest.approx(max(0, (1 - spread * 1008) / 1009), abs=1e-12)
+@pytest.mark.parametrize("r", [0.2, 0.9, 1.5], ids=lambda r: f"range-{r}")
+def test_sparsemax_bound_tends_to_the_range_not_to_zero(r: float) -> None:
+    lower, upper = nz.get("sparsemax").weight_bounds(1009, 0.0, r)
+    assert upper == pytest.approx(min(1, r + (1 - r) / 1009), rel=1e-12)
+    assert lower == pytest.approx(max(0, (1 - r * 1008) / 1009), abs=1e-12)
 
 
 def test_entmax15_bound_is_the_root_of_a_quadratic() -> None:
@@ -90,14 +90,14 @@ def test_all_equal_negative_logits_have_no_scaled_self_adjust_weight() -> None:
     torch.testing.assert_close(nz.sa_softmax(torch.zeros(5)), torch.full((5,), 0.2))
 
 
-def test_adaptive_temperature_switches_itself_off_on_flat_long_rows() -> None:
+def test_adaptive_temperature_is_softmax_on_long_flat_rows() -> None:
     for length, sharpened in ((64, True), (379, True), (389, False), (2048, False)):
         z = torch.linspace(0, 1e-3, length, dtype=DOUBLE)
         ratio = float((nz.adaptive_temperature(z)[-1] / nz.adaptive_temperature(z)[0]).log()) / 1e-3
         assert (ratio > 1 + 1e-6) == sharpened
 
 
-def test_lipmax_never_exceeds_its_cap_and_kappa_keeps_its_gradient() -> None:
+def test_lipmax_never_exceeds_its_cap_and_kappa_has_a_gradient() -> None:
     kappa = torch.tensor(50.0, dtype=DOUBLE, requires_grad=True)
     z = torch.tensor([0.30, 0.11, -0.2], dtype=DOUBLE)
     normalizer = nz.Lipmax(kappa=kappa, cap=1.5)

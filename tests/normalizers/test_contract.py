@@ -1,7 +1,8 @@
-"""What holds for every normalizer whatever its mathematics: masks, lengths, shapes, broken input."""
+"""Properties of every normalizer: masks, lengths, shapes, invalid input."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -45,15 +46,15 @@ def test_a_row_with_nothing_visible_gives_zeros_and_no_gradient(normalizer: nz.N
 def test_a_masked_key_gets_exactly_zero_whatever_its_logit(normalizer: nz.Normalizer) -> None:
     z = logits(7, 5)
     visible = torch.tensor([True, False, True, True, False])
-    poisoned = z.clone()
-    poisoned[:, 1], poisoned[:, 4] = torch.nan, torch.inf
-    weights = normalizer(poisoned, visible)
+    invalid = z.clone()
+    invalid[:, 1], invalid[:, 4] = torch.nan, torch.inf
+    weights = normalizer(invalid, visible)
     assert torch.equal(weights[:, ~visible], torch.zeros(7, 2))
     torch.testing.assert_close(weights[:, visible], normalizer(z[:, visible]), rtol=1e-6, atol=1e-7)
 
 
 @EVERY
-def test_masked_keys_take_no_part_in_the_gradient(normalizer: nz.Normalizer) -> None:
+def test_masked_keys_have_zero_gradient(normalizer: nz.Normalizer) -> None:
     z = logits(7, 5)
     z[:, 1], z[:, 4] = torch.nan, -torch.inf
     z.requires_grad_()
@@ -89,22 +90,22 @@ def test_the_length_is_that_of_the_visible_keys_not_of_the_padding(normalizer: n
 
 
 @EVERY
-@pytest.mark.parametrize("broken", [torch.nan, torch.inf], ids=["nan", "inf"])
-def test_a_broken_row_breaks_no_other(normalizer: nz.Normalizer, broken: float) -> None:
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=["nan", "inf"])
+def test_an_invalid_logit_changes_no_other_row(normalizer: nz.Normalizer, value: float) -> None:
     z = logits(5, 7)
     visible = torch.ones(5, 7, dtype=torch.bool).tril(3)
     good = normalizer(z, visible)
-    z[2, 0] = broken
+    z[2, 0] = value
     weights = normalizer(z, visible)
     rest = [0, 1, 3, 4]
     torch.testing.assert_close(weights[rest], good[rest], rtol=0, atol=0)
     assert torch.equal(weights[2, 6:], torch.zeros(1))  # masked keys stay zero even there
-    if broken != broken:
+    if math.isnan(value):
         assert bool(weights[2, 0].isnan())
 
 
 @EVERY
-def test_a_broken_row_breaks_no_other_gradient(normalizer: nz.Normalizer) -> None:
+def test_an_invalid_logit_changes_no_other_gradient(normalizer: nz.Normalizer) -> None:
     z = logits(5, 7)
     z[2, 0] = torch.nan
     z.requires_grad_()
@@ -187,7 +188,7 @@ def test_lists_are_refused_by_every_method(normalizer: nz.Normalizer) -> None:
 
 @EVERY
 @pytest.mark.parametrize("length", [0, -1, 1.5])
-def test_a_length_that_no_row_has_is_refused(normalizer: nz.Normalizer, length: int) -> None:
+def test_a_length_below_one_is_refused(normalizer: nz.Normalizer, length: int) -> None:
     with pytest.raises(InputError, match="length must be a whole number and at least 1, received"):
         normalizer.lipschitz(length)
     with pytest.raises(InputError, match="length must be a whole number and at least 1, received"):
@@ -220,7 +221,7 @@ def test_a_module_without_heads_is_refused(heads: int) -> None:
         ("lipmax", {"alpha": 1.2}, r"alpha must be in \[1.5, 2\], received 1.2"),
         ("lipmax", {"cap": -1.0}, "cap must be positive and finite, received -1.0"),
         ("logn", {"n_train": 1}, "n_train must be a whole number and at least 2, received 1"),
-        ("f_normalizer", {"function": "cosh"}, "no F is named 'cosh'"),
+        ("f_normalizer", {"function": "cosh"}, "no function F is named 'cosh'"),
         ("softmax", {"temperature": float("nan")}, "temperature must be positive and finite, received nan"),
         ("topk", {"k": 1.5}, "k must be a whole number and at least 1, received 1.5"),
         ("ssmax", {"s": float("inf")}, "s must be finite, received inf"),
@@ -234,6 +235,6 @@ def test_a_module_without_heads_is_refused(heads: int) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
-def test_settings_that_mean_nothing_are_refused(name: str, settings: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_refused(name: str, settings: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         nz.get(name, **settings)

@@ -15,7 +15,7 @@ from attnscope import normalizers as nz
 # torch's own forward-mode rules compile themselves with a function that torch has deprecated.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
-    # Tracing instantiates every autograd function that it meets, to look at it.
+    # Tracing instantiates every autograd function.
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 
@@ -78,11 +78,11 @@ def test_the_gradient_in_alpha_at_one_is_the_limit_from_above() -> None:
     z = smooth_rows()
     alpha = torch.ones(3, dtype=torch.float64, requires_grad=True)
     v = torch.randn(3, 5, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    (found,) = torch.autograd.grad((nz.entmax(z, alpha=alpha) * v).sum(), alpha)
+    (gradient,) = torch.autograd.grad((nz.entmax(z, alpha=alpha) * v).sum(), alpha)
     p = torch.softmax(z, -1)
     square = p.log().square()
     want = (-0.5 * p * (square - (p * square).sum(-1, keepdim=True)) * v).sum(-1)
-    torch.testing.assert_close(found, want, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(gradient, want, rtol=1e-10, atol=1e-12)
     above = nz.entmax(z, alpha=1.002)
     torch.testing.assert_close(((above - p) * v).sum(-1) / 2e-3, want, rtol=2e-2, atol=2e-3)
 
@@ -112,24 +112,24 @@ def test_vmap_over_any_dimension_equals_a_loop(normalizer: nz.Normalizer) -> Non
 def test_hessians_are_symmetric_and_vectorize(normalizer: nz.Normalizer) -> None:
     z = smooth_rows()
     v = torch.linspace(-1, 2, 5, dtype=torch.float64)
-    found = vmap(hessian(lambda x: (normalizer(x) * v).sum()))(z)
-    torch.testing.assert_close(found, found.mT, rtol=1e-8, atol=1e-10)
+    hessians = vmap(hessian(lambda x: (normalizer(x) * v).sum()))(z)
+    torch.testing.assert_close(hessians, hessians.mT, rtol=1e-8, atol=1e-10)
     want = torch.autograd.functional.hessian(lambda x: (normalizer(x) * v).sum(), z[1])
-    torch.testing.assert_close(found[1], want, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(hessians[1], want, rtol=1e-8, atol=1e-10)
 
 
 @EVERY
 def test_a_forward_mode_derivative_is_the_jacobian_on_the_direction(normalizer: nz.Normalizer) -> None:
     z, v = smooth_rows(), smooth_rows().flip(0)
-    _, found = jvp(normalizer, (z,), (v,))
+    _, tangent = jvp(normalizer, (z,), (v,))
     want = torch.einsum("rij,rj->ri", vmap(jacrev(normalizer))(z), v)
-    torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(tangent, want, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")
 @pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax", "sigmoid", "lipmax"])
-def test_a_recorded_derivative_is_that_of_forward_mode(name: str) -> None:
-    """Recorded operations run again on other numbers: none of them may be left out."""
+def test_linearize_agrees_with_forward_mode(name: str) -> None:
+    """Linearize records operations and replays them on other inputs, so all of them must be recorded."""
     z, direction = smooth_rows(), smooth_rows().flip(-1)
     value, derivative = linearize(ALL[name], z)
     assert torch.equal(value, ALL[name](z))
@@ -142,8 +142,8 @@ def test_loops_and_reference_have_the_same_gradient(normalizer: nz.Normalizer) -
     def gradient() -> Tensor:
         z = torch.randn(7, 131, generator=torch.Generator().manual_seed(8)).requires_grad_()
         v = torch.randn(7, 131, generator=torch.Generator().manual_seed(9))
-        (found,) = torch.autograd.grad(normalizer(z), z, v)
-        return found
+        (gradient,) = torch.autograd.grad(normalizer(z), z, v)
+        return gradient
 
     by_loop = gradient()
     with nz.reference_only():
@@ -154,7 +154,7 @@ COMPILED = ["softmax", "ssmax", "sparsemax", "entmax15", "entmax-1.3", "topk-3",
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_a_compiled_caller_keeps_one_graph_and_the_same_numbers(name: str) -> None:
+def test_a_compiled_caller_has_one_graph_and_the_same_results(name: str) -> None:
     normalizer = ALL[name]
 
     def caller(x: Tensor) -> Tensor:
@@ -164,8 +164,8 @@ def test_a_compiled_caller_keeps_one_graph_and_the_same_numbers(name: str) -> No
     compiled = torch.compile(caller, backend="aot_eager", fullgraph=True)
     z = smooth_rows().float()
     plain, traced = z.clone().requires_grad_(), z.clone().requires_grad_()
-    expected, found = caller(plain), compiled(traced)
-    torch.testing.assert_close(found, expected)
+    expected, actual = caller(plain), compiled(traced)
+    torch.testing.assert_close(actual, expected)
     expected.backward()
-    found.backward()
+    actual.backward()
     torch.testing.assert_close(traced.grad, plain.grad, rtol=1e-5, atol=1e-6)

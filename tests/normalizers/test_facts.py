@@ -1,4 +1,4 @@
-"""The facts that every normalizer carries, checked for each from one table, and Theorem S for all."""
+"""Every fact that a normalizer declares, and Theorem S for all normalizers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL |= {
     "asentmax-1.8": nz.get("asentmax", alpha=1.8, beta=0.3, gamma=1.4),
     "sigmoid-fixed": nz.get("sigmoid", bias=-1.0),
     "sink-2": nz.get("sink_softmax", sink=2.0),
-    "logn": nz.get("logn", n_train=7),  # rows longer than it was trained on
+    "logn": nz.get("logn", n_train=7),  # shorter than the rows
 }
 EVERY = pytest.mark.parametrize("normalizer", ALL.values(), ids=ALL)
 ROUNDING = 1e-9
@@ -56,7 +56,7 @@ def test_non_negative(normalizer: nz.Normalizer) -> None:
 @EVERY
 def test_sparse(normalizer: nz.Normalizer) -> None:
     z = torch.zeros(1, 131, dtype=torch.float64)
-    z[0, 0] = 8.0  # no exponential underflows here, so that a zero is one by definition
+    z[0, 0] = 8.0  # no exponential underflows here, so zeros are exact by definition
     assert bool((normalizer(z) == 0).any()) == normalizer.facts.sparse
 
 
@@ -72,16 +72,15 @@ def test_shift_invariant(normalizer: nz.Normalizer) -> None:
 
 @EVERY
 def test_length_aware(normalizer: nz.Normalizer) -> None:
-    """One or twenty keys so low that they could only matter by being counted: the ratio of two weights moves.
+    """Keys of negligible weight change the ratio of two other weights only through the length.
 
-    Both rows have the same range, which enters sa_softmax where the number of keys does not.
+    Both rows have the same range, which enters sa_softmax though the number of keys does not.
     """
-    kept = torch.tensor([0.5, 0.3], dtype=torch.float64)
-    short = torch.cat([kept, torch.full((1,), -60.0, dtype=torch.float64)])
-    long = torch.cat([kept, torch.full((20,), -60.0, dtype=torch.float64)])
-    few, many = normalizer(short), normalizer(long)[:2]
-    moved = not torch.allclose(few[0] / few[1], many[0] / many[1], rtol=1e-6)
-    assert moved == normalizer.facts.length_aware
+    top = torch.tensor([0.5, 0.3], dtype=torch.float64)
+    short = normalizer(torch.cat([top, torch.full((1,), -60.0, dtype=torch.float64)]))
+    long = normalizer(torch.cat([top, torch.full((20,), -60.0, dtype=torch.float64)]))
+    changed = not torch.allclose(short[0] / short[1], long[0] / long[1], rtol=1e-6)
+    assert changed == normalizer.facts.length_aware
 
 
 @EVERY
@@ -167,7 +166,7 @@ def test_sparsemax_attains_theorem_s() -> None:
 @settings(max_examples=10, deadline=None)
 @given(values=st.lists(st.floats(-2, 2), min_size=3, max_size=9, unique=True))
 def test_theorem_s_along_the_path_where_no_constant_exists(normalizer: nz.Normalizer, values: list[float]) -> None:
-    """The mean Jacobian norm over the way that exchanges two logits is at least their weights' slope."""
+    """The mean Jacobian norm on the segment that exchanges two logits is at least their weights' slope."""
     z = torch.tensor(values, dtype=torch.float64)
     swapped = z[[1, 0, *range(2, len(values))]]
     steps = torch.linspace(0.5 / 400, 1 - 0.5 / 400, 400, dtype=torch.float64)[:, None]

@@ -1,4 +1,4 @@
-"""The learned forms: one number a head, kept in range, with gradients that reach it."""
+"""The learned modules: one value per head, within its range, with gradients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_parameter_learns(module: nn.Module) -> None:
         assert bool((parameter.grad != 0).all())
 
 
-def test_heads_learn_apart() -> None:
+def test_each_head_has_its_value() -> None:
     module = nz.LearnedSSMax(HEADS)
     with torch.no_grad():
         module.s.copy_(torch.tensor([0.1, 0.5, 0.9]))
@@ -68,15 +68,15 @@ def test_asentmax_reads_its_scale_from_the_layers_input() -> None:
 
 def test_lipmax_logits_are_cosines() -> None:
     query, key = logits(), logits().flip(-2)
-    found = nz.LearnedLipmax.logits(query, key)
-    assert found.shape == (BATCH, HEADS, QUERIES, QUERIES)
-    assert float(found.abs().max()) <= 1 + 1e-6
+    cosines = nz.LearnedLipmax.logits(query, key)
+    assert cosines.shape == (BATCH, HEADS, QUERIES, QUERIES)
+    assert float(cosines.abs().max()) <= 1 + 1e-6
     torch.testing.assert_close(
-        found, nn.functional.cosine_similarity(query[..., :, None, :], key[..., None, :, :], dim=-1)
+        cosines, nn.functional.cosine_similarity(query[..., :, None, :], key[..., None, :, :], dim=-1)
     )
 
 
 @pytest.mark.parametrize("alpha", [1.0, 2.0])
-def test_a_learned_alpha_starts_inside_its_range(alpha: float) -> None:
+def test_the_initial_alpha_must_be_inside_its_range(alpha: float) -> None:
     with pytest.raises(InputError, match="strictly between 1 and 2"):
         nz.LearnedEntmax(HEADS, alpha=alpha)

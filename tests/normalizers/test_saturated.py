@@ -1,7 +1,7 @@
 """Jacobian norms of rows with nearly all the weight on one key, where 1 - p has no digits left in float64.
 
 The oracle differentiates each normalizer's definition by central differences with 110 decimal
-digits, so that neither a formula nor its cancellation is shared with the library.
+digits, so that it shares neither a formula nor its cancellation with the library.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def exact_norm(weights: Callable[[Row], Row], logits: list[float]) -> float:
 
 def rows() -> list[list[float]]:
     """Two keys far apart, small and one-sided logits, and random rows with one key up to 40 above the rest."""
-    found = [[19.0, -19.0], [30.0, -5.0], [10.0, -10.0], [40.0, 1.0], [-1.0, -20.0], [-3.0, -40.0]]
-    found += [[5e-3, -5e-3], [1e-6, -1e-6], [1e-6, -2e-6, 5e-7], [19.0, 18.999, -19.0], [20.0, 1.5, 1.0, -20.0]]
+    rows = [[19.0, -19.0], [30.0, -5.0], [10.0, -10.0], [40.0, 1.0], [-1.0, -20.0], [-3.0, -40.0]]
+    rows += [[5e-3, -5e-3], [1e-6, -1e-6], [1e-6, -2e-6, 5e-7], [19.0, 18.999, -19.0], [20.0, 1.5, 1.0, -20.0]]
     generator = np.random.default_rng(5)
     for trial in range(30):
         row = generator.normal(size=generator.integers(2, 8)) * generator.uniform(0.1, 4)
         row[generator.integers(len(row))] += generator.uniform(0, 40)
-        found.append((row + (trial % 2) * generator.normal() * 10).tolist())
-    return found
+        rows.append((row + (trial % 2) * generator.normal() * 10).tolist())
+    return rows
 
 
 DEFINITIONS = {
@@ -80,11 +80,11 @@ DEFINITIONS = {
 
 
 @pytest.mark.parametrize(("name", "weights"), DEFINITIONS.items(), ids=DEFINITIONS)
-def test_the_norm_keeps_its_digits_on_saturated_rows(name: str, weights: Callable[[Row], Row]) -> None:
+def test_the_norm_is_accurate_on_saturated_rows(name: str, weights: Callable[[Row], Row]) -> None:
     normalizer = nz.get(name)
     for row in rows():
-        found = float(normalizer.jacobian_norm(torch.tensor(row, dtype=torch.float64)))
-        assert found == pytest.approx(exact_norm(weights, row), rel=1e-9, abs=1e-21), row
+        norm = float(normalizer.jacobian_norm(torch.tensor(row, dtype=torch.float64)))
+        assert norm == pytest.approx(exact_norm(weights, row), rel=1e-9, abs=1e-21), row
 
 
 @pytest.mark.parametrize("name", ["sa_softmax", "sa_softmax_raw"])
@@ -101,5 +101,5 @@ def test_a_batch_of_saturated_and_masked_rows_equals_its_rows_one_by_one(name: s
 def test_tied_rows_have_the_closed_form(value: float, length: int) -> None:
     """Raw: J = ((1 + z) I - z 11^T / n) / n, with the eigenvalues (1 + z)/n and 1/n."""
     z = torch.full((length,), value, dtype=torch.float64)
-    found = float(nz.get("sa_softmax_raw").jacobian_norm(z))
-    assert found == pytest.approx(max(abs(1 + value), 1) / length, rel=1e-9)
+    norm = float(nz.get("sa_softmax_raw").jacobian_norm(z))
+    assert norm == pytest.approx(max(abs(1 + value), 1) / length, rel=1e-9)

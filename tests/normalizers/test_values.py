@@ -1,4 +1,4 @@
-"""Every normalizer against an oracle of its own: float64, one row at a time, by scipy's root finder."""
+"""Every normalizer against an oracle: float64, one row at a time, thresholds from scipy's root finder."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ ORACLES: dict[str, tuple[nz.Normalizer, Oracle]] = {
         nz.get("f_normalizer", function="one_plus_square"),
         lambda z: over_sum(1 + np.maximum(z, 0) ** 2),
     ),
-    "f-own": (nz.get("f_normalizer", function=lambda z: 2 + z.cos()), lambda z: over_sum(2 + np.cos(z))),
+    "f-callable": (nz.get("f_normalizer", function=lambda z: 2 + z.cos()), lambda z: over_sum(2 + np.cos(z))),
     "ssmax": (nz.get("ssmax", s=0.6, b=0.2), lambda z: exponential((0.6 * math.log(len(z)) + 0.2) * z)),
     "ssmax-negative": (nz.get("ssmax", s=-0.6), lambda z: exponential(-0.6 * math.log(len(z)) * z)),
     "logn": (nz.get("logn", n_train=5), lambda z: exponential(max(1, math.log(len(z)) / math.log(5)) * z)),
@@ -107,7 +107,7 @@ NORMALIZERS = pytest.mark.parametrize(("normalizer", "oracle"), ORACLES.values()
 
 @pytest.fixture(params=["loops", "reference"])
 def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The compiled loops and the torch reference answer to the same tests."""
+    """Run a test with the compiled loops and with the torch reference."""
     if request.param == "reference":
         with nz.reference_only():
             yield request.param
@@ -119,9 +119,9 @@ def expected(oracle: Oracle, logits: Tensor, visible: Tensor | None) -> Tensor:
     z = logits.double().numpy().reshape(-1, logits.shape[-1])
     mask = np.isfinite(z) if visible is None else visible.expand(logits.shape).numpy().reshape(z.shape)
     out = np.zeros_like(z)
-    for row, seen, target in zip(z, mask, out, strict=True):
-        if seen.any():
-            target[seen] = oracle(row[seen])
+    for row, row_mask, target in zip(z, mask, out, strict=True):
+        if row_mask.any():
+            target[row_mask] = oracle(row[row_mask])
     return torch.from_numpy(out).reshape(logits.shape)
 
 
@@ -210,7 +210,7 @@ def test_entmax_is_softmax_within_a_thousandth_of_one(alpha: float) -> None:
         torch.testing.assert_close(nz.entmax(z, alpha=value), torch.softmax(z, -1), rtol=1e-12, atol=1e-14)
 
 
-def test_entmax_takes_one_alpha_a_head() -> None:
+def test_entmax_takes_one_alpha_per_head() -> None:
     z = torch.randn(2, 3, 5, 7, dtype=torch.float64)
     alpha = torch.tensor([1.0, 1.3, 2.0], dtype=torch.float64)
     weights = nz.entmax(z, alpha=alpha[:, None])
@@ -223,9 +223,9 @@ SUMMING = [name for name, (normalizer, _) in ORACLES.items() if normalizer.facts
 
 
 @pytest.mark.parametrize("name", SUMMING)
-@pytest.mark.parametrize("spread", [0.0, 1e-4, 1.0, 8.0], ids=lambda s: f"spread-{s}")
-def test_a_row_of_1e5_keys_sums_to_one(name: str, spread: float) -> None:
-    z = torch.randn(LONG, generator=torch.Generator().manual_seed(3)) * spread + 0.1
+@pytest.mark.parametrize("scale", [0.0, 1e-4, 1.0, 8.0], ids=lambda s: f"scale-{s}")
+def test_a_row_of_1e5_keys_sums_to_one(name: str, scale: float) -> None:
+    z = torch.randn(LONG, generator=torch.Generator().manual_seed(3)) * scale + 0.1
     assert abs(float(ORACLES[name][0](z).double().sum()) - 1) < 1e-5
 
 
@@ -253,12 +253,12 @@ def test_logits_of_1e4_neither_overflow_nor_lose_the_gap() -> None:
 def test_a_key_above_a_hundred_thousand_equal_ones_keeps_its_weight(alpha: float) -> None:
     z = torch.ones(1, 100_000)
     z[0, -1] = 1.5
-    found = nz.entmax(z, alpha=alpha)[0].double()
+    weights = nz.entmax(z, alpha=alpha)[0].double()
     # one unknown: y of the equal keys, with n y^q + (y + gap)^q = 1
     power, gap, count = 1 / (float(np.float32(alpha)) - 1), (float(np.float32(alpha)) - 1) * 0.5, 99_999
     low, high = 0.0, 1.0
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if count * middle**power + (middle + gap) ** power < 1 else (low, middle)
-    assert abs(found[-1].item() - (low + gap) ** power) < 1e-6
-    assert abs(found[0].item() - low**power) < 1e-9
+    assert abs(weights[-1].item() - (low + gap) ** power) < 1e-6
+    assert abs(weights[0].item() - low**power) < 1e-9

@@ -1,4 +1,4 @@
-"""The referee: verdicts come from what it finds, and change when a formula does."""
+"""The audit: verdicts follow from its trials, and change when a formula does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EXPECTED = {
 }
 
 # The linear normalizer of Lemma 2 needs long rows, which a short draw reaches late. The bounds of
-# the normalizers' weights are found row by row.
+# the normalizers' weights are computed row by row, which is slow.
 TRIALS = {"lemma-2-spectral": 1600, "separability-failure": 20, "normalizer-weights": 60}
 
 
@@ -62,17 +62,17 @@ def test_a_short_audit_finds_the_verdict_and_no_flaw_in_the_corrected_form(claim
     report = tried(claim, TRIALS.get(claim.id, 400))
     assert report.verdict == EXPECTED.get(claim.id, "holds")
     assert not report.corrected_violated
-    found = [trial.counterexample for trial in (report.printed, *report.corrected) if trial and trial.violated]
-    assert all(example is not None and example.excess > 0 for example in found)
+    examples = [trial.counterexample for trial in (report.printed, *report.corrected) if trial and trial.violated]
+    assert all(example is not None and example.excess > 0 for example in examples)
 
 
-def test_an_audit_can_be_repeated() -> None:
+def test_an_audit_is_reproducible() -> None:
     claim = find_claim("theorem-1-random")
     assert tried(claim) == tried(claim)
     assert tried(claim, seed=2) != tried(claim)
 
 
-def test_counterexamples_are_shrunk_to_what_a_hand_can_check() -> None:
+def test_counterexamples_are_small_enough_to_check_by_hand() -> None:
     example = tried(find_claim("theorem-1-fixed")).printed.counterexample  # type: ignore[union-attr]
     assert example is not None
     assert sorted(example.values["weights"]) == [0, 1]
@@ -87,7 +87,7 @@ def test_counterexamples_are_shrunk_to_what_a_hand_can_check() -> None:
 # Mutations: a changed formula changes the verdict.
 
 
-def test_mending_a_printed_formula_mends_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corrected_printed_formula_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distance, "fixed_set_upper_printed", distance.fixed_set_upper_any)
     assert tried(find_claim("theorem-1-fixed")).verdict == "holds"
     monkeypatch.setattr(expectation, "random_set_main_printed", expectation.random_set_lower)
@@ -97,7 +97,7 @@ def test_mending_a_printed_formula_mends_its_verdict(monkeypatch: pytest.MonkeyP
     assert tried(find_claim("corollary-3")).verdict == "holds"
 
 
-def test_spoiling_a_printed_formula_spoils_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_printed_formula_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = vanishing.weight_bounds_printed
 
     def halved(*args: torch.Tensor) -> Interval:
@@ -119,7 +119,7 @@ def test_spoiling_a_printed_formula_spoils_its_verdict(monkeypatch: pytest.Monke
         pytest.param(geometry, "separability_certain", "theorem-2-lower", 1.5, id="T2a"),
     ],
 )
-def test_spoiling_a_corrected_formula_is_noticed(
+def test_a_wrong_corrected_formula_is_violated(
     monkeypatch: pytest.MonkeyPatch, module: Any, name: str, claim: str, factor: float
 ) -> None:
     exact = getattr(module, name)
@@ -132,10 +132,10 @@ def test_spoiling_a_corrected_formula_is_noticed(
     assert tried(find_claim(claim)).corrected_violated
 
 
-@pytest.mark.parametrize("place", range(4), ids=["B1", "B2", "B3", "B4"])
-def test_tightening_a_bound_on_the_distance_is_noticed(place: int) -> None:
+@pytest.mark.parametrize("index", range(4), ids=["B1", "B2", "B3", "B4"])
+def test_a_tightened_bound_on_the_distance_fails(index: int) -> None:
     claim = find_claim("theorem-1-sharper")
-    form = claim.corrected[place]
+    form = claim.corrected[index]
 
     def tightened(c: Configuration) -> Inequality:
         exact = form.inequality(c)
@@ -145,31 +145,31 @@ def test_tightening_a_bound_on_the_distance_is_noticed(place: int) -> None:
     assert tried(spoiled).verdict == "fails"
 
 
-# Your own claim
+# A user's claim
 
 
 def context_bound(c: Configuration) -> torch.Tensor:
     return (c.length - c.count) * c.context.norm(dim=-1)
 
 
-def test_a_claim_of_ones_own_gets_the_same_treatment() -> None:
+def test_a_users_claim_gets_the_same_treatment() -> None:
     claimed = Form("d~ <= (L-N)|s|", at_most(distance.distance, context_bound))
     report = tried(Claim("mine", "my notebook", spaces.TOP_SETS, claimed))
     assert report.verdict == "fails"
     assert report.printed is not None
     assert report.printed.counterexample is not None
-    mended = Form("d~ <= sum |y_i| + (L-N)|s|", at_most(distance.distance, distance.fixed_set_upper_triangle))
-    assert tried(Claim("mine", "my notebook", spaces.TOP_SETS, mended)).verdict == "holds"
+    corrected = Form("d~ <= sum |y_i| + (L-N)|s|", at_most(distance.distance, distance.fixed_set_upper_triangle))
+    assert tried(Claim("mine", "my notebook", spaces.TOP_SETS, corrected)).verdict == "holds"
 
 
-def test_the_example_of_the_docs_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_of_the_docs_runs(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
     example = page.split("```python\n")[1].split("```")[0]
     exec(compile(example, "docs/theory.md", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out.startswith("fails Counterexample(")
 
 
-def test_a_bound_that_says_nothing_is_vacuous() -> None:
+def test_a_trivial_bound_is_vacuous() -> None:
     weights = Form(
         "alpha_i <= 2",
         at_most(lambda c: c.weights, lambda c: torch.full_like(c.weights, 2)),
@@ -178,13 +178,13 @@ def test_a_bound_that_says_nothing_is_vacuous() -> None:
     assert tried(Claim("mine", "my notebook", spaces.TOP_SETS, weights)).verdict == "vacuous"
 
 
-def test_a_side_that_is_not_a_number_violates() -> None:
+def test_nan_on_either_side_is_a_violation() -> None:
     nan = torch.full((3, 2), torch.nan)
     assert (relative_excess(Inequality(nan, torch.ones(3, 2))) > 0).all()
     assert (relative_excess(Inequality(torch.ones(3, 2), nan)) > 0).all()
 
 
-def test_infinite_bounds_are_bounds_and_rounding_is_forgiven() -> None:
+def test_infinite_bounds_hold_and_rounding_is_tolerated() -> None:
     ones = torch.ones(3, 2, dtype=torch.float64)
     assert (relative_excess(Inequality(ones, ones * torch.inf)) <= 0).all()
     assert (relative_excess(Inequality(ones * torch.inf, ones * torch.inf)) <= 0).all()
@@ -207,10 +207,10 @@ def test_one_sided_and_two_sided_helpers_agree() -> None:
     assert (relative_excess(two) > 0).all()
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_input_raises_an_input_error() -> None:
     with pytest.raises(InputError, match="no claim is called 'lemma-9'; the claims are lemma-1, "):
         find_claim("lemma-9")
-    with pytest.raises(InputError, match="no form to try"):
+    with pytest.raises(InputError, match="no form to test"):
         audit([Claim("empty", "nowhere", spaces.TOP_SETS)])
     with pytest.raises(InputError, match="quick or full, received 'much'"):
         audit([], effort="much")  # type: ignore[arg-type]

@@ -82,7 +82,7 @@ def test_under_vanishing_weights_the_distance_is_bounded_in_length() -> None:
         assert float(theory.distance(c)) <= float(theory.vanishing_upper(c, share))
 
 
-def test_d1_by_definition_agrees_with_the_fast_way_for_nested_sets() -> None:
+def test_d1_by_definition_agrees_with_the_fast_version_for_nested_sets() -> None:
     generator = torch.Generator().manual_seed(5)
     weights = torch.rand(2, 3, 11, generator=generator, dtype=torch.float64)
     vectors = torch.randn(2, 11, 7, generator=generator, dtype=torch.float64)

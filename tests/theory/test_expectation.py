@@ -1,4 +1,4 @@
-"""Theorem 1(2) and Corollary 2 against every set."""
+"""Theorem 1(2) and Corollary 2 against the enumeration of every set."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROWS = [pytest.param(row, n, id=f"{row[0]}, N = {n}") for row in hostile_rows() 
 
 def case(row: Row, n: int) -> tuple[Configuration, np.ndarray, float]:
     c = configuration(row[1], row[2], list(range(n)))
-    found = distances(row[1], row[2], n)
-    return c, found, 1e-10 * float(c.scaled_norms.sum()) * len(row[1])
+    values = distances(row[1], row[2], n)
+    return c, values, 1e-10 * float(c.scaled_norms.sum()) * len(row[1])
 
 
 @pytest.mark.parametrize(("row", "n"), ROWS)
 def test_bounds_hold_for_the_exhaustive_expectation(row: Row, n: int) -> None:
-    c, found, slack = case(row, n)
-    mean = found.mean()
+    c, values, slack = case(row, n)
+    mean = values.mean()
     lowers = expectation.random_set_lower(c), expectation.random_set_lower_moments(c)
     uppers = (
         expectation.random_set_upper(c),
@@ -38,26 +38,26 @@ def test_bounds_hold_for_the_exhaustive_expectation(row: Row, n: int) -> None:
         assert float(lower) <= mean + slack
     for upper in uppers:
         assert mean <= float(upper) + slack
-    assert found.var() <= float(expectation.random_set_variance_upper(c)) + slack * (mean + slack)
-    assert (found**2).mean() <= float(expectation.random_set_second_moment_upper(c)) + slack * (mean + slack)
+    assert values.var() <= float(expectation.random_set_variance_upper(c)) + slack * (mean + slack)
+    assert (values**2).mean() <= float(expectation.random_set_second_moment_upper(c)) + slack * (mean + slack)
 
 
 @pytest.mark.parametrize(("row", "n"), ROWS)
 def test_peeling_tightens_both_sides_with_every_token(row: Row, n: int) -> None:
-    c, found, slack = case(row, n)
+    c, values, slack = case(row, n)
     before = expectation.random_set_lower(c), expectation.random_set_upper(c)
     for depth in range(min(4, len(row[1])) + 1):
         lower, upper = expectation.random_set_peeled(c, depth)
-        assert float(before[0]) - slack <= float(lower) <= found.mean() + slack
-        assert found.mean() - slack <= float(upper) <= float(before[1]) + slack
+        assert float(before[0]) - slack <= float(lower) <= values.mean() + slack
+        assert values.mean() - slack <= float(upper) <= float(before[1]) + slack
         before = lower, upper
 
 
 def test_peeling_all_tokens_is_exact() -> None:
     row = hostile_rows()[9]
-    c, found, _ = case(row, 3)
+    c, values, _ = case(row, 3)
     for side in expectation.random_set_peeled(c, 7):
-        assert float(side) == pytest.approx(found.mean(), rel=1e-10)
+        assert float(side) == pytest.approx(values.mean(), rel=1e-10)
 
 
 def test_the_fourth_moment_bound_has_the_exact_moments() -> None:
@@ -118,8 +118,8 @@ def test_corollary_2_few_is_off_by_any_factor_up_to_n_plus_one() -> None:
 
 @pytest.mark.parametrize("row", hostile_rows(), ids=lambda row: row[0])
 def test_the_expectation_with_one_token_left_out_is_exact(row: Row) -> None:
-    c, found, slack = case(row, len(row[1]) - 1)
-    assert float(expectation.last_token_expectation(c)) == pytest.approx(found.mean(), rel=1e-9, abs=slack)
+    c, values, slack = case(row, len(row[1]) - 1)
+    assert float(expectation.last_token_expectation(c)) == pytest.approx(values.mean(), rel=1e-9, abs=slack)
 
 
 def test_drawn_sets_agree_with_every_set() -> None:
@@ -131,7 +131,7 @@ def test_drawn_sets_agree_with_every_set() -> None:
     assert ((drawn.mean - exact).abs() <= 4 * drawn.error).all()
 
 
-def test_the_closed_forms_hold_on_a_long_row_by_drawing() -> None:
+def test_the_closed_forms_hold_on_a_long_row_by_sampling() -> None:
     generator = torch.Generator().manual_seed(4)
     weights = torch.softmax(3 * torch.randn(1, 257, generator=generator, dtype=torch.float64), -1)
     vectors = torch.randn(257, 11, generator=generator, dtype=torch.float64)

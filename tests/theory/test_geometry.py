@@ -1,4 +1,4 @@
-"""Theorem 2, T2a to T2d, against numpy and drawing."""
+"""Theorem 2, T2a to T2d, against numpy and sampling."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def smallest_gap(vectors: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("seed", range(11))
-def test_xi_bounds_the_spread_of_every_spherical_code(seed: int) -> None:
+def test_xi_bounds_the_sum_of_the_other_tokens_of_every_spherical_code(seed: int) -> None:
     generator = np.random.default_rng(seed)
     members, dims = [(2, 3), (3, 2), (5, 7), (7, 5)][seed % 4]
     weights, vectors = generator.dirichlet(np.ones(members)), sphere(generator, members, dims)
-    xi = geometry.spread(as_set(weights), torch.tensor([smallest_gap(vectors)], dtype=torch.float64))[0]
+    xi = geometry.xi(as_set(weights), torch.tensor([smallest_gap(vectors)], dtype=torch.float64))[0]
     norms = others(weights, vectors)
     assert (norms <= xi.numpy() + 1e-12).all()
     for i, norm in enumerate(norms):
@@ -50,7 +50,7 @@ def test_xi_bounds_the_spread_of_every_spherical_code(seed: int) -> None:
 @pytest.mark.parametrize(
     ("members", "dims"), [(1, 3), (2, 2), (3, 1), (3, 2), (5, 3), (7, 31), (13, 5)], ids=lambda size: str(size)
 )
-def test_concentration_bounds_hold_by_drawing(members: int, dims: int) -> None:
+def test_concentration_bounds_hold_by_sampling(members: int, dims: int) -> None:
     generator = np.random.default_rng(members * 100 + dims)
     weights = generator.dirichlet(np.ones(members))
     norms = others(weights, sphere(generator, 4000, members, dims))
@@ -77,7 +77,7 @@ def test_concentration_is_a_threshold_in_high_dimension() -> None:
 def test_one_selected_token_refutes_the_printed_upper_side() -> None:
     weights, members = torch.ones(1, 1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.bool)
     radius = torch.ones(1, dtype=torch.float64)
-    xi = geometry.spread(weights, torch.ones(1, dtype=torch.float64))
+    xi = geometry.xi(weights, torch.ones(1, dtype=torch.float64))
     assert float(geometry.separability_printed(xi, members, radius).upper) == pytest.approx(math.exp(-1 / 16))
     certain = geometry.separability_certain(weights, xi, members, radius)
     assert float(certain.lower) == float(certain.upper) == 1
@@ -90,7 +90,7 @@ def test_with_the_papers_radius_the_printed_upper_side_never_falls_below_its_flo
         vectors = sphere(generator, 11, 3)
         for n in (1, 2, 5, 7):
             c = configuration(weights, vectors, list(range(n)))
-            xi = geometry.spread(c.weights[:, :n], torch.tensor([smallest_gap(vectors)], dtype=torch.float64))
+            xi = geometry.xi(c.weights[:, :n], torch.tensor([smallest_gap(vectors)], dtype=torch.float64))
             printed = geometry.separability_printed(xi, c.selected[0, :, :n], geometry.ball(c).radius[0])
             assert float(printed.upper) >= math.exp(-1 / 16) - 1e-12
 
@@ -102,7 +102,7 @@ def test_orthonormal_vectors_are_all_distinguished(n: int) -> None:
     assert float(geometry.ball(c).separability) == 1
 
 
-def test_the_union_bound_of_the_separation_holds_by_drawing() -> None:
+def test_the_union_bound_of_the_separation_holds_by_sampling() -> None:
     generator = np.random.default_rng(12)
     for dims, delta in ((3, 0.1), (5, 0.4), (11, 0.8)):
         apart = np.mean([smallest_gap(code) >= delta for code in sphere(generator, 1500, 5, dims)])
@@ -120,7 +120,7 @@ def test_conditioning_widens_an_interval_and_never_beyond_zero_and_one() -> None
 
 
 @pytest.mark.parametrize(("keys", "n", "dims"), [(7, 3, 5), (23, 2, 64), (13, 5, 301)])
-def test_the_failure_bound_holds_on_average_by_drawing(keys: int, n: int, dims: int) -> None:
+def test_the_failure_bound_holds_on_average_by_sampling(keys: int, n: int, dims: int) -> None:
     generator = np.random.default_rng(keys)
     weights = -np.sort(-generator.dirichlet(np.full(keys, 0.5)))
     fails, bounds = [], []

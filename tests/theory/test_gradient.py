@@ -128,6 +128,6 @@ def test_the_two_logit_example_has_slope_three_quarters_sqrt_2() -> None:
     assert float(response * t / step) == pytest.approx(1.0607, rel=1e-3)
     assert float(response) == pytest.approx(float(gradient.two_logit_response(step, t)), rel=1e-6)
     assert float(gradient.two_logit_response_printed(step, t)) / float(response) == pytest.approx(4 / 3, rel=1e-3)
-    # sqrt 2 is where the response saturates.
+    # The response saturates at sqrt 2.
     cold = torch.tensor(1e-6, dtype=torch.float64)
     assert float(gradient.two_logit_response(step, cold)) == pytest.approx(math.sqrt(2))

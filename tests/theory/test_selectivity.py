@@ -88,7 +88,7 @@ def test_density_costs_a_logarithm_and_sparsity_does_not(length: int, softmax_bu
     assert float(selectivity.entmax_budget(weight, gap, 1.5)) == pytest.approx(1.90, abs=0.005)
 
 
-def test_the_sparsemax_budget_buys_exactly_its_weight() -> None:
+def test_the_sparsemax_budget_gives_exactly_its_weight() -> None:
     budget = float(selectivity.sparsemax_budget(number(0.7), number(11), number(0.3)))
     z = np.zeros(11)
     z[4] = 0.3

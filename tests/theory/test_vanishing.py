@@ -51,7 +51,7 @@ def test_a_normalizer_that_is_not_positive_does_not_vanish() -> None:
         assert (values.square() / values.square().sum())[0] == 1
 
 
-def test_corollary_1_with_the_tokens_own_key_is_false() -> None:
+def test_corollary_1_with_the_key_of_the_token_is_false() -> None:
     # q = 1, k = (0, 10), T = 1: Delta_1 = 0 claims alpha_1 = 1/2.
     claimed = vanishing.softmax_weight_bounds_printed(tensor(0.0), tensor(1.0), tensor(2.0))
     actual = 1 / (1 + math.exp(10))
@@ -79,7 +79,7 @@ def test_the_logit_sandwich_is_exact_when_the_others_are_tied() -> None:
 
 
 @pytest.mark.parametrize("weight", [0.1, 0.5, 0.9])
-def test_the_required_gap_buys_the_weight(weight: float) -> None:
+def test_the_required_gap_gives_the_weight(weight: float) -> None:
     length, t = 31, 0.5
     gap = vanishing.required_gap(tensor(weight), tensor(length), tensor(t))
     logits = torch.zeros(length, dtype=FLOAT)

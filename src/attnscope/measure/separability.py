@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.theory.geometry import ball, separability_certain, separability_printed, spread
+from attnscope.theory.geometry import ball, separability_certain, separability_printed
+from attnscope.theory.geometry import xi as xi_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -41,7 +42,7 @@ def separability_columns(c: Configuration, delta: Float[Tensor, "*batch rows"]) 
     weights = weights.clamp_min(0)
     norms = c.squared_norms.unsqueeze(-2).sqrt().expand(chosen.shape).gather(-1, places)
     gap = delta.unsqueeze(-1)
-    xi = spread(weights, gap)
+    xi = xi_of(weights, gap)
     printed = separability_printed(xi, members, measured.radius)
     certain = separability_certain(weights * norms, xi, members, measured.radius)
     return {

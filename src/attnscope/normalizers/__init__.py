@@ -8,8 +8,8 @@
     >>> get("ssmax", s=0.5).weights(torch.tensor([1.0, 9.0, 0.0]), visible)
     tensor([0.5858, 0.0000, 0.4142])
 
-Each is a function, a `Normalizer` that carries its facts, and, where something can be learned,
-a module. Requirement: nothing here knows of models, measures or theory.
+Each is available as a function, as a `Normalizer` with its properties and bounds, and, where it has
+learnable parameters, as a module. Requirement: nothing here imports models, measures or theory.
 """
 
 from attnscope.normalizers._base import Facts, MappedNormalizer, Normalizer, RowMap, get, names, register

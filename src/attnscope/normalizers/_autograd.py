@@ -1,11 +1,11 @@
-"""The maps as differentiable operations, to any order and in both modes.
+"""The maps as autograd functions, differentiable to any order in forward and reverse mode.
 
-`Weights` has the Jacobian J of its map as derivative, in both modes, J being symmetric.
-`Product` is (w, v) -> J v; its own derivatives are torch operations, so that differentiating
-on is autograd's work. No derivative passes through the search for a threshold.
+`Weights` has as derivative the Jacobian J of its map, which is symmetric, in both modes.
+`Product` is (w, v) -> J v; its derivatives are torch operations, so that autograd computes
+higher orders. No derivative passes through the search for a threshold.
 
-In alpha: dw/dalpha = J q with q = f((alpha-1) ln w) / (alpha-1)^2, f(x) = e^x - 1 - x e^x, found
-by differentiating w^(alpha-1) = (alpha-1) z - tau; it tends to -ln(w)^2 / 2 as alpha tends to 1.
+In alpha: dw/dalpha = J q with q = f((alpha-1) ln w) / (alpha-1)^2, f(x) = e^x - 1 - x e^x, from
+differentiating w^(alpha-1) = (alpha-1) z - tau; it tends to -ln(w)^2 / 2 as alpha tends to 1.
 Correia, Niculae and Martins (2019) give the same derivative in another form.
 """
 
@@ -33,7 +33,7 @@ def apply_map(
     sink: Tensor | None = None,
     k: int = 0,
 ) -> Tensor:
-    """Weights of logits z; scale, alpha and sink hold one number a row, shape (..., 1)."""
+    """Weights of logits z; scale, alpha and sink have one value per row, shape (..., 1)."""
     if not torch.is_grad_enabled() and usable(z, visible, scale, alpha, sink) and not _dual(z, scale, alpha, sink):
         return weights_of(kind, k, z, visible, scale, alpha, sink)
     function = Weights if torch.compiler.is_compiling() else TransformableWeights
@@ -42,12 +42,12 @@ def apply_map(
 
 
 def _dual(*tensors: Tensor | None) -> bool:
-    """Whether any carries a tangent of forward mode."""
+    """Whether any tensor carries a forward-mode tangent."""
     return any(unpack_dual(tensor).tangent is not None for tensor in tensors if tensor is not None)
 
 
 def _alpha_direction(w: Tensor, alpha: Tensor) -> Tensor:
-    """q with dw/dalpha = J q: f((alpha-1) ln w)/(alpha-1)^2, by its series where that cancels."""
+    """q with dw/dalpha = J q: f((alpha-1) ln w)/(alpha-1)^2, from its series where that cancels."""
     log_w = torch.where(w != 0, w, 1.0).log()
     beta = alpha - 1
     x = beta * log_w
@@ -68,7 +68,7 @@ def _alpha_direction(w: Tensor, alpha: Tensor) -> Tensor:
 
 
 def _to_front(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
-    """A batched argument with its batch dimension first; one without a batch, repeated."""
+    """The argument of a vmap with its batch dimension first; an unbatched one is expanded."""
     if tensor is None:
         return None
     return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
@@ -119,7 +119,7 @@ class Weights(torch.autograd.Function):
 
 
 class TransformableWeights(Weights):
-    """`Weights` with forward mode and vmap, which tracing for torch.compile cannot take."""
+    """`Weights` with forward mode and vmap, which torch.compile cannot trace."""
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
@@ -142,7 +142,7 @@ class TransformableWeights(Weights):
 
 
 def _sink_slope(kind: Kind, w: Tensor, sink: Tensor) -> Tensor:
-    """dw/dsink: every weight loses in proportion to what the sink holds."""
+    """dw/dsink: minus each weight times the weight of the sink (sigmoid: times 1 - w)."""
     if kind == "sigmoid":
         return -w * (1 - w)
     rest = torch.where(sink == -torch.inf, 0.0, 1 - w.sum(-1, keepdim=True))
@@ -156,7 +156,7 @@ def _apply_product(kind: Kind, w: Tensor, v: Tensor, scale: Tensor | None, alpha
 
 
 class Product(torch.autograd.Function):
-    """(w, v, scale, alpha) -> J v, differentiable again in each."""
+    """(w, v, scale, alpha) -> J v, differentiable in each argument."""
 
     @staticmethod
     def forward(kind: Kind, w: Tensor, v: Tensor, scale: Tensor | None, alpha: Tensor | None) -> Tensor:
@@ -241,7 +241,7 @@ def _factor_gradient(kind: Kind, w: Tensor, v: Tensor, h: Tensor, alpha: Tensor 
     """The gradient in u of h . J v (c = 1): (v - mean v)(h - mean h), the means under u/U."""
     u = factors(kind, w, alpha)
     dv, dh = deviation(kind, u, v), deviation(kind, u, h)
-    if kind in ("softmax", "topk"):  # U = 1 does not move with u
+    if kind in ("softmax", "topk"):  # U = 1 does not depend on u
         mean_product = (torch.where(u != 0, v, 0.0) - dv) * (torch.where(u != 0, h, 0.0) - dh)
         return dv * dh - mean_product
     return dv * dh

@@ -1,17 +1,17 @@
-"""The contract of a normalizer, the facts it carries, and the registry of names.
+"""The interface of a normalizer, its declared properties, and the registry of names.
 
 A normalizer maps the logits of a row to weights: `weights(logits, visible=None)`, over the last
-dimension and any leading shape. Whatever the normalizer,
+dimension and any leading shape. For every normalizer,
 
-- float16 and bfloat16 logits are computed in float32 and returned in their own type;
-- a key that is not visible, or whose logit is -inf, gets exactly 0 and never counts in the length;
+- float16 and bfloat16 logits are computed in float32, and weights have the dtype of the logits;
+- a key that is not visible, or whose logit is -inf, gets exactly 0 and is not counted in the length;
 - a row with nothing visible gives zeros, and zero gradients;
-- NaN or +inf in a row gives NaN on the visible keys of that row alone (sigmoid, where keys do not
-  meet, on that key alone, and +inf gives 1).
+- NaN or +inf in a row gives NaN on the visible keys of that row only (for sigmoid, whose keys are
+  independent, on that key only, and +inf gives 1).
 
 To add one: subclass `MappedNormalizer` if it is one of the maps of `_maps.py` on scaled logits,
-`Normalizer` otherwise; state its facts; decorate it with `register`. The table-driven tests then
-check every fact it claims.
+`Normalizer` otherwise; declare its `facts`; decorate it with `register`. The parametrized tests
+then check every declared fact.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from attnscope.normalizers._rows import lengths, per_row, prepare
 
 @dataclass(frozen=True)
 class Facts:
-    """What holds for every row of a normalizer's weights."""
+    """Properties that hold for every row of a normalizer's weights."""
 
     sums_to_one: bool = True
     at_most_one: bool = True  # the total never exceeds one
@@ -47,14 +47,14 @@ class Facts:
 
 
 class Normalizer(ABC):
-    """A map from logits to weights that knows its own bounds and derivatives."""
+    """A map from logits to weights, with bounds on its weights and on its Jacobian."""
 
     name: ClassVar[str]
     facts: ClassVar[Facts]
 
     @abstractmethod
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Weights of each row, same shape and type as the logits."""
+        """Weights of each row, with the shape and dtype of the logits."""
 
     def __call__(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Same as `weights`."""
@@ -62,24 +62,24 @@ class Normalizer(ABC):
 
     @abstractmethod
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
-        """The range of any weight of a row of `length` logits in [low, high] (Lemma 1)."""
+        """Lower and upper bound on any weight of a row of `length` logits in [low, high] (Lemma 1)."""
 
     @abstractmethod
     def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """The spectral norm of d weights / d logits of each row, exact; shape logits.shape[:-1]."""
+        """Exact spectral norm of d weights / d logits of each row; shape logits.shape[:-1]."""
 
     @abstractmethod
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """A closed-form upper bound of `jacobian_norm`, from the weights of each row."""
+        """Closed-form upper bound on `jacobian_norm`, from the weights of each row."""
 
     @abstractmethod
     def lipschitz(self, length: int) -> float:
-        """The bound of `jacobian_norm` over all rows of this length, inf where there is none."""
+        """Upper bound on `jacobian_norm` over all rows of this length, inf if there is none."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowMap:
-    """Which map each row goes through; scale, alpha and sink have shape (..., 1)."""
+    """One of the maps of `_maps.py` with its parameters; scale, alpha and sink have shape (..., 1)."""
 
     kind: Kind
     scale: Tensor | None = None
@@ -88,7 +88,7 @@ class RowMap:
     k: int = 0
 
     def fit(self, z: Tensor) -> RowMap:
-        """The same with one number for every row of z."""
+        """The same map with parameters expanded to one value per row of z."""
         return RowMap(
             self.kind,
             per_row(self.scale, z),
@@ -112,7 +112,7 @@ _SUPREMUM: dict[Kind, float] = {
 class MappedNormalizer(Normalizer):
     """A normalizer that is one of the maps of `_maps.py`, on logits scaled by c(n).
 
-    A subclass says which map and which parameters in `row_map`; all the rest follows from the
+    A subclass returns the map and its parameters from `row_map`; everything else follows from the
     map's Jacobian, c (diag(u) - u u^T / U).
     """
 
@@ -124,12 +124,12 @@ class MappedNormalizer(Normalizer):
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 _checks.shape(name, value, z.shape[:-1])
-        # Counting costs a pass over the logits: only where the length matters.
+        # Counting the keys takes a pass over the logits, so only where the length matters.
         n = lengths(z, visible) if self.facts.length_aware else torch.ones_like(z[..., :1])
         return self.row_map(n).fit(z)
 
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Weights of each row, same shape and type as the logits."""
+        """Weights of each row, with the shape and dtype of the logits."""
         z, visible = prepare(logits, visible)
         if z.shape[-1] == 0:
             return logits.clone()
@@ -137,7 +137,7 @@ class MappedNormalizer(Normalizer):
         return apply_map(m.kind, z, visible, m.scale, m.alpha, m.sink, m.k).to(logits.dtype)
 
     def _jacobian(self, logits: Tensor, visible: Tensor | None) -> tuple[RowMap, Tensor, Tensor]:
-        """The map, u, and U of each row."""
+        """The map, and u and U of its Jacobian for each row."""
         z, visible = prepare(logits, visible)
         z = z.detach()
         if z.shape[-1] == 0:
@@ -170,16 +170,16 @@ class MappedNormalizer(Normalizer):
         return scale * _SUPREMUM[m.kind] if scale > 0 else 0.0
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
-        """The weight of one key against `length - 1` equal ones, at both ends of the range.
+        """Sharp bounds on a weight: one key at one end of the range against `length - 1` at the other.
 
-        A weight never falls when its own logit moves to the side that the scale favors, and never
-        rises when another's does. Its extremes are therefore at these two rows, and attained: the
-        argument of Lemma 1, sharp, for every map.
+        For a positive scale a weight does not fall when its logit rises and does not rise when
+        another logit rises; for a negative scale the reverse. The extremes are therefore attained
+        at these two rows: the argument of the sharp Lemma 1, for every map.
         """
         return two_level_bounds(self.weights_of_row, length, low, high)
 
     def weights_of_row(self, z: Tensor) -> Tensor:
-        """Weights of one row of logits, for every parameter that is held: (..., n)."""
+        """Weights of one row of logits for each value of the parameters, (..., n)."""
         m = self.row_map(torch.full((1,), float(z.shape[-1]), dtype=z.dtype))
         sizes = [p.shape[:-1] for p in (m.scale, m.alpha, m.sink) if p is not None]
         shape = torch.broadcast_shapes(*sizes, ()) if sizes else torch.Size()
@@ -198,11 +198,16 @@ def two_level_bounds(weights: Callable[[Tensor], Tensor], length: int, low: floa
     return float(first.min()), float(first.max())
 
 
+def softmax_bounds(length: int, log_ratio: float) -> tuple[float, float]:
+    """Bounds on the weights of F(z) / sum F(z), log_ratio = ln(max F / min F): Lemma 1, sharp."""
+    return 1 / (1 + (length - 1) * math.exp(log_ratio)), 1 / (1 + (length - 1) * math.exp(-log_ratio))
+
+
 def check_range(length: int, low: float, high: float) -> None:
-    """Refuse a row without keys and a range that is not one."""
+    """Raise `InputError` unless length >= 1 and low <= high are finite."""
     _checks.whole("length", length, least=1)
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise InputError(f"bounds need finite low <= high, received low={low}, high={high}")
+        raise InputError(f"low and high must be finite with low <= high, received low={low}, high={high}")
 
 
 _REGISTRY: dict[str, type[Normalizer]] = {}
@@ -210,20 +215,20 @@ Registered = TypeVar("Registered", bound=type[Normalizer])
 
 
 def register(cls: Registered) -> Registered:
-    """Make a normalizer available to `get` under its name."""
+    """Class decorator that makes a normalizer available to `get` under its name."""
     if cls.name in _REGISTRY:
-        raise InputError(f"a normalizer named {cls.name!r} is registered already: choose another name")
+        raise InputError(f"a normalizer named {cls.name!r} is already registered: choose another name")
     _REGISTRY[cls.name] = cls
     return cls
 
 
 def names() -> tuple[str, ...]:
-    """The names of all registered normalizers, sorted."""
+    """Names of all registered normalizers, sorted."""
     return tuple(sorted(_REGISTRY))
 
 
 def get(name: str, /, **settings: Any) -> Normalizer:
-    """The normalizer of that name with its settings, e.g. `get("entmax", alpha=1.5)`."""
+    """Create a normalizer by name with its settings, e.g. `get("entmax", alpha=1.5)`."""
     if name not in _REGISTRY:
         raise InputError(f"no normalizer is named {name!r}: choose from {', '.join(names())}")
     try:

@@ -1,4 +1,4 @@
-"""Refusing what cannot be meant: each error says what was received and what to pass instead."""
+"""Validation of parameters: each error quotes the value received and says what to pass instead."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def number(
     high: float = math.inf,
     infinite: bool = False,
 ) -> None:
-    """Refuse a parameter unless it is a number, or a tensor of numbers, with above < value and low <= value <= high.
+    """Raise `InputError` unless value is a number, or a float tensor, with above < value and low <= value <= high.
 
-    `infinite` also takes -inf. A tensor that cannot be looked at, while tracing or within vmap, passes.
+    `infinite` also allows -inf. A tensor whose values cannot be read, while tracing or within vmap, passes.
     """
     if isinstance(value, Tensor):
         if torch.compiler.is_compiling() or value.is_meta:
@@ -32,15 +32,15 @@ def number(
             raise InputError(f"{name} must be a floating point tensor, received {value.dtype}: convert with .float()")
         inside = value.isfinite() & (value > above) & (value >= low) & (value <= high)
         try:
-            right = bool((inside | (value == -torch.inf) if infinite else inside).all())
-        except RuntimeError:  # within vmap a tensor stands for many, and none can be looked at
+            valid = bool((inside | (value == -torch.inf) if infinite else inside).all())
+        except RuntimeError:  # within vmap the values of a tensor cannot be read
             return
     else:
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise InputError(f"{name} must be a number or a tensor, received {value!r}")
         plain = float(value)
-        right = (math.isfinite(plain) and plain > above and low <= plain <= high) or (infinite and plain == -math.inf)
-    if not right:
+        valid = (math.isfinite(plain) and plain > above and low <= plain <= high) or (infinite and plain == -math.inf)
+    if not valid:
         raise InputError(f"{name} must be {_rule(above, low, high, infinite)}, received {value}")
 
 
@@ -53,13 +53,13 @@ def _rule(above: float, low: float, high: float, infinite: bool) -> str:
 
 
 def whole(name: str, value: object, *, least: int) -> None:
-    """Refuse anything but a whole number of at least `least`."""
+    """Raise `InputError` unless value is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise InputError(f"{name} must be a whole number and at least {least}, received {value!r}")
 
 
 def shape(name: str, value: Tensor, rows: Sequence[int]) -> None:
-    """Refuse a tensor parameter that does not broadcast against the rows of the logits."""
+    """Raise `InputError` unless a tensor parameter broadcasts against the rows of the logits."""
     given = tuple(value.shape)
     fits = len(given) <= len(rows) and all(
         size in (1, row) for size, row in zip(reversed(given), reversed(tuple(rows)), strict=False)
@@ -67,5 +67,5 @@ def shape(name: str, value: Tensor, rows: Sequence[int]) -> None:
     if not fits:
         raise InputError(
             f"{name} of shape {given} does not broadcast against the rows of logits, {tuple(rows)}: "
-            f"for one value a head pass {name}[:, None]"
+            f"for one value per head pass {name}[:, None]"
         )

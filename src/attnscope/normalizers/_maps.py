@@ -1,6 +1,6 @@
-"""The maps that every normalizer is built from: their values, and their Jacobian on a vector.
+"""The maps that normalizers are built from: their weights, and their Jacobian-vector products.
 
-A map takes the logits z of a row, a scale c, and what it needs besides, to weights w:
+A map takes the logits z of a row, a scale c and further parameters to weights w:
 
     softmax     w = exp(c z) / (exp(sink) + sum exp(c z))      u = w
     topk        softmax over the k largest                     u = w
@@ -8,10 +8,10 @@ A map takes the logits z of a row, a scale c, and what it needs besides, to weig
     entmax      w = max((alpha-1) c z - tau, 0)^(1/(alpha-1))  u = w^(2-alpha) on the support
     sigmoid     w = 1 / (1 + exp(sink - c z))                  u = w (1-w)
 
-and has one Jacobian, J = c (diag(u) - u u^T / U), with U = sum(u) (softmax: U = 1, what is
-missing lies on the sink; sigmoid: no second term). J is never built: J v costs one pass.
+and its Jacobian is J = c (diag(u) - u u^T / U) with U = sum(u) (softmax: U = 1, the remainder
+being the sink's weight; sigmoid: no second term). J is never built: J v takes one pass.
 
-`_autograd.py` makes them differentiable. Scale, alpha and sink hold one number a row, (..., 1).
+`_autograd.py` makes them differentiable. Scale, alpha and sink have one value per row, (..., 1).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def weights_of(
     alpha: Tensor | None,
     sink: Tensor | None,
 ) -> Tensor:
-    """The values alone, by the compiled loops where they can run, else by the torch reference."""
+    """Weights of a map, from the compiled loops where they can run, else from the torch reference."""
     if _loops.usable(z, visible, scale, alpha, sink):
         return _weights_by_loop(kind, k, z, visible, scale, alpha, sink)
     x, present, top = _reference.center(z, visible, scale)
@@ -106,7 +106,7 @@ def power_on_support(w: Tensor, alpha: Tensor) -> Tensor:
 
 
 def factors(kind: Kind, w: Tensor, alpha: Tensor | None) -> Tensor:
-    """The vector u of the map's Jacobian."""
+    """The vector u of the map's Jacobian, from its weights."""
     if kind == "sigmoid":
         return w * (1 - w)
     if kind == "sparsemax":
@@ -133,14 +133,14 @@ def deviation(kind: Kind, u: Tensor, v: Tensor) -> Tensor:
 
 
 def _product(kind: Kind, w: Tensor, v: Tensor, scale: Tensor | None, alpha: Tensor | None) -> Tensor:
-    """J v as torch operations."""
+    """J v in torch operations."""
     u = factors(kind, w, alpha)
     result = u * deviation(kind, u, v)
     return result if scale is None else result * scale
 
 
 def product_of(kind: Kind, w: Tensor, v: Tensor, scale: Tensor | None, alpha: Tensor | None) -> Tensor:
-    """J v, by the compiled loops where they can run, else by the torch reference."""
+    """J v, from the compiled loops where they can run, else from the torch reference."""
     if not (_loops.usable(w, v, scale, alpha) and v.dtype == w.dtype):
         return _product(kind, w, v, scale, alpha)
     out = torch.empty_like(w, memory_format=torch.contiguous_format)

@@ -1,7 +1,7 @@
-"""The torch reference: weights from logits, on any device and type, without data-dependent loops.
+"""Reference implementation of the maps in torch, for any device and dtype, without data-dependent loops.
 
-This is the specification that the compiled loops are checked against. Every function takes the
-centered row x = c (z - z_top) <= 0, with -inf on what is not visible, and returns the weights.
+This is the specification that the compiled loops are tested against. Unless noted, a function takes
+centered rows x = c (z - z_top) <= 0, with -inf on masked keys, and returns their weights.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnscope.normalizers._rows import live
+from attnscope.normalizers._rows import effective_mask
 
-_NEWTON_STEPS = 24  # twice what rows of 50,001 keys were seen to need
+_NEWTON_STEPS = 24  # twice what rows of 50,001 keys needed
 
 
 def center(z: Tensor, visible: Tensor | None, scale: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """x = c (z - z_top), the keys that take part, and z_top; an empty row has z_top = 0.
+    """x = c (z - z_top), the effective mask, and z_top (0 in an empty row).
 
-    z_top is the logit that c makes largest: the maximum, or the minimum where c is negative.
+    z_top is the logit with the largest c z: the maximum, or the minimum where c is negative.
     """
-    present = live(z, visible)
+    present = effective_mask(z, visible)
     filled = torch.where(present, z, -torch.inf)
     top = filled.amax(-1, keepdim=True)
     if scale is not None:
@@ -33,12 +33,12 @@ def center(z: Tensor, visible: Tensor | None, scale: Tensor | None) -> tuple[Ten
 
 
 def finish(weights: Tensor, present: Tensor) -> Tensor:
-    """Exactly 0 on what takes no part, also in rows that are empty or hold NaN."""
+    """The weights with exactly 0 on masked keys, also in rows that are empty or contain NaN."""
     return torch.where(present, weights, 0.0)
 
 
 def softmax(x: Tensor, sink: Tensor | None = None) -> Tensor:
-    """exp(x) / (exp(sink) + sum exp(x)), the sink measured from the same top as x."""
+    """exp(x) / (exp(sink) + sum exp(x)), the sink relative to the same z_top as x."""
     if sink is None:
         e = x.exp()
         total = e.sum(-1, keepdim=True)
@@ -50,7 +50,7 @@ def softmax(x: Tensor, sink: Tensor | None = None) -> Tensor:
 
 
 def keep_top(x: Tensor, k: int) -> Tensor:
-    """x with -inf on all but the k largest of a row; of equal ones the first in position stay."""
+    """x with -inf on all but the k largest entries of each row; ties go to the earlier position."""
     order = x.argsort(dim=-1, descending=True, stable=True)
     return x.scatter(-1, order[..., k:], -torch.inf)
 
@@ -82,8 +82,8 @@ def entmax(x: Tensor, alpha: Tensor) -> Tensor:
     """max((alpha-1) x - tau, 0)^q, q = 1/(alpha-1), by Newton's method on the q-norm.
 
     N(tau) = ||max((alpha-1) x - tau, 0)||_q is convex and decreasing, so that Newton's method
-    from tau = -1, where N >= 1, climbs to N = 1 without overshooting. With delta = 1 - y and
-    y = (alpha-1) x - tau, ln w = q ln(1 - delta) keeps its digits as alpha falls to 1. At alpha = 1
+    from tau = -1, where N >= 1, converges to N = 1 without overshooting. With delta = 1 - y and
+    y = (alpha-1) x - tau, ln w = q ln(1 - delta) stays accurate as alpha tends to 1. At alpha = 1
     it is softmax.
     """
     beta = (alpha - 1).double()
@@ -95,7 +95,7 @@ def entmax(x: Tensor, alpha: Tensor) -> Tensor:
     for _ in range(_NEWTON_STEPS):
         d = (delta + step).clamp(max=1.0)
         power = ((exponent - 1) * torch.log1p(-d)).exp()
-        # 0^0 at alpha = 2: an entry outside the support counts neither here nor in the slope
+        # 0^0 at alpha = 2: an entry outside the support adds neither to the sum nor to the slope.
         power = torch.where(d < 1, power, 0.0)
         total = (power * (1 - d)).sum(-1, keepdim=True)
         step = step + (total - total ** (1 - beta)) / power.sum(-1, keepdim=True)
@@ -106,5 +106,5 @@ def entmax(x: Tensor, alpha: Tensor) -> Tensor:
 
 
 def sigmoid(z: Tensor, scale: Tensor | None, sink: Tensor) -> Tensor:
-    """1 / (1 + exp(sink - c z)): every key against the sink alone."""
+    """1 / (1 + exp(sink - c z)): each key competes with the sink only."""
     return torch.sigmoid((z if scale is None else z * scale) - sink)

@@ -1,4 +1,4 @@
-"""What every normalizer does with its arguments: types, masks, lengths, one number a row."""
+"""Preparation of arguments that all normalizers share: dtypes, masks, lengths, per-row parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def prepare(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Logits in the type they are computed in, and a mask that broadcasts against them.
+    """The logits in the dtype of the computation, and the mask expanded to their shape.
 
     float16 and bfloat16 are computed in float32. `visible` may have any shape that broadcasts to
     that of the logits.
@@ -52,10 +52,10 @@ def prepare(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | No
 
 
 def lengths(z: Tensor, visible: Tensor | None) -> Tensor:
-    """The number of visible keys of each row, shape (..., 1), in the type of the logits.
+    """Number of visible keys of each row, shape (..., 1), in the dtype of the logits.
 
-    A logit of -inf is a masked key, mask or not. An empty row counts one, so that ln n is
-    defined there; its weights are zero whatever the scale.
+    A logit of -inf is a masked key, with or without a mask. An empty row has length one, so that
+    ln n is defined; its weights are zero at any scale.
     """
     values = z.detach()
     if _loops.usable(values, visible):
@@ -63,21 +63,21 @@ def lengths(z: Tensor, visible: Tensor | None) -> Tensor:
         mask, index = _loops.mask_rows(visible, z.shape)
         _loops.run(_kernels.lengths, values, _loops.rows(values), mask, index, counts.view(-1).numpy())
     else:
-        counts = live(values, visible).sum(-1).to(z.dtype)
+        counts = effective_mask(values, visible).sum(-1).to(z.dtype)
     return counts.clamp(min=1).unsqueeze(-1)
 
 
-def live(z: Tensor, visible: Tensor | None) -> Tensor:
-    """The keys that take part: visible and not -inf."""
+def effective_mask(z: Tensor, visible: Tensor | None) -> Tensor:
+    """Mask of the keys that are visible and whose logit is not -inf."""
     present = z != -torch.inf
     return present if visible is None else present & visible
 
 
 def column(value: Tensor | float, like: Tensor) -> Tensor:
-    """A parameter with a last dimension of one, ready to meet the lengths of shape (..., 1)."""
+    """A parameter as a tensor with a last dimension of one, to broadcast against lengths of shape (..., 1)."""
     return torch.as_tensor(value, dtype=like.dtype, device=like.device).unsqueeze(-1)
 
 
 def per_row(value: Tensor | None, z: Tensor) -> Tensor | None:
-    """A parameter of shape (..., 1) as one number a row."""
+    """A parameter of shape (..., 1) expanded to one value per row of z."""
     return None if value is None else value.expand(*z.shape[:-1], 1)

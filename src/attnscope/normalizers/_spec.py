@@ -1,4 +1,4 @@
-"""Normalizers written as text, `entmax:alpha=1.3`, and any normalizer at a temperature."""
+"""Normalizers from a string such as `entmax:alpha=1.3`, and any normalizer at a temperature."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from attnscope.normalizers._base import Facts, Normalizer, get
 
 
 class Tempered(Normalizer):
-    """Another normalizer at a temperature: weights(z / T), with its Jacobian divided by T."""
+    """Another normalizer at temperature T: its weights of z / T, its Jacobian divided by T."""
 
     def __init__(self, inner: Normalizer, temperature: float) -> None:
         if not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
-            raise InputError(f"a temperature must be a positive number, received {temperature!r}")
+            raise InputError(f"temperature must be a positive number, received {temperature!r}")
         self.inner, self.temperature = inner, temperature
 
     @property
-    def name(self) -> str:  # type: ignore[override]  # a class's name elsewhere, the inner one's here
-        """The name of the normalizer inside."""
+    def name(self) -> str:  # type: ignore[override]  # a property here, that of the inner normalizer
+        """Name of the inner normalizer."""
         return self.inner.name
 
     @property
     def facts(self) -> Facts:  # type: ignore[override]
-        """The facts of the normalizer inside; none of them depends on the temperature."""
+        """Facts of the inner normalizer; none of them depends on the temperature."""
         return self.inner.facts
 
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -51,9 +51,9 @@ class Tempered(Normalizer):
 
 
 def parse(spec: str) -> Normalizer:
-    """The normalizer that a text names: `sparsemax`, `entmax:alpha=1.3`, `ssmax:s=0.5:temperature=2`.
+    """Create a normalizer from a string: `sparsemax`, `entmax:alpha=1.3`, `ssmax:s=0.5:temperature=2`.
 
-    Settings follow the name, each after a colon. `temperature` is understood by every normalizer.
+    Settings follow the name, each after a colon. Every normalizer accepts `temperature`.
     """
     if not isinstance(spec, str):
         raise InputError(f"a normalizer is written as name:setting=value, received {spec!r}")

@@ -1,9 +1,8 @@
-"""Normalizers with something to learn, as torch modules.
+"""Normalizers with learnable parameters, as torch modules.
 
 All take logits of shape (..., heads, query, key) and a mask that broadcasts against them, and
-hold one number for each head; `normalizer` is the `Normalizer` that they are at the moment.
-What must stay positive or in a range is learned through a function that keeps it there:
-alpha = 1 + sigmoid(a), kappa = softplus(k).
+have one parameter value per head; `normalizer` is the `Normalizer` with the present values.
+Parameters with a limited range are reparametrized: alpha = 1 + sigmoid(a), kappa = softplus(k).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from torch.nn import functional
 
 from attnscope.errors import InputError
 from attnscope.normalizers import _checks
+from attnscope.normalizers._base import Normalizer
 from attnscope.normalizers.sink import SinkSoftmax
 from attnscope.normalizers.softmax import SSMax
 from attnscope.normalizers.sparse import ASEntmax, Entmax, Lipmax
@@ -30,14 +30,27 @@ def _inverse_sigmoid(value: float) -> float:
 
 
 def _per_head(heads: int, value: float) -> nn.Parameter:
-    """One number for each head, all the same to begin with."""
+    """A parameter with one value per head, all initialized to `value`."""
     _checks.whole("heads", heads, least=1)
-    _checks.number("the value to start from", value)
+    _checks.number("the initial value", value)
     return nn.Parameter(torch.full((heads,), float(value)))
 
 
-class LearnedSSMax(nn.Module):
-    """softmax((s ln n + b) z) with s, and b if asked for, learned for each head: see `SSMax`."""
+class _LearnedNormalizer(nn.Module):
+    """A module that applies its `normalizer`."""
+
+    @property
+    def normalizer(self) -> Normalizer:
+        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
+        raise NotImplementedError
+
+    def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Weights of the logits (..., heads, query, key)."""
+        return self.normalizer.weights(logits, visible)
+
+
+class LearnedSSMax(_LearnedNormalizer):
+    """softmax((s ln n + b) z) with s, and b if given, learned per head: see `SSMax`."""
 
     def __init__(self, heads: int, s: float = 0.43, b: float | None = None) -> None:
         super().__init__()
@@ -46,16 +59,12 @@ class LearnedSSMax(nn.Module):
 
     @property
     def normalizer(self) -> SSMax:
-        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         return SSMax(self.s[:, None], 0.0 if self.b is None else self.b[:, None])
 
-    def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Weights of the logits (..., heads, query, key)."""
-        return self.normalizer.weights(logits, visible)
 
-
-class LearnedSink(nn.Module):
-    """softmax([z, sink]) without its last weight, one sink learned for each head: see `SinkSoftmax`."""
+class LearnedSink(_LearnedNormalizer):
+    """softmax([z, sink]) without its last weight, one sink learned per head: see `SinkSoftmax`."""
 
     def __init__(self, heads: int, sink: float = 0.0) -> None:
         super().__init__()
@@ -63,44 +72,36 @@ class LearnedSink(nn.Module):
 
     @property
     def normalizer(self) -> SinkSoftmax:
-        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         return SinkSoftmax(self.sink[:, None])
 
-    def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Weights of the logits (..., heads, query, key)."""
-        return self.normalizer.weights(logits, visible)
 
-
-class LearnedEntmax(nn.Module):
-    """entmax with alpha = 1 + sigmoid(a) learned for each head (Correia et al. 2019): see `Entmax`."""
+class LearnedEntmax(_LearnedNormalizer):
+    """entmax with alpha = 1 + sigmoid(a) learned per head (Correia et al. 2019): see `Entmax`."""
 
     def __init__(self, heads: int, alpha: float = 1.5) -> None:
         super().__init__()
         if not 1 < alpha < 2:
-            raise InputError(f"a learned alpha starts strictly between 1 and 2, received {alpha}")
+            raise InputError(f"the initial alpha must be strictly between 1 and 2, received {alpha}")
         self.raw_alpha = _per_head(heads, _inverse_sigmoid(alpha - 1))
 
     @property
     def alpha(self) -> Tensor:
-        """The order of each head."""
+        """The alpha of each head."""
         return 1 + self.raw_alpha.sigmoid()
 
     @property
     def normalizer(self) -> Entmax:
-        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         return Entmax(self.alpha[:, None])
 
-    def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Weights of the logits (..., heads, query, key)."""
-        return self.normalizer.weights(logits, visible)
 
-
-class LearnedASEntmax(nn.Module):
+class LearnedASEntmax(_LearnedNormalizer):
     """entmax_alpha((delta + beta (ln n)^gamma) z), beta and gamma learned: see `ASEntmax`.
 
     With `width`, the size of the layer's input, each query's beta = softplus(w_beta . x) and
-    gamma = 2 tanh(w_gamma . x) come from its own input x; without it they are free numbers for each
-    head, beta = softplus(.) and gamma = 2 tanh(.) of them. delta is 1.
+    gamma = 2 tanh(w_gamma . x) come from its input x; without it each head has free
+    parameters in place of the products. delta is 1.
     """
 
     def __init__(self, heads: int, width: int | None = None, alpha: float = 1.5) -> None:
@@ -114,7 +115,7 @@ class LearnedASEntmax(nn.Module):
 
     @property
     def normalizer(self) -> ASEntmax:
-        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         if self.free is None:
             raise InputError("this module was made with `width`: pass the layer's input as `hidden`")
         return self._with(self.free[:, :, None])
@@ -130,11 +131,11 @@ class LearnedASEntmax(nn.Module):
         return self._with(raw.movedim(-2, 0).mT).weights(logits, visible)  # (2, ..., heads, query)
 
 
-class LearnedLipmax(nn.Module):
-    """entmax_alpha(theta_n z) with kappa learned for each head, theta_n <= K: see `Lipmax`.
+class LearnedLipmax(_LearnedNormalizer):
+    """entmax_alpha(theta_n z) with kappa learned per head, theta_n <= K: see `Lipmax`.
 
-    The bound K speaks of logits; it carries over to queries and keys only when their size is
-    fixed. `logits(query, key)` makes such logits: the cosine of each query and key.
+    The bound K is on the derivative in the logits; it bounds that in queries and keys only when their
+    size is fixed. `logits(query, key)` gives such logits: the cosine of each query and key.
     """
 
     def __init__(self, heads: int, kappa: float = 0.25, cap: float = 2.0, alpha: float = 2.0) -> None:
@@ -148,7 +149,7 @@ class LearnedLipmax(nn.Module):
 
     @property
     def kappa(self) -> Tensor:
-        """The growth of each head's scale with ln n."""
+        """The kappa of each head: how its scale grows with ln n."""
         return functional.softplus(self.raw_kappa)
 
     @staticmethod
@@ -158,9 +159,5 @@ class LearnedLipmax(nn.Module):
 
     @property
     def normalizer(self) -> Lipmax:
-        """The normalizer with the numbers learned so far, for logits (..., heads, query, key)."""
+        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         return Lipmax(self.alpha, self.kappa[:, None], self.cap)
-
-    def forward(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Weights of the logits (..., heads, query, key)."""
-        return self.normalizer.weights(logits, visible)

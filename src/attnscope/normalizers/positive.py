@@ -19,9 +19,9 @@ from torch.nn import functional
 from attnscope.errors import InputError
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
-from attnscope.normalizers._base import Facts, Normalizer, check_range, register
-from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, others
-from attnscope.normalizers._rows import live, prepare
+from attnscope.normalizers._base import Facts, Normalizer, check_range, register, softmax_bounds
+from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, sum_without
+from attnscope.normalizers._rows import effective_mask, prepare
 
 _LINEAR_BELOW = -30.0
 _GRID = 4097
@@ -41,7 +41,7 @@ def _log_one_plus_square(z: Tensor) -> Tensor:
     )
 
 
-# name -> ln F. For each of them F does not fall and |(ln F)'| <= 1 everywhere.
+# name -> ln F. Each F is non-decreasing with |(ln F)'| <= 1 everywhere.
 _LOGARITHMS: dict[str, Callable[[Tensor], Tensor]] = {
     "exp": lambda z: z,
     "softplus": _log_softplus,
@@ -56,9 +56,8 @@ class FNormalizer(Normalizer):
     """p_i = F(z_i) / sum_j F(z_j), F > 0.
 
     `function` is one of "exp", "softplus", "one_plus_square" (1 + max(z, 0)^2), "sigmoid", or any
-    function of a tensor that is positive and works key by key. Of the latter nothing is known
-    beforehand: its Lipschitz constant is inf, and `weight_bounds` takes its extremes on a grid of
-    4,097 points.
+    positive elementwise function of a tensor. For such a function the Lipschitz constant is given as
+    inf, and `weight_bounds` takes its extremes on a grid of 4,097 points.
     """
 
     function: str | Callable[[Tensor], Tensor] = "softplus"
@@ -69,7 +68,7 @@ class FNormalizer(Normalizer):
     def __post_init__(self) -> None:
         if not callable(self.function) and self.function not in _LOGARITHMS:
             raise InputError(
-                f"no F is named {self.function!r}: choose from {', '.join(_LOGARITHMS)}, or pass a function"
+                f"no function F is named {self.function!r}: choose from {', '.join(_LOGARITHMS)}, or pass a function"
             )
 
     def _log(self, z: Tensor) -> Tensor:
@@ -82,7 +81,7 @@ class FNormalizer(Normalizer):
         z, visible = prepare(logits, visible)
         if z.shape[-1] == 0:
             return logits.clone()
-        present = live(z, visible)
+        present = effective_mask(z, visible)
         return apply_map("softmax", self._log(torch.where(present, z, 0.0)), present).to(logits.dtype)
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
@@ -90,14 +89,13 @@ class FNormalizer(Normalizer):
         check_range(length, low, high)
         grid = torch.linspace(low, high, _GRID, dtype=torch.float64)
         values = self._log(grid if callable(self.function) else grid[[0, -1]])
-        spread = float(values.max() - values.min())
-        return 1 / (1 + (length - 1) * math.exp(spread)), 1 / (1 + (length - 1) * math.exp(-spread))
+        return softmax_bounds(length, float(values.max() - values.min()))
 
     def _slopes(self, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
         """p and g = (ln F)'(z)."""
         z, visible = prepare(logits, visible)
         z = z.detach().double()
-        present = live(z, visible)
+        present = effective_mask(z, visible)
         with torch.enable_grad():
             inputs = torch.where(present, z, 0.0).requires_grad_()
             value = self._log(inputs)
@@ -109,10 +107,10 @@ class FNormalizer(Normalizer):
         p, g = self._slopes(logits, visible)
         top = p.argmax(-1, keepdim=True)
         p_top, g_top = p.gather(-1, top), g.gather(-1, top)
-        row = (-p_top * p * g).scatter(-1, top, p_top * g_top * others(p, top))
+        row = (-p_top * p * g).scatter(-1, top, p_top * g_top * sum_without(p, top))
         column = -p * p_top * g_top
-        at = dominant(p, top)
-        return norm_with_cross(p * g, -p.unsqueeze(-1), (p * g).unsqueeze(-1), at, row, column).to(logits.dtype)
+        pivot = dominant(p, top)
+        return norm_with_cross(p * g, -p.unsqueeze(-1), (p * g).unsqueeze(-1), pivot, row, column).to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """max|g| h(p_max), the maximum over the visible keys."""
@@ -121,7 +119,7 @@ class FNormalizer(Normalizer):
         return (slope * eigenvalue_bound(p, p.sum(-1, keepdim=True))).to(logits.dtype)
 
     def lipschitz(self, length: int) -> float:
-        """1/2 for the named functions, whose |(ln F)'| is at most 1."""
+        """1/2 for the named functions, whose |(ln F)'| is at most 1; inf for others."""
         _checks.whole("length", length, least=1)
         return math.inf if callable(self.function) else 0.5
 

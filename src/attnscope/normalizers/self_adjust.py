@@ -5,9 +5,8 @@
 
 with the minimum and maximum over the visible keys, and w = p where D = 0.
 
-Neither keeps the Jacobian bounded. The raw form's norm grows with the logits; the
-scaled form's is inf in the limit of small logits: z = (t, 0, -t) has 2.2, 20.6, 204 at
-t = 0.1, 0.01, 0.001.
+Neither has a bounded Jacobian. The raw form's norm grows with the logits, the scaled form's as the
+logits shrink: at z = (t, 0, -t) it is 2.2, 20.6, 204 for t = 0.1, 0.01, 0.001.
 """
 
 from __future__ import annotations
@@ -22,28 +21,22 @@ from torch import Tensor
 from attnscope.errors import InputError
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
-from attnscope.normalizers._base import Facts, Normalizer, check_range, register
-from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, others
-from attnscope.normalizers._rows import live, prepare
+from attnscope.normalizers._base import Facts, Normalizer, check_range, register, softmax_bounds
+from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, sum_without
+from attnscope.normalizers._rows import effective_mask, prepare
 
 
 def _filled(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Logits with 0 on what takes no part, and what does."""
+    """Logits with 0 on masked keys, and the effective mask."""
     z, visible = prepare(logits, visible)
-    present = live(z, visible)
+    present = effective_mask(z, visible)
     return torch.where(present, z, 0.0), present
-
-
-def _softmax_bounds(length: int, low: float, high: float) -> tuple[float, float]:
-    check_range(length, low, high)
-    spread = high - low
-    return 1 / (1 + (length - 1) * math.exp(spread)), 1 / (1 + (length - 1) * math.exp(-spread))
 
 
 @register
 @dataclass(frozen=True, eq=False)
 class SelfAdjustRaw(Normalizer):
-    """w = z softmax(z): may be negative, does not keep the order, sums to the mean logit."""
+    """w = z softmax(z): may be negative, does not preserve order, sums to the mean logit under p."""
 
     name: ClassVar[str] = "sa_softmax_raw"
     facts: ClassVar[Facts] = Facts(
@@ -59,7 +52,8 @@ class SelfAdjustRaw(Normalizer):
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
         """The ends of the range times softmax's bounds: still of order 1/L."""
-        smallest, largest = _softmax_bounds(length, low, high)
+        check_range(length, low, high)
+        smallest, largest = softmax_bounds(length, high - low)
         return min(low * smallest, low * largest), max(high * smallest, high * largest)
 
     def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -69,9 +63,9 @@ class SelfAdjustRaw(Normalizer):
         p = apply_map("softmax", z, present)
         top = p.argmax(-1, keepdim=True)
         p_top, z_top = p.gather(-1, top), z.gather(-1, top)
-        row = (-z_top * p_top * p).scatter(-1, top, p_top * (1 + z_top * others(p, top)))
-        at = dominant(p, top)
-        norm = norm_with_cross(p * (1 + z), -(z * p).unsqueeze(-1), p.unsqueeze(-1), at, row, -z * p * p_top)
+        row = (-z_top * p_top * p).scatter(-1, top, p_top * (1 + z_top * sum_without(p, top)))
+        pivot = dominant(p, top)
+        norm = norm_with_cross(p * (1 + z), -(z * p).unsqueeze(-1), p.unsqueeze(-1), pivot, row, -z * p * p_top)
         return norm.to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -79,11 +73,11 @@ class SelfAdjustRaw(Normalizer):
         z, present = _filled(logits, visible)
         z = z.detach()
         p = apply_map("softmax", z, present).double()
-        own = eigenvalue_bound(p, p.sum(-1, keepdim=True))
-        return (p.amax(-1) + z.double().abs().amax(-1) * own).to(logits.dtype)
+        of_softmax = eigenvalue_bound(p, p.sum(-1, keepdim=True))
+        return (p.amax(-1) + z.double().abs().amax(-1) * of_softmax).to(logits.dtype)
 
     def lipschitz(self, length: int) -> float:
-        """None: the norm grows with the logits, (1 + a)/2 at z = (a, a); a single key has J = 1."""
+        """inf: the norm grows with the logits, (1 + a)/2 at z = (a, a); 1 for a single key."""
         _checks.whole("length", length, least=1)
         return math.inf if length > 1 else 1.0
 
@@ -97,11 +91,11 @@ class SelfAdjustScaled(Normalizer):
     facts: ClassVar[Facts] = Facts(sums_to_one=False, sparse=True, shift_invariant=False)
 
     def _factors(self, z: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-        """a, and D with 1 in place of 0."""
+        """a, and D with 0 replaced by 1."""
         low = torch.where(present, z, torch.inf).amin(-1, keepdim=True).clamp(max=0.0)
         high = torch.where(present, z, -torch.inf).amax(-1, keepdim=True).clamp(min=0.0)
         flat = high == low
-        # Half of each, which is exact, where the whole range would overflow.
+        # Large logits are halved, which is exact, so that their difference does not overflow.
         half = torch.where(torch.maximum(high, -low) > 1, 0.5, 1.0).detach()
         a = (half * z - half * low) / torch.where(flat, 1.0, half * high - half * low)
         return torch.where(flat, 1.0, a), torch.where(flat, 1.0, high - low)
@@ -116,53 +110,54 @@ class SelfAdjustScaled(Normalizer):
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
         """0 <= w <= p: softmax's upper bound."""
-        return 0.0, _softmax_bounds(length, low, high)[1]
+        check_range(length, low, high)
+        return 0.0, softmax_bounds(length, high - low)[1]
 
     def _double(self, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, ...]:
         z, present = _filled(logits, visible)
         z = z.detach().double()
-        a, spread = self._factors(z, present)
-        return z, present, a, spread, apply_map("softmax", z, present)
+        a, width = self._factors(z, present)
+        return z, present, a, width, apply_map("softmax", z, present)
 
     def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """The largest singular value; inf where D = 0, as the map has no derivative there.
+        """The largest singular value; inf where D = 0, since the map is not differentiable there.
 
         J = diag(p (a + 1/D)) - (a p) p^T - (p (1-a) / D) e_min^T - (a p / D) e_max^T, the last two
         only where the minimum is negative and the maximum positive.
         """
-        z, present, a, spread, p = self._double(logits, visible)
+        z, present, a, width, p = self._double(logits, visible)
         bottom, where_bottom = torch.where(present, z, torch.inf).min(-1, keepdim=True)
         top, where_top = torch.where(present, z, -torch.inf).max(-1, keepdim=True)
         at_bottom = torch.zeros_like(z).scatter(-1, where_bottom, 1.0) * (bottom < 0)
         at_top = torch.zeros_like(z).scatter(-1, where_top, 1.0) * (top > 0)
-        # 1/D and the entry at the same key of the two last terms leave exactly 0 at a negative
-        # minimum, where a = 0 whatever the logits, and at a positive maximum, where a = 1
-        moving = p * (1 - at_bottom) * (1 - at_top) / spread
-        to_low = (top.clamp(min=0.0) - z) / spread
+        # At a negative minimum, where a = 0 whatever the logits, and at a positive maximum, where a = 1,
+        # 1/D and the last two terms add up to exactly 0.
+        moving = p * (1 - at_bottom) * (1 - at_top) / width
+        to_low = (top.clamp(min=0.0) - z) / width
         diagonal = a * p + moving
         left = torch.stack([a * p, moving * to_low, moving * a], dim=-1)
         right = -torch.stack([p, at_bottom, at_top], dim=-1)
 
         p_top, a_top = p.gather(-1, where_top), a.gather(-1, where_top)
-        own = a_top * p_top * others(p, where_top) + moving.gather(-1, where_top)
+        diagonal_top = a_top * p_top * sum_without(p, where_top) + moving.gather(-1, where_top)
         row = -a_top * p_top * p - moving.gather(-1, where_top) * to_low.gather(-1, where_top) * at_bottom
         column = -a * p * p_top - moving * a * at_top.gather(-1, where_top)
-        row = row.scatter(-1, where_top, own)
+        row = row.scatter(-1, where_top, diagonal_top)
         norm = norm_with_cross(diagonal, left, right, dominant(p, where_top), row, column)
         return torch.where(self._flat(z, present), torch.inf, norm).to(logits.dtype)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """h(p_max) + (p_max + |p|) / D."""
-        z, present, _, spread, p = self._double(logits, visible)
-        own = eigenvalue_bound(p, p.sum(-1, keepdim=True))
-        bound = own + (p.amax(-1) + p.norm(dim=-1)) / spread.squeeze(-1)
+        z, present, _, width, p = self._double(logits, visible)
+        of_softmax = eigenvalue_bound(p, p.sum(-1, keepdim=True))
+        bound = of_softmax + (p.amax(-1) + p.norm(dim=-1)) / width.squeeze(-1)
         return torch.where(self._flat(z, present), torch.inf, bound).to(logits.dtype)
 
     def _flat(self, z: Tensor, present: Tensor) -> Tensor:
         return present.any(-1) & (torch.where(present, z.abs(), 0.0).amax(-1) == 0)
 
     def lipschitz(self, length: int) -> float:
-        """None: the norm grows without bound as the logits shrink."""
+        """inf: the norm grows without bound as the logits shrink."""
         _checks.whole("length", length, least=1)
         return math.inf
 
@@ -173,4 +168,4 @@ def sa_softmax(logits: Tensor, visible: Tensor | None = None, *, variant: str = 
         return SelfAdjustScaled().weights(logits, visible)
     if variant == "raw":
         return SelfAdjustRaw().weights(logits, visible)
-    raise InputError(f"sa_softmax has the variants 'scaled' and 'raw', received {variant!r}")
+    raise InputError(f"variant must be 'scaled' or 'raw', received {variant!r}")

@@ -1,15 +1,15 @@
-"""Softmax that may leave weight unspent: softmax1 and sink_softmax; and the sigmoid.
+"""Normalizers with a sink: softmax1, sink_softmax and sigmoid.
 
-All three let a key compete with a sink, an extra logit whose weight is dropped:
+In all three, keys compete with an extra logit, the sink, whose weight is dropped:
 
 | name | weights | sink |
 |---|---|---|
 | softmax1 | exp(z) / (1 + sum exp(z)) | 0 |
 | sink_softmax | exp(z) / (exp(sink) + sum exp(z)) | learned for each head |
-| sigmoid | exp(z_i) / (n + exp(z_i)) | ln n, for every key alone |
+| sigmoid | exp(z_i) / (n + exp(z_i)) | ln n, for each key separately |
 
-The first two are rows of a softmax over one key more, so that their Jacobian is a principal
-block of a softmax's, and its norm at most 1/2. The sigmoid's is diagonal, at most 1/4.
+The first two are softmax over one more key, so that their Jacobian is a principal block of
+softmax's, with norm at most 1/2. The sigmoid's is diagonal, at most 1/4.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from attnscope.normalizers import _checks
 from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, register
 from attnscope.normalizers._rows import column
 
-_UNSPENT = Facts(sums_to_one=False, shift_invariant=False)
-_FREE = Facts(sums_to_one=False, at_most_one=False, shift_invariant=False, length_aware=True)
+_SUB_NORMALIZED = Facts(sums_to_one=False, shift_invariant=False)
+_INDEPENDENT = Facts(sums_to_one=False, at_most_one=False, shift_invariant=False, length_aware=True)
 
 
 @register
@@ -34,7 +34,7 @@ class Softmax1(MappedNormalizer):
     """exp(z) / (1 + sum exp(z)): softmax([z, 0]) without its last weight."""
 
     name: ClassVar[str] = "softmax1"
-    facts: ClassVar[Facts] = _UNSPENT
+    facts: ClassVar[Facts] = _SUB_NORMALIZED
 
     def row_map(self, n: Tensor) -> RowMap:
         """Softmax against a sink of logit 0."""
@@ -51,13 +51,13 @@ def softmax1(logits: Tensor, visible: Tensor | None = None) -> Tensor:
 class SinkSoftmax(MappedNormalizer):
     """softmax([z, sink]) without its last weight, as in the gpt-oss models.
 
-    `sink` is a number or a tensor over rows: the logit of a key that attends to nothing; -inf is no sink.
+    `sink` is a number or a tensor over rows: the logit of an extra key without a value; -inf means no sink.
     """
 
     sink: Tensor | float = 0.0
 
     name: ClassVar[str] = "sink_softmax"
-    facts: ClassVar[Facts] = _UNSPENT
+    facts: ClassVar[Facts] = _SUB_NORMALIZED
 
     def __post_init__(self) -> None:
         _checks.number("sink", self.sink, infinite=True)
@@ -78,22 +78,22 @@ class Sigmoid(MappedNormalizer):
     """w_i = 1 / (1 + exp(-(z_i + bias))), bias = -ln n unless given.
 
     Ramapuram et al. 2024 (arXiv 2409.04431), where the bias may also be fixed for all lengths.
-    No key takes weight from another and nothing holds the total to one: with logits in [-a, a] it
+    Keys do not compete, and the weights need not sum to one: with logits in [-a, a] the sum
     lies between n / (1 + n e^a) and n / (1 + n e^-a).
     """
 
     bias: Tensor | float | None = None
 
     name: ClassVar[str] = "sigmoid"
-    facts: ClassVar[Facts] = _FREE
+    facts: ClassVar[Facts] = _INDEPENDENT
 
     def __post_init__(self) -> None:
         if self.bias is not None:
             _checks.number("bias", self.bias)
-            object.__setattr__(self, "facts", replace(_FREE, length_aware=False))
+            object.__setattr__(self, "facts", replace(_INDEPENDENT, length_aware=False))
 
     def row_map(self, n: Tensor) -> RowMap:
-        """Every key against a sink of ln n, or of -bias."""
+        """Sigmoid of each key against a sink of ln n, or of -bias."""
         return RowMap("sigmoid", sink=n.log() if self.bias is None else -column(self.bias, n))
 
 

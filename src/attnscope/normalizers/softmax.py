@@ -1,4 +1,4 @@
-"""Softmax, and softmax with a scale that knows the length of the row.
+"""Softmax, and softmax with a scale that depends on the length of the row.
 
 | name | weights | scale c |
 |---|---|---|
@@ -28,7 +28,7 @@ from attnscope.normalizers._rows import column
 class Softmax(MappedNormalizer):
     """softmax(z / T): p_i = exp(z_i / T) / sum_j exp(z_j / T).
 
-    T = 1 on scaled logits is the model's own. `temperature` is a number, or a tensor over rows.
+    T = 1 on scaled logits is standard attention. `temperature` is a number, or a tensor over rows.
     """
 
     temperature: Tensor | float = 1.0
@@ -86,10 +86,10 @@ def ssmax(
 @register
 @dataclass(frozen=True, eq=False)
 class LogN(MappedNormalizer):
-    """softmax(z max(1, ln n / ln n_train)): the length scale that the Qwen models deploy.
+    """softmax(z max(1, ln n / ln n_train)): the length scale of the Qwen models.
 
-    Used at inference alone, beyond the length that the model was trained on; up to n_train it is
-    softmax itself.
+    Used at inference only, beyond the length that the model was trained on; up to n_train it is
+    softmax.
     """
 
     n_train: int = 2048

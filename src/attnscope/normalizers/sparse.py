@@ -1,4 +1,4 @@
-"""Normalizers with exact zeros: topk, sparsemax, entmax, and entmax with a scale that knows n.
+"""Normalizers with exact zeros: topk, sparsemax, entmax, and entmax with a scale that depends on n.
 
 | name | weights | alpha | scale c |
 |---|---|---|---|
@@ -9,7 +9,7 @@
 | asentmax | entmax_alpha(c z) | given | delta + beta (ln n)^gamma |
 | lipmax | entmax_alpha(c z) | given | smooth minimum of K and kappa ln n |
 
-tau is what makes a row sum to one. For 1 < alpha <= 2 entmax is 1-Lipschitz, so
+tau makes a row sum to one. For 1 < alpha <= 2 entmax is 1-Lipschitz, so
 that a scale c bounds the Jacobian norm of all but topk, which jumps where ranks k and k+1 tie.
 """
 
@@ -32,11 +32,11 @@ _SPARSE_LENGTH_AWARE = Facts(sparse=True, length_aware=True)
 @register
 @dataclass(frozen=True, eq=False)
 class TopK(MappedNormalizer):
-    """Softmax over the k largest logits, exactly k of them: of equal ones the first in position.
+    """Softmax over exactly k logits, the largest; ties go to the earlier position.
 
     Rows of fewer than k keys keep them all. The choice among equals depends on position, so that
     the map is not permutation-equivariant at a tie of ranks k and k + 1, and jumps there by up to
-    sqrt(2) / k: no Lipschitz constant exists, `jacobian_norm` holds between the ties.
+    sqrt(2) / k: it has no Lipschitz constant, and `jacobian_norm` is exact away from ties.
     """
 
     k: int = 64
@@ -52,7 +52,7 @@ class TopK(MappedNormalizer):
         return RowMap("topk", k=self.k)
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
-        """0 where a key can be left out, and the top of k keys against k - 1 equal ones."""
+        """Bounds of softmax over min(length, k) keys; the lower one is 0 where a key can be left out."""
         lower, upper = super().weight_bounds(min(length, self.k), low, high)
         return (lower if length <= self.k else 0.0), upper
 
@@ -93,7 +93,7 @@ class Entmax15(MappedNormalizer):
     facts: ClassVar[Facts] = _SPARSE
 
     def row_map(self, n: Tensor) -> RowMap:
-        """1.5-entmax, by its own path."""
+        """1.5-entmax, by its special-case implementation."""
         return RowMap("entmax15")
 
 
@@ -102,20 +102,20 @@ def entmax15(logits: Tensor, visible: Tensor | None = None) -> Tensor:
     return Entmax15().weights(logits, visible)
 
 
-# Closer to 1 than this, entmax is softmax: the two differ by less than the distance.
+# For alpha this close to 1 entmax is computed as softmax: they differ by less than alpha - 1.
 _SOFTMAX_WITHIN = 1e-3
 
 
 def _check_alpha(alpha: Tensor | float) -> None:
-    """Refuse an alpha beyond 2, where the Jacobian is unbounded, or below 1."""
+    """Raise `InputError` for alpha above 2, where the Jacobian is unbounded, or below 1."""
     _checks.number("alpha", alpha, low=1.0, high=2.0)
 
 
 def _entmax_map(alpha: Tensor | float, n: Tensor, scale: Tensor | None) -> RowMap:
-    """The map of alpha-entmax at a scale, by the fast path of that alpha where there is one."""
+    """The map of alpha-entmax at a scale, specialized where alpha is 1, 1.5 or 2."""
     if isinstance(alpha, Tensor):
         orders = column(alpha, n)
-        # In value, not in gradient: a learned alpha that reaches 1 must be able to come back.
+        # Changes the value but not the gradient: a learned alpha that reaches 1 must be able to leave it.
         ones = torch.where(orders.detach() - 1 <= _SOFTMAX_WITHIN, 1 - orders.detach(), 0.0)
         return RowMap("entmax", scale, alpha=orders + ones)
     if alpha - 1 <= _SOFTMAX_WITHIN:
@@ -159,8 +159,8 @@ class ASEntmax(MappedNormalizer):
 
     Vasylenko et al. 2025 (arXiv 2506.16640).
     `beta` and `gamma` are numbers or tensors over rows; `LearnedASEntmax` computes them from the
-    layer's input. A row of one key has weight 1 at any scale, so that its ln n = 0, which a
-    negative gamma could not raise to a power, is replaced by 1.
+    layer's input. A row of one key has weight 1 at any scale; its ln n = 0, whose negative
+    powers are infinite, is replaced by 1.
     """
 
     alpha: Tensor | float = 1.5
@@ -196,8 +196,8 @@ def asentmax(
     return ASEntmax(alpha, beta, gamma, delta).weights(logits, visible)
 
 
-# The order of the smooth minimum: the larger, the closer to the minimum near the bend.
-_BEND = 4
+# Order of the smooth minimum: the larger, the closer to the hard minimum.
+_SMOOTH_MIN_ORDER = 4
 
 
 def capped_scale(n: Tensor, kappa: Tensor | float, cap: Tensor | float) -> Tensor:
@@ -207,7 +207,7 @@ def capped_scale(n: Tensor, kappa: Tensor | float, cap: Tensor | float) -> Tenso
     """
     x = column(kappa, n) * n.log()
     limit = column(cap, n)
-    return limit * x / (limit**_BEND + x**_BEND) ** (1 / _BEND)
+    return limit * x / (limit**_SMOOTH_MIN_ORDER + x**_SMOOTH_MIN_ORDER) ** (1 / _SMOOTH_MIN_ORDER)
 
 
 @register
@@ -219,7 +219,7 @@ class Lipmax(MappedNormalizer):
     length; a top gap g keeps the weight min(1, (alpha-1) theta_n g)^(1/(alpha-1)) whatever the
     length; alpha = 2 has the largest top weight that K allows (Theorem S, docs/theory.md).
 
-    K limits how finely logits are told apart, so it means something only when their size is
+    K limits how finely logits can be distinguished, so it is meaningful only when their size is
     fixed: normalize queries and keys, as `LearnedLipmax.logits` does.
     """
 

@@ -1,11 +1,11 @@
-"""What every statement speaks of: weights, vectors, and the sets chosen among the tokens.
+"""The objects that the statements are about: weights, vectors, and sets of tokens.
 
 Shapes. Rows of one head share their vectors, so
 
     weights   (..., rows, keys)          alpha_i, zero where a key is not visible
     vectors   (..., keys, dims)          x_i
     visible   (..., rows, keys)          the keys that count; L of them in a row
-    selected  (..., rows, sets, keys)    I_N, several sets a row
+    selected  (..., rows, sets, keys)    I_N, several sets per row
 
 Everything here is computed in the dtype it is given; the scan uses float64. Quantities
 that several statements share (the contexts, products with the vectors) are computed once,
@@ -39,23 +39,23 @@ class Interval(NamedTuple):
 
 
 def ranks(weights: Float[Tensor, "*batch keys"], visible: Bool[Tensor, "*batch keys"]) -> Int[Tensor, "*batch keys"]:
-    """The rank of each key by weight, 0 for the largest; ties by position, unseen keys last."""
+    """Rank of each key by weight, 0 for the largest; ties go to the earlier position, invisible keys come last."""
     order = torch.where(visible, weights, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-    places = torch.arange(weights.shape[-1], device=weights.device).expand_as(order)
-    return torch.empty_like(order).scatter_(-1, order, places)
+    positions = torch.arange(weights.shape[-1], device=weights.device).expand_as(order)
+    return torch.empty_like(order).scatter_(-1, order, positions)
 
 
 def top_sets(
     weights: Float[Tensor, "*batch rows keys"], visible: Bool[Tensor, "*batch rows keys"], n: Sequence[int]
 ) -> Bool[Tensor, "*batch rows sets keys"]:
-    """The top sets I_N of each row, one for each N, never reaching past the visible keys."""
+    """Masks of the top sets I_N of each row, one for each N; only visible keys are selected."""
     rank = ranks(weights, visible)
     counts = torch.tensor(list(n), device=weights.device)
     return (rank.unsqueeze(-2) < counts[:, None]) & visible.unsqueeze(-2)
 
 
 def leave_one_out(values: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch keys"]:
-    """Sum over the others, as prefix plus suffix: total minus self loses small terms beside a large one."""
+    """Sum over all other entries, as prefix plus suffix sum: total minus self loses small terms beside a large one."""
     zero = torch.zeros_like(values[..., :1])
     before = torch.cat([zero, values.cumsum(-1)[..., :-1]], -1)
     after = torch.cat([values.flip(-1).cumsum(-1).flip(-1)[..., 1:], zero], -1)
@@ -64,7 +64,7 @@ def leave_one_out(values: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch
 
 @dataclass(frozen=True)
 class Configuration:
-    """Weights, vectors, and sets of tokens, with what the statements share.
+    """Weights, vectors, and sets of tokens, with the quantities that the statements share.
 
     | here | paper |
     |---|---|
@@ -150,9 +150,9 @@ class Configuration:
         target_norms = target.square().sum(-1, keepdim=True)
         squared = factors.square() * norms - 2 * factors * products + target_norms
         scale = (factors.abs() * norms.sqrt() + target_norms.sqrt()).square()
-        lost = (squared <= CANCELLATION * scale) & self.visible.unsqueeze(-2)
-        if lost.any():
-            index = lost.nonzero(as_tuple=True)
+        cancelled = (squared <= CANCELLATION * scale) & self.visible.unsqueeze(-2)
+        if cancelled.any():
+            index = cancelled.nonzero(as_tuple=True)
             exact = self.scaled_at(factors, index) - target.expand(*squared.shape[:-1], -1)[index[:-1]]
             squared[index] = exact.square().sum(-1)
         return squared.clamp_min(0).sqrt()
@@ -160,7 +160,7 @@ class Configuration:
     def scaled_at(
         self, factors: Float[Tensor, "*batch rows #sets keys"], index: tuple[Tensor, ...]
     ) -> Float[Tensor, "points dims"]:
-        """f_i x_i at single places (batch..., row, set, key)."""
+        """f_i x_i at the given indices (batch..., row, set, key)."""
         vectors = self.vectors[(*index[:-3], index[-1])]
         return factors.expand(self.selected.shape)[index].unsqueeze(-1) * vectors
 
@@ -168,6 +168,6 @@ class Configuration:
 def _per_set(
     values: Float[Tensor, "*batch rows sets inner"], matrix: Float[Tensor, "*batch inner outer"]
 ) -> Float[Tensor, "*batch rows sets outer"]:
-    """One matrix product for all rows and sets of a head."""
+    """values @ matrix, as one matrix product for all rows and sets of a head."""
     flat = values.flatten(-3, -2) @ matrix
     return flat.unflatten(-2, values.shape[-3:-1])

@@ -33,9 +33,8 @@ def fixed_set_upper_printed(
     True for the top-N set, where abar >= alpha_i for every i left out, and weights that sum to one.
     For an arbitrary fixed set it fails: alpha = (0, 1), x = (1, 1), I = {1} has d~ = 1 and bound -1.
     """
-    largest = torch.where(c.selected, c.squared_norms.unsqueeze(-2), 0).amax(-1).sqrt()
     rest = 1 - c.top_mass
-    return rest * farthest + largest * (c.top_mass * (c.length - c.count) - rest)
+    return rest * farthest + _longest_selected(c) * (c.top_mass * (c.length - c.count) - rest)
 
 
 def fixed_set_upper(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
@@ -51,7 +50,7 @@ def fixed_set_lower(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """B4, the lower bound: d~ >= |(L - N + 1) s - xbar|.
 
     The sum of the vectors y_i - s over i not in I is (xbar - s) - (L - N) s; a sum of norms is at least
-    the norm of the sum. Together with B3 it pins d~ down: B3^2 - B4^2 <= (L - N) sum of |y_i|^2.
+    the norm of the sum. Together with B3 it brackets d~: B3^2 - B4^2 <= (L - N) sum of |y_i|^2.
     """
     remaining = (c.length - c.count + 1).unsqueeze(-1)
     return (remaining * c.context - c.mean.unsqueeze(-2)).norm(dim=-1)
@@ -66,11 +65,10 @@ def fixed_set_upper_any(
     vectors, y_i - s = alpha_i (x_i - xhat) - (abar - alpha_i) xhat, and |x_i - xhat| <= d1, |xhat| <= max |x_j|. The
     printed form replaces the last sum by abar (L-N) - (1-abar), its value if no token left out outweighs the set.
     """
-    largest = torch.where(c.selected, c.squared_norms.unsqueeze(-2), 0).amax(-1).sqrt()
     weights = c.weights.unsqueeze(-2)
     rest = torch.where(c.others, weights, 0).sum(-1)
     excess = torch.where(c.others, (c.top_mass.unsqueeze(-1) - weights).abs(), 0).sum(-1)
-    return rest * farthest + largest * excess
+    return rest * farthest + _longest_selected(c) * excess
 
 
 def fixed_set_upper_split(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
@@ -97,7 +95,7 @@ def fixed_set_upper_triangle(c: Configuration) -> Float[Tensor, "*batch rows set
 
 
 def fixed_set_gap(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
-    """What B3 and B4 can leave open: B3^2 - B4^2 <= (L-N) sum_{i not in I} |y_i|^2.
+    """Bound on the gap between B3 and B4: B3^2 - B4^2 <= (L-N) sum_{i not in I} |y_i|^2.
 
     The difference is (L-N) times the sum of squares of the y_i left out about their mean.
     """
@@ -118,7 +116,7 @@ def growth_lower(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
 def vanishing_upper(c: Configuration, largest_share: Float[Tensor, "*batch rows"]) -> Float[Tensor, "*batch rows sets"]:
     """d~ <= (1 + N C2) max_i |x_i| when every weight is at most C2 / L, C2 = `largest_share`.
 
-    Under Lemma 1's own hypothesis the distance is bounded in L, so a distance that grows linearly in L is evidence
+    Under the hypothesis of Lemma 1 the distance is bounded in L, so a distance that grows linearly in L is evidence
     against vanishing weights. Proof: B2, with |s| <= N C2 max|x| / L and the weights summing to at most one.
     """
     norms = torch.where(c.visible, c.squared_norms, 0).amax(-1, keepdim=True).sqrt()
@@ -128,8 +126,13 @@ def vanishing_upper(c: Configuration, largest_share: Float[Tensor, "*batch rows"
 def farthest(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """d1 of Theorem 1(1) by its definition: the largest |x_i - x_j| with j selected and i not, for any sets.
 
-    Builds all keys x keys distances; `attnscope.measure.distance` has the fast way for nested top sets.
+    Builds all keys x keys distances; `attnscope.measure.distance` has a fast version for nested top sets.
     """
     pairs = (c.vectors.unsqueeze(-2) - c.vectors.unsqueeze(-3)).norm(dim=-1)
     across = c.others.unsqueeze(-1) & c.selected.unsqueeze(-2)
     return torch.where(across, pairs[..., None, None, :, :], 0).amax((-2, -1))
+
+
+def _longest_selected(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
+    """max_{j in I} |x_j|."""
+    return torch.where(c.selected, c.squared_norms.unsqueeze(-2), 0).amax(-1).sqrt()

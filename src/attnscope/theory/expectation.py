@@ -3,10 +3,10 @@
 I_N is uniform among the N-subsets of the L visible tokens; E is the expectation of eq. (7), d~ = sum over
 i not in I_N of |y_i - s|, with y_i = alpha_i x_i. Below, n = L - 1 and p = N / n.
 
-Given that token i is left out (probability 1 - N/L), the set is a uniform N-subset of the other n tokens. All
-that follows is the mean, the variance and the fourth moment of its sum. A configuration enters through its
-weights, vectors and set sizes only, not through the members of its sets. `attnscope.theory.sampling` has
-the expectation itself, by enumeration or by drawing.
+Given that token i is left out (probability 1 - N/L), the set is a uniform N-subset of the other n tokens. The
+bounds below use the mean, the variance and the fourth moment of its sum. Of a configuration they use the
+weights, vectors and set sizes only, not the members of its sets. `attnscope.theory.sampling` computes
+the expectation itself, by enumeration or by sampling.
 """
 
 from __future__ import annotations
@@ -78,18 +78,17 @@ def random_set_upper_global(c: Configuration) -> Float[Tensor, "*batch rows sets
     Sum the triangle branch of E1 over i. Attained by one-hot weights. So for fixed N the expectation cannot grow
     linearly in L, as the paper reads off its Figure 2.
     """
-    total = torch.where(c.visible, c.scaled_norms, 0).sum(-1, keepdim=True)
-    return _left_out(c) * (1 + c.count) * total
+    return _left_out(c) * (1 + c.count) * _total_norm(c)
 
 
 def corollary_2_small_printed(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """Corollary 2(i) as printed: for fixed N and growing L, E ~ sum_i |y_i|.
 
     False: the ratio of E to it tends to sqrt(N+1) for orthonormal vectors, N - 1 for identical ones (both with uniform
-    weights) and N + 1 for one-hot weights. True is E1 with E2. Nor does the sum grow with L: it is a weighted mean
-    of the |x_i|.
+    weights) and N + 1 for one-hot weights. E1 and E2 are the correct bounds. Nor does the sum grow with L: it is a
+    weighted mean of the |x_i|.
     """
-    return torch.where(c.visible, c.scaled_norms, 0).sum(-1, keepdim=True).expand_as(c.count)
+    return _total_norm(c).expand_as(c.count)
 
 
 def last_token_expectation(c: Configuration) -> Float[Tensor, "*batch rows"]:
@@ -105,7 +104,7 @@ def last_token_expectation(c: Configuration) -> Float[Tensor, "*batch rows"]:
 def random_set_lower_moments(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """E3: E >= (1 - N/L) sum_i max{ |mu_i|, m2^{3/2} / m4^{1/2} }, m_k = E|Y_i|^k exactly, Y_i = y_i - s.
 
-    Hoelder: E|Y|^2 <= (E|Y|)^{2/3} (E|Y|^4)^{1/3}. With z_j = y_j less the mean over j != i, Z their sum over the set,
+    Hoelder: E|Y|^2 <= (E|Y|)^{2/3} (E|Y|^4)^{1/3}. With z_j = y_j minus the mean over j != i, Z their sum over the set,
     A = sum |z|^2, Q = sum |z|^4, C = sum z z^T, and p_k = N(N-1)..(N-k+1) / (n(n-1)..(n-k+1)):
 
         E|Z|^2 = (p1 - p2) A,  E(mu.Z)^2 = (p1 - p2) mu.C mu,
@@ -113,8 +112,8 @@ def random_set_lower_moments(c: Configuration) -> Float[Tensor, "*batch rows set
         E|Z|^4 = (p1 - 7 p2 + 12 p3 - 6 p4) Q + (p2 - 2 p3 + p4)(A^2 + 2 |C|_F^2),
         m4 = |mu|^4 + 4 E(mu.Z)^2 + E|Z|^4 + 2 |mu|^2 E|Z|^2 - 4 E[(mu.Z)|Z|^2].
 
-    Inclusion probabilities times sums over distinct indices, rewritten by Moebius inversion with sum z = 0. One
-    pass over the keys for every token: O(L^2 d + L d min(L, d)) and more, meant for rows of a few hundred keys.
+    Inclusion probabilities times sums over distinct indices, rewritten by Moebius inversion with sum z = 0. Loops
+    over the tokens at O(L d min(L, d)) each, so it is meant for rows of a few hundred keys.
     """
     scaled = torch.where(c.visible.unsqueeze(-1), c.weights.unsqueeze(-1) * c.vectors.unsqueeze(-3), 0)
     share = _share(c)
@@ -133,20 +132,20 @@ def random_set_lower_moments(c: Configuration) -> Float[Tensor, "*batch rows set
         z = torch.where(others.unsqueeze(-1), scaled - mean.unsqueeze(-2), 0)
         mu = scaled[..., None, i, :] - c.count.unsqueeze(-1) * mean.unsqueeze(-2)  # (..., rows, sets, dims)
         squares = z.square().sum(-1)
-        spread = squares.sum(-1, keepdim=True)
+        scatter = squares.sum(-1, keepdim=True)
         fourth = squares.square().sum(-1, keepdim=True)
         # |C|_F is the same for z z^T and z^T z: the smaller of the two is built.
         gram = z @ z.mT if z.shape[-2] < z.shape[-1] else z.mT @ z
         frobenius = gram.square().sum((-2, -1)).unsqueeze(-1)
-        along = mu @ z.mT
+        products = mu @ z.mT
         size = mu.square().sum(-1)
-        second = (p1 - p2) * spread
-        sideways = (p1 - p2) * along.square().sum(-1)
-        third = (p1 - 3 * p2 + 2 * p3) * (along * squares.unsqueeze(-2)).sum(-1)
+        second = (p1 - p2) * scatter
+        projected = (p1 - p2) * products.square().sum(-1)
+        third = (p1 - 3 * p2 + 2 * p3) * (products * squares.unsqueeze(-2)).sum(-1)
         quartic = (p1 - 7 * p2 + 12 * p3 - 6 * p4) * fourth
-        quartic = quartic + (p2 - 2 * p3 + p4) * (spread.square() + 2 * frobenius)
+        quartic = quartic + (p2 - 2 * p3 + p4) * (scatter.square() + 2 * frobenius)
         m2 = size + second
-        m4 = size.square() + 4 * sideways + quartic + 2 * size * second - 4 * third
+        m4 = size.square() + 4 * projected + quartic + 2 * size * second - 4 * third
         # E|Y|^4 >= (E|Y|^2)^2; rounding must not push it below, or the bound would be too large.
         m4 = torch.maximum(m4, m2.square())
         by_moments = torch.where(m2 > 0, m2 * (m2 / m4).sqrt(), 0)
@@ -174,11 +173,11 @@ def random_set_second_moment_upper(c: Configuration) -> Float[Tensor, "*batch ro
 
 
 def random_set_peeled(c: Configuration, depth: int) -> Interval:
-    """E1 after peeling: condition on which of the `depth` largest |y| are in the set, apply E1 in each case.
+    """E1 conditioned on which of the `depth` tokens with the largest |y| are in the set ("peeling").
 
-    A sink makes s nearly two-valued, which one variance describes badly. Each of the 2^depth patterns with m peeled
-    tokens inside has probability C(L-k, N-m) / C(L, N); the rest of the set is a uniform (N-m)-subset of the others.
-    Both sides tighten as the depth grows (Jensen for a finer condition), and depth 0 is E1 itself.
+    A sink makes s nearly two-valued, which one variance describes badly. Each of the 2^k patterns, k = `depth`, with m
+    of the k tokens inside has probability C(L-k, N-m) / C(L, N); the rest of the set is a uniform (N-m)-subset of the
+    others, so E1 applies. Both sides tighten as the depth grows (Jensen for a finer condition); depth 0 is E1 itself.
     """
     order = torch.where(c.visible, c.scaled_norms, -1.0).argsort(dim=-1, descending=True, stable=True)
     scaled = torch.where(c.visible.unsqueeze(-1), c.weights.unsqueeze(-1) * c.vectors.unsqueeze(-3), 0)
@@ -207,7 +206,7 @@ def random_set_peeled(c: Configuration, depth: int) -> Interval:
 
 
 def _left_peeled(out: Tensor, rest: Tensor, left: Tensor, size: Tensor, drawn: Tensor) -> Interval:
-    """Sum over peeled tokens outside the set of bounds on E|out - sum of a uniform subset of the rest|."""
+    """Bounds on E|out - sum of a uniform subset of the rest|, summed over the peeled tokens outside the set."""
     mean = rest.sum(-2) / size.clamp_min(1)
     scatter = torch.where(left.squeeze(-2), (rest - mean.unsqueeze(-2)).square().sum(-1), 0).sum(-1, keepdim=True)
     variance = _sampling_factor(size, drawn) * scatter
@@ -222,8 +221,7 @@ def _left_rest(out: Tensor, rest: Tensor, left: Tensor, size: Tensor, drawn: Ten
     n = (size - 1).clamp_min(1)
     about = torch.where(left.squeeze(-2).unsqueeze(-1), rest - (rest.sum(-2) / size.clamp_min(1)).unsqueeze(-2), 0)
     squares = about.square().sum(-1).unsqueeze(-2)
-    scatter = (leave_one_out(squares) - squares / n.unsqueeze(-1)).clamp_min(0)
-    variance = _sampling_factor(n, drawn.minimum(n)).unsqueeze(-1) * scatter
+    variance = _variance_without(squares, n, drawn.minimum(n))
     others = rest.sum(-2, keepdim=True) - rest
     share = (drawn / n).unsqueeze(-1)
     mu = out.unsqueeze(-3) - share.unsqueeze(-1) * others.unsqueeze(-3)
@@ -245,14 +243,20 @@ def _sampling_factor(n: Tensor, size: Tensor) -> Tensor:
     return torch.where(n > 1, size * (n - size) / (n * (n - 1).clamp_min(1)), 0)
 
 
+def _variance_without(squares: Tensor, n: Tensor, size: Tensor) -> Tensor:
+    """Variance of the sum of a uniform `size`-subset of the n tokens other than i; `squares` about the mean of all."""
+    scatter = (leave_one_out(squares) - squares / n.unsqueeze(-1)).clamp_min(0)
+    return _sampling_factor(n, size).unsqueeze(-1) * scatter
+
+
 def _log_choose(n: Tensor, k: Tensor) -> Tensor:
-    """ln of the binomial coefficient; nonsense outside 0 <= k <= n, for the caller to drop."""
+    """ln of the binomial coefficient; meaningless outside 0 <= k <= n, to be discarded by the caller."""
     inside = k.clamp_min(0).minimum(n)
     return torch.lgamma(n + 1) - torch.lgamma(inside + 1) - torch.lgamma(n - inside + 1)
 
 
 def _squares_about_mean(c: Configuration) -> Float[Tensor, "*batch rows 1 keys"]:
-    """|y_i - xbar/L|^2: variances do not change with the origin, and nothing cancels when all y are alike."""
+    """|y_i - xbar/L|^2: centered, so that nothing cancels in a variance when all y are alike."""
     centre = (c.mean / c.length).unsqueeze(-2)
     products = (c.mean_products / c.length).unsqueeze(-2)
     squares = c.difference_norms(c.weights.unsqueeze(-2), centre, products)[..., :1, :].square()
@@ -261,16 +265,18 @@ def _squares_about_mean(c: Configuration) -> Float[Tensor, "*batch rows 1 keys"]
 
 def _variance(c: Configuration) -> Float[Tensor, "*batch rows sets keys"]:
     """V_i = N(n-N)/(n(n-1)) [ sum_{j != i} |y_j|^2 - |xbar - y_i|^2 / n ], zero for keys that are not visible."""
-    squares = _squares_about_mean(c)
-    n = c.length - 1
-    scatter = (leave_one_out(squares) - squares / n.unsqueeze(-1)).clamp_min(0)
-    variance = _sampling_factor(n, c.count).unsqueeze(-1) * scatter
+    variance = _variance_without(_squares_about_mean(c), c.length - 1, c.count)
     return torch.where(c.visible.unsqueeze(-2), variance, 0)
 
 
 def _share(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """p = N / (L - 1)."""
     return c.count / (c.length - 1)
+
+
+def _total_norm(c: Configuration) -> Float[Tensor, "*batch rows 1"]:
+    """sum_i |y_i|."""
+    return torch.where(c.visible, c.scaled_norms, 0).sum(-1, keepdim=True)
 
 
 def _left_out(c: Configuration) -> Float[Tensor, "*batch rows sets"]:

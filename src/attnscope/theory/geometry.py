@@ -1,11 +1,11 @@
-"""Theorem 2 and its correction: how many selected tokens stay apart from the rest.
+"""Theorem 2 and its correction: how many selected tokens can be distinguished from the others.
 
 Vectors lie on a sphere of radius M = 1; for another M, divide the radius r and the separation delta by it. With s the
 context of the top set, a selected token i is counted when |alpha_i x_i - s| < r, strictly: with r the distance of the
 nearest token left out, the printed closed ball would contain that token. Since alpha_i x_i - s = -W_i with W_i = sum
 over the other selected j of alpha_j x_j, x_i itself drops out.
 
-`weights` below are those of one set, (..., sets, members), zero-padded behind the set's `count` members.
+`weights` below are those of one set, (..., sets, members), zero-padded after the set's `count` members.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ ROUNDING = 1e-12
 TIE = 1e-12
 
 
-def spread(
+def xi(
     weights: Float[Tensor, "*batch sets members"], delta: Float[Tensor, "*batch #sets"]
 ) -> Float[Tensor, "*batch sets members"]:
-    """Eq. (12): xi_i, for M = 1.
+    """Eq. (12): xi_i for M = 1, an upper bound on |W_i| if no two vectors are nearer than delta.
 
     xi_i^2 = sum_{j != i} alpha_j^2 + (1 - delta^2/2) sum_{j != k, both != i} alpha_j alpha_k
            = (delta^2/2) sum_{j != i} alpha_j^2 + (1 - delta^2/2) (sum_{j != i} alpha_j)^2.
 
-    If no two vectors are nearer than delta, x_j . x_k <= 1 - delta^2/2, hence |W_i| <= xi_i for sure,
-    not only on average.
+    Then x_j . x_k <= 1 - delta^2/2, so |W_i| <= xi_i holds for every configuration, not only on average.
     """
     half = (delta.square() / 2).unsqueeze(-1)
     squares = leave_one_out(weights.square())
@@ -45,7 +44,7 @@ def spread(
 
 
 def separability_printed(
-    spread: Float[Tensor, "*batch sets members"],
+    xi: Float[Tensor, "*batch sets members"],
     members: Bool[Tensor, "*batch sets members"],
     radius: Float[Tensor, "*batch sets"],
 ) -> Interval:
@@ -55,15 +54,15 @@ def separability_printed(
     and the bound below 1; and with the radius the paper uses it never falls below exp(-1/16) = 0.939.
     """
     count = members.sum(-1).to(radius.dtype)
-    total = torch.where(members, spread, 0).sum(-1)
+    total = torch.where(members, xi, 0).sum(-1)
     penalty = torch.where(total > 0, total / (radius * count), 0)
-    tails = torch.exp(-(radius.unsqueeze(-1) - spread).square() / 16)
+    tails = torch.exp(-(radius.unsqueeze(-1) - xi).square() / 16)
     return Interval(1 - penalty, torch.where(members, tails, 0).sum(-1) / count)
 
 
 def separability_certain(
     sizes: Float[Tensor, "*batch sets members"],
-    spread: Float[Tensor, "*batch sets members"],
+    xi: Float[Tensor, "*batch sets members"],
     members: Bool[Tensor, "*batch sets members"],
     radius: Float[Tensor, "*batch sets"],
 ) -> Interval:
@@ -71,11 +70,11 @@ def separability_certain(
 
     With m_i the largest and A_i the sum of the other selected sizes |alpha_j x_j| (the weights themselves on
     the sphere, zero for a zero vector), (2 m_i - A_i)_+ <= |W_i| <= xi_i.
-    So token i is counted for sure if xi_i < r, and never if (2 m_i - A_i)_+ >= r. The left inequality is
+    So token i is always counted if xi_i < r, and never if (2 m_i - A_i)_+ >= r. The left inequality is
     the triangle inequality: the largest term can be cancelled by at most all the others.
 
-    Ties are common (N = 2, identical vectors), so each comparison gives way by `ROUNDING`: the bounds stay
-    bounds in floating point.
+    Ties are common (N = 2, identical vectors), so each comparison has a tolerance of `ROUNDING`: the bounds
+    remain valid in floating point.
     """
     count = members.sum(-1).to(radius.dtype)
     first, second = _two_largest(sizes)
@@ -83,7 +82,7 @@ def separability_certain(
     least = (2 * largest_other - leave_one_out(sizes)).clamp_min(0)
     ball = radius.unsqueeze(-1)
     return Interval(
-        ((spread < ball * (1 - ROUNDING)) & members).sum(-1) / count,
+        ((xi < ball * (1 - ROUNDING)) & members).sum(-1) / count,
         ((least < ball * (1 + ROUNDING)) & members).sum(-1) / count,
     )
 
@@ -134,7 +133,7 @@ def separability_concentrated(
 def separation_chance(
     length: Float[Tensor, "*batch"], dims: int, delta: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """q, at most the probability that L independent uniform vectors are pairwise at least delta apart.
+    """q, a lower bound on the probability that L independent uniform vectors are pairwise at least delta apart.
 
     Assumption 1 and a fixed delta in Assumption 2 exclude each other, so the latter must mean conditioning on that
     event. One pair is nearer than delta with the probability of a cap of angle theta, cos theta = 1 - delta^2/2,
@@ -146,10 +145,10 @@ def separation_chance(
 
 
 def separability_separated(independent: Interval, chance: Float[Tensor, "*batch sets"]) -> Interval:
-    """T2c, Theorem 2 under both assumptions: given an event of probability q, P/q and 1 - (1-P)/q bound T2b's P.
+    """T2c, Theorem 2 under both assumptions: bounds on P given an event of probability q, 1 - (1-P)/q and P/q.
 
-    `independent` is T2b, `chance` is q or anything below it. Proof: P(A | G) = P(A and G) / q <= P(A) / q, and the
-    same for the complement.
+    `independent` has T2b's bounds on P, `chance` is q or a lower bound on it.
+    Proof: P(A | G) = P(A and G) / q <= P(A) / q, and the same for the complement.
     """
     safe = torch.where(chance > 0, chance, 1)
     lower = torch.where(chance > 0, 1 - (1 - independent.lower) / safe, 0)
@@ -158,7 +157,7 @@ def separability_separated(independent: Interval, chance: Float[Tensor, "*batch 
 
 
 class Ball(NamedTuple):
-    """The ball of eq. (10) for each row and set: its radius, who is strictly inside, and their share of the set."""
+    """The ball of eq. (10) for each row and set: radius, mask of the tokens strictly inside, share of the set."""
 
     radius: Tensor
     inside: Tensor
@@ -168,14 +167,14 @@ class Ball(NamedTuple):
 def ball(c: Configuration) -> Ball:
     """Eq. (10) with the radius of section 3.2, r = min over j not in I of |y_j - s|, and a strict ball.
 
-    The printed closed ball of that radius holds the nearest token left out. T2d: i counts iff phi_i < min phi_j. For
+    The printed closed ball of that radius contains the nearest token left out. T2d: i counts iff phi_i < min phi_j. For
     orthonormal vectors phi_i = -|y_i|^2 < 0 <= phi_j, so every selected token of positive weight counts, whatever N
-    and L: the paper's 80 % are no geometric limit.
+    and L: the paper's 80 % is not a geometric limit.
 
     |y - s|^2 = phi + |s|^2 with phi = |y|^2 - 2 y.s, so tokens are compared by phi: |s|^2 would drown the
-    differences between small weights. Near ties are settled without the matrix product, in the same order
-    of operations for every token, so that equal tokens tie exactly: by phi where the token is smaller
-    than its distance to s, by the distance itself where it nearly coincides with s.
+    differences between small weights. Near ties are recomputed without the matrix product, with the same order
+    of operations for every token, so that equal tokens tie exactly: from phi where the token is smaller
+    than its distance to s, from the distance itself where it nearly coincides with s.
     """
     weights = c.weights.unsqueeze(-2)
     size = weights * c.squared_norms.unsqueeze(-2).sqrt()
@@ -199,10 +198,10 @@ def ball(c: Configuration) -> Ball:
 
 
 def failure_bound(c: Configuration) -> Float[Tensor, "*batch rows sets keys"]:
-    """T2d for independent uniform vectors: the probability that a selected token i does not count, per key.
+    """T2d for independent uniform vectors: a bound for each key on the probability that it is not counted.
 
-    E of exp(-d alpha_i^2 / (32 |s - y_i|^2)) + (L-N) exp(-d alpha_i^2 / (4 |s|^2)); this is the integrand for the
-    configuration given, at most 1. The first term comes from the law of x_i given the other selected vectors, the
+    E[exp(-d alpha_i^2 / (32 |s - y_i|^2)) + (L-N) exp(-d alpha_i^2 / (4 |s|^2))]; this returns the integrand for the
+    given configuration, clipped to 1. The first term comes from the law of x_i given the other selected vectors, the
     second from that of the vectors left out given s, so the bound holds for the mean over the vectors.
 
     Proof: i fails only if -2 y_i.(s - y_i) >= alpha_i^2 / 2 or some 2 y_j.s >= alpha_i^2 / 2 + alpha_j^2; a cap has
@@ -212,9 +211,9 @@ def failure_bound(c: Configuration) -> Float[Tensor, "*batch rows sets keys"]:
     size = c.weights.unsqueeze(-2).square()
     rest = c.context_distances.square()
     whole = c.context.square().sum(-1, keepdim=True)
-    own = torch.exp(-dims / 32 * _ratio(size, rest))
-    others = (c.length - c.count).unsqueeze(-1) * torch.exp(-dims / 4 * _ratio(size, whole))
-    return (own + others).clamp_max(1)
+    by_selected = torch.exp(-dims / 32 * _ratio(size, rest))
+    by_others = (c.length - c.count).unsqueeze(-1) * torch.exp(-dims / 4 * _ratio(size, whole))
+    return (by_selected + by_others).clamp_max(1)
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -230,5 +229,5 @@ def _two_largest(weights: Float[Tensor, "*batch members"]) -> tuple[Tensor, Tens
 
 
 def _first_largest(weights: Float[Tensor, "*batch members"]) -> Bool[Tensor, "*batch members"]:
-    places = torch.arange(weights.shape[-1], device=weights.device)
-    return places == weights.argmax(-1, keepdim=True)
+    positions = torch.arange(weights.shape[-1], device=weights.device)
+    return positions == weights.argmax(-1, keepdim=True)

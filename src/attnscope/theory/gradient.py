@@ -1,4 +1,4 @@
-"""Lemma 2 and Corollary 3: the Jacobian of a normalizer, exactly and bounded, and finite steps.
+"""Lemma 2 and Corollary 3: the Jacobian of a normalizer, its exact norm and bounds on it, and finite steps.
 
 For softmax J = Sigma / T with Sigma = diag(alpha) - alpha alpha^T; its spectral norm is the largest eigenvalue of
 Sigma over the temperature. For a separable normalizer alpha_i = F(l_i) / S, S = sum_j F(l_j), it is
@@ -34,7 +34,7 @@ PRINTED_CAP = math.sqrt(2)
 def jacobian_norm(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch"]:
     """|J|_2 at T = 1, exact: the largest eigenvalue of Sigma.
 
-    Sigma is a diagonal less a rank-one matrix, so it is the root lam of sum_i alpha_i / (alpha_i - lam) = 0
+    Sigma is a diagonal minus a rank-one matrix, so it is the root lam of sum_i alpha_i / (alpha_i - lam) = 0
     between the two largest weights.
     """
     return largest_eigenvalue(weights)
@@ -59,7 +59,7 @@ def jacobian_lower(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*bat
 def jacobian(
     values: Float[Tensor, "*batch keys"], slopes: Float[Tensor, "*batch keys"]
 ) -> Float[Tensor, "*batch keys keys"]:
-    """d alpha_i / d l_j = (F'_j / S)(delta_ij - alpha_i), the whole matrix, rows i and columns j."""
+    """d alpha_i / d l_j = (F'_j / S)(delta_ij - alpha_i), the full matrix, rows i and columns j."""
     total = values.sum(-1, keepdim=True)
     weights = values / total
     identity = torch.eye(values.shape[-1], dtype=values.dtype, device=values.device)
@@ -69,7 +69,7 @@ def jacobian(
 def lemma_2_printed(values: Float[Tensor, "*batch keys"], slopes: Float[Tensor, "*batch keys"]) -> Tensor:
     """Lemma 2, first term as printed: max|F'| [ 1 / (L min F) + max F / (L^2 min F^2) ].
 
-    For the largest entry true: |delta_ij - alpha_i| <= 1 and S >= L min F. For the spectral norm true if F' is
+    True for the largest entry: |delta_ij - alpha_i| <= 1 and S >= L min F. For the spectral norm true if F' is
     proportional to F, and false in general: F(l) = l with values (L/2, 1, ..., 1) exceeds it like 0.148 sqrt L. The
     printed minimum with `PRINTED_CAP` is false in both: two tied logits with T = 0.1 have entry 2.5 and norm 5.
     """
@@ -81,17 +81,17 @@ def lemma_2_printed(values: Float[Tensor, "*batch keys"], slopes: Float[Tensor, 
 def separable_bound(weights: Float[Tensor, "*batch keys"], log_slopes: Float[Tensor, "*batch keys"]) -> Tensor:
     """J1, Lemma 2 corrected: |J|_2 <= max|g| h(alpha_max) <= max|g| / 2, with h of `jacobian_bound`.
 
-    J = Sigma diag(g), and |Sigma|_2 <= h(alpha_max). A vanishing minimum of F does no harm by itself: the logistic
+    J = Sigma diag(g), and |Sigma|_2 <= h(alpha_max). A vanishing minimum of F alone does not make J large: the logistic
     sigmoid has F -> 0 and |g| <= 1.
     """
     return log_slopes.abs().amax(-1) * jacobian_bound(weights)
 
 
 def separable_bound_projector(values: Float[Tensor, "*batch keys"], slopes: Float[Tensor, "*batch keys"]) -> Tensor:
-    """J2: |J|_2 <= sqrt(L) |alpha|_2 max|F'| / S. The oblique projector I - alpha 1^T is as long as alpha 1^T."""
+    """J2: |J|_2 <= sqrt(L) |alpha|_2 max|F'| / S; the oblique projectors I - alpha 1^T, alpha 1^T have equal norms."""
     total = values.sum(-1)
-    spread = (values / total.unsqueeze(-1)).norm(dim=-1)
-    return math.sqrt(values.shape[-1]) * spread * slopes.abs().amax(-1) / total
+    norm = (values / total.unsqueeze(-1)).norm(dim=-1)
+    return math.sqrt(values.shape[-1]) * norm * slopes.abs().amax(-1) / total
 
 
 def separable_bound_frobenius(
@@ -103,9 +103,9 @@ def separable_bound_frobenius(
     """
     _, _, _, left_over = largest_and_rest(weights)
     rest = leave_one_out(weights) + left_over
-    # 1 - q = sum alpha_i (1 - alpha_i) + left over, without the difference.
-    off = (weights * rest).sum(-1) + left_over.squeeze(-1)
-    return log_slopes.abs().amax(-1) * (weights.square().sum(-1) * off).sqrt()
+    # 1 - q = sum alpha_i (1 - alpha_i) + left_over, without cancellation.
+    complement = (weights * rest).sum(-1) + left_over.squeeze(-1)
+    return log_slopes.abs().amax(-1) * (weights.square().sum(-1) * complement).sqrt()
 
 
 def separable_bound_entry(log_slopes: Float[Tensor, "*batch keys"]) -> Tensor:
@@ -116,8 +116,8 @@ def separable_bound_entry(log_slopes: Float[Tensor, "*batch keys"]) -> Tensor:
 def softmax_bound_printed(temperature: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """Corollary 3 as printed: |J| <= min{ 1/(4T), sqrt 2 }.
 
-    1/(4T) bounds the largest entry, not the spectral norm; sqrt 2 bounds neither. It is no corollary of Lemma 2
-    either, which gives 3/(4T) for two tied logits.
+    1/(4T) bounds the largest entry, not the spectral norm; sqrt 2 bounds neither. Nor does it follow from Lemma 2,
+    which gives 3/(4T) for two tied logits.
     """
     return (1 / (4 * temperature)).clamp_max(PRINTED_CAP)
 
@@ -133,7 +133,7 @@ def softmax_bound(temperature: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch
 def softmax_bound_of_range(
     logit_range: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"], length: Float[Tensor, "*batch"]
 ) -> Interval:
-    """Brackets of the largest |J|_2 over L logits within a range R.
+    """Bounds on the supremum of |J|_2 over all rows of L logits within a range R.
 
     1 / (2 + (L-2) e^{-R/T}) <= T sup|J|_2 <= min{ 1/2, 1 / (1 + (L-1) e^{-R/T}) }: two tied logits at the top, the
     others R below, have |J|_2 = alpha_max; and |Sigma|_2 <= alpha_max, which the sharp Lemma 1 bounds.
@@ -169,8 +169,8 @@ def two_logit_rows(
 def two_logit_response_printed(step: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"]) -> Tensor:
     """Section 2.3 as printed: |alpha1 - alpha2| ~ sqrt 2 eps / T.
 
-    Impossible as a coefficient: the Lipschitz constant 1/(2T) allows at most (sqrt 5 / 2) eps / T = 1.118 eps / T. The
-    number sqrt 2 is the saturation value as T -> 0, the diameter of the simplex, not a slope.
+    Impossible as a slope: the Lipschitz constant 1/(2T) allows at most (sqrt 5 / 2) eps / T = 1.118 eps / T. The
+    number sqrt 2 is the saturation value as T -> 0, the diameter of the simplex.
     """
     return PRINTED_CAP * step / temperature
 

@@ -29,10 +29,10 @@ def coverage_independent(
 
 
 def coverage_range(separability: Float[Tensor, "*batch heads"]) -> Interval:
-    """Corrected: max_h p_h <= coverage <= min(1, sum_h p_h), whatever the heads have to do with one another.
+    """Corrected: max_h p_h <= coverage <= min(1, sum_h p_h), however the heads depend on one another.
 
     The bounds of Boole and Frechet for the measure of a union; both are attained, the left one by nested heads and
-    the right one by heads that share as little as they can. Two complementary heads with p = 0.8 cover everything,
+    the right one by heads that overlap as little as possible. Two complementary heads with p = 0.8 cover everything,
     more than the 0.96 of the printed form.
     """
     return Interval(separability.amax(-1), separability.sum(-1).clamp_max(1))
@@ -41,7 +41,7 @@ def coverage_range(separability: Float[Tensor, "*batch heads"]) -> Interval:
 def coverage_of_tokens(
     separability: Float[Tensor, "*batch tokens"], heads: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """Coverage by independent heads when token i has its own p_i: mean_i [1 - (1 - p_i)^H].
+    """Coverage by independent heads when token i has probability p_i: mean_i [1 - (1 - p_i)^H].
 
     At most the printed 1 - (1 - pbar)^H (Jensen: p -> 1 - (1-p)^H is concave); the difference is `jensen_gap`.
     Tokens covered always (80 %) or never (20 %) stay at 0.8 for every H.

@@ -1,4 +1,4 @@
-"""Eq. (8) itself: the distance over random sets, by visiting every set or by drawing some.
+"""Eq. (8): the distance over random sets, by enumerating every set or by sampling.
 
 The expectation E of Theorem 1(2) is the mean of these distances; their variance is what E4 bounds.
 """
@@ -41,7 +41,7 @@ def every_distance(
     keys = weights.shape[-1]
     if not 0 <= n <= keys or math.comb(keys, n) > MOST_SETS:
         raise InputError(
-            f"cannot visit every set of {n} among {keys} tokens (at most {MOST_SETS} sets); draw sets instead"
+            f"cannot enumerate the sets of {n} among {keys} tokens (limit {MOST_SETS} sets): draw sets instead"
         )
     sets = torch.tensor(list(combinations(range(keys), n)), dtype=torch.long, device=weights.device).reshape(-1, n)
     chosen = torch.zeros(len(sets), keys, dtype=torch.bool, device=weights.device).scatter_(-1, sets, True)
@@ -51,7 +51,7 @@ def every_distance(
 def expectation_exhaustive(
     weights: Float[Tensor, "*batch rows keys"], vectors: Float[Tensor, "*batch keys dims"], n: int
 ) -> Float[Tensor, "*batch rows"]:
-    """E of eq. (8), exactly."""
+    """E of eq. (8), exact, by enumerating every set."""
     return every_distance(weights, vectors, n).mean(-1)
 
 
@@ -62,9 +62,9 @@ def expectation_drawn(
     draws: int,
     generator: torch.Generator,
 ) -> Estimate:
-    """E of eq. (8) from `draws` uniform sets for each row, with its standard error."""
-    keys = torch.rand(*weights.shape[:-1], draws, weights.shape[-1], generator=generator)
-    chosen = keys.argsort(-1).argsort(-1) < n
+    """Estimate of E of eq. (8) from `draws` random sets per row, with its standard error."""
+    scores = torch.rand(*weights.shape[:-1], draws, weights.shape[-1], generator=generator)
+    chosen = scores.argsort(-1).argsort(-1) < n
     distances = distance(_with_sets(weights, vectors, chosen.to(weights.device)))
     return Estimate(distances.mean(-1), distances.std(-1) / math.sqrt(draws))
 

@@ -55,8 +55,8 @@ def lipschitz_for_range(
 ) -> Float[Tensor, "*batch"]:
     """Impossibility 1: top weight w on L equispaced logits of range R needs K >= w^2 (L-1) / (2 R), if L >= 2/w.
 
-    So no equivariant normalizer has a Jacobian bounded in L and weights that do not vanish on every bounded row: a
-    hypothesis about gaps is necessary. Proof: the m largest lie on average R (m-1) / (2 (L-1)) below the first;
+    So no equivariant normalizer has both a Jacobian bounded in L and weights that never vanish on bounded rows, unless
+    a gap is assumed. Proof: the m largest lie on average R (m-1) / (2 (L-1)) below the first;
     take m = ceil(2/w) in Theorem S, where 1/m <= w/2 and m - 1 < 2/w.
     """
     return weight.square() * (length - 1) / (2 * logit_range)
@@ -65,10 +65,10 @@ def lipschitz_for_range(
 def lipschitz_for_difference(
     difference: Float[Tensor, "*batch"], logit_gap: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """Impossibility 2: telling two tokens apart by a weight difference Dp at a logit gap gamma needs K >= Dp / gamma.
+    """Impossibility 2: a weight difference Dp between two tokens at a logit gap gamma needs K >= Dp / gamma.
 
     A bounded Jacobian and the resolution of arbitrarily small gaps exclude each other; a cap K is a resolution
-    gamma_min = Dp / K. It is `weight_difference_cap` read backwards.
+    gamma_min = Dp / K. It is `weight_difference_cap` solved for K.
     """
     return difference / logit_gap
 
@@ -78,7 +78,7 @@ def sparsemax_budget(
 ) -> Float[Tensor, "*batch"]:
     """The K at which sparsemax(K z) gives weight w to one logit `gap` above L - 1 tied ones: (wL - 1) / ((L-1) gap).
 
-    Tends to w / gap: the price does not grow with length, and by Theorem S nobody pays less.
+    Tends to w / gap: it does not grow with length, and by Theorem S no other rule needs a smaller K.
     """
     return (weight * length - 1) / ((length - 1) * gap)
 
@@ -96,8 +96,8 @@ def entmax_budget(
 def softmax_budget(
     weight: Float[Tensor, "*batch"], length: Float[Tensor, "*batch"], gap: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """The K = 1/(2T) at which softmax(z/T) gives weight w to that logit: (ln(L-1) + ln(w/(1-w))) / (2 gap).
+    """The K = 1/(2T) at which softmax(z/T) gives weight w to the same logit: (ln(L-1) + ln(w/(1-w))) / (2 gap).
 
-    Grows with ln L: that logarithm is the price of full support, not of length.
+    Grows with ln L: the logarithm is the price of full support, not of length.
     """
     return (torch.log(length - 1) + torch.logit(weight)) / (2 * gap)

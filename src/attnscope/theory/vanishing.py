@@ -28,9 +28,9 @@ def weight_bounds_printed(
 ) -> Interval:
     """Lemma 1 as printed: C1 / L <= alpha_i <= C2 / L, with the best constants free of L.
 
-    C1 = m / Mx and C2 = Mx / m. True if neither the range a nor the parameters of F move with L and F is positive:
-    F(l) = l^2 on (1, 0, ..., 0) puts weight 1 on the first token at every length. Proof: each of the L terms of
-    the sum lies between m and Mx.
+    C1 = m / Mx and C2 = Mx / m. True if F is positive and neither the range a nor the parameters of F depend on L.
+    Positivity is needed: F(l) = l^2 on (1, 0, ..., 0) puts weight 1 on the first token at every length. Proof: each of
+    the L terms of the sum lies between m and Mx.
     """
     return Interval(smallest / largest / length, largest / smallest / length)
 
@@ -53,9 +53,9 @@ def softmax_weight_bounds_printed(
 ) -> Interval:
     """Corollary 1 as printed: exp(-2 Delta / T) / L <= alpha_i <= exp(2 Delta / T) / L, Delta = |q| |k|.
 
-    The key in Delta is not named. With the longest key of the row the bound is true; with token i's own key it is
-    false: q = 1, k = (0, 10), T = 1 gives Delta_1 = 0, hence alpha_1 = 1/2, and alpha_1 is 4.5e-5. It says nothing
-    (it exceeds 1) once Delta / T >= ln(L) / 2.
+    The paper does not say which key enters Delta. With the longest key of the row the bound is true; with the key of
+    token i it is false: q = 1, k = (0, 10), T = 1 gives Delta_1 = 0, hence alpha_1 = 1/2, and alpha_1 is 4.5e-5. The
+    upper bound is vacuous (above 1) once Delta / T >= ln(L) / 2.
     """
     reach = 2 * delta / temperature
     return Interval(torch.exp(-reach) / length, torch.exp(reach) / length)
@@ -70,8 +70,8 @@ def softmax_weight_bounds(
     parallel to one key of that length and opposed to all others.
     """
     reach = 2 * delta / temperature
-    price = torch.log(length - 1)
-    return Interval(torch.sigmoid(-reach - price), torch.sigmoid(reach - price))
+    log_others = torch.log(length - 1)
+    return Interval(torch.sigmoid(-reach - log_others), torch.sigmoid(reach - log_others))
 
 
 def logit_sandwich(logits: Float[Tensor, "*batch keys"], temperature: Float[Tensor, "*batch"]) -> Interval:
@@ -84,22 +84,22 @@ def logit_sandwich(logits: Float[Tensor, "*batch keys"], temperature: Float[Tens
     """
     scaled = logits / temperature.unsqueeze(-1)
     others = logits.shape[-1] - 1
-    price = torch.log(torch.tensor(float(others), dtype=logits.dtype, device=logits.device))
-    first, place = scaled.max(-1, keepdim=True)
-    second = scaled.scatter(-1, place, -torch.inf).amax(-1, keepdim=True)
-    is_first = torch.arange(logits.shape[-1], device=logits.device) == place
+    log_others = torch.log(torch.tensor(float(others), dtype=logits.dtype, device=logits.device))
+    first, argmax = scaled.max(-1, keepdim=True)
+    second = scaled.scatter(-1, argmax, -torch.inf).amax(-1, keepdim=True)
+    is_first = torch.arange(logits.shape[-1], device=logits.device) == argmax
     rival = torch.where(is_first, second, first)
-    # Taken about the largest logit, so that a common offset costs no digits.
+    # Centered on the largest logit, so that a common offset costs no digits.
     mean = first + leave_one_out(scaled - first) / others
-    return Interval(torch.sigmoid(scaled - rival - price), torch.sigmoid(scaled - mean - price))
+    return Interval(torch.sigmoid(scaled - rival - log_others), torch.sigmoid(scaled - mean - log_others))
 
 
 def required_gap(
     weight: Float[Tensor, "*batch"], length: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """What vanishing really asks: l_i - mean_{j != i} l_j >= T [ln(L-1) + ln(w / (1-w))] for weight w on token i.
+    """The logit gap needed for weight w on token i: l_i - mean_{j != i} l_j >= T [ln(L-1) + ln(w / (1-w))].
 
-    The converse of the right side of `logit_sandwich`: no law forces a weight to vanish, only a price of ln L in
-    logits. Met with equality when the other logits are equal.
+    The converse of the right side of `logit_sandwich`: nothing forces a weight to vanish, but keeping it takes
+    a gap that grows like ln L. Equality holds when the other logits are equal.
     """
     return temperature * (torch.log(length - 1) + torch.logit(weight))

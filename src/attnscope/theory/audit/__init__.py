@@ -1,4 +1,4 @@
-"""The referee: tries a claim on configurations, looks for violations, and derives a verdict from what it found.
+"""Audit of claims: evaluate each on many configurations, search for violations, and derive a verdict.
 
     >>> from attnscope.theory import distance, spaces
     >>> from attnscope.theory.audit import Claim, Form, at_most, audit

@@ -1,9 +1,9 @@
-"""What a claim is: a space of configurations, and inequalities said to hold on all of it.
+"""The parts of a claim: a space of configurations, and inequalities claimed for all of it.
 
 A `Case` holds the free parameters of a batch of configurations, each of shape (batch, axes...). Its space turns it
 into a subject, the object that formulas are evaluated on (a `Configuration` for statements about rows and sets).
-Parameters are chosen so that every value is meaningful: weights, for one, are given by numbers that the space
-normalizes. That is what lets the search delete tokens and round numbers freely.
+Parameters are chosen so that nearly every value is meaningful (weights, for example, are given by numbers that the
+space normalizes), so that the search may delete tokens and round numbers freely.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Case = dict[str, "Tensor"]
 class Inequality(NamedTuple):
     """`smaller <= larger`, claimed for every entry; shape (batch, anything).
 
-    `allowance` is an absolute error that the two sides may carry: rounding of cancelling sums, or sampling error.
+    `allowance` is the absolute error of the two sides: rounding of cancelling sums, or sampling error.
     """
 
     smaller: Tensor
@@ -38,8 +38,8 @@ class Inequality(NamedTuple):
 class Form(Generic[S]):
     """One way to write a claim.
 
-    `empty` says for which configurations of the batch the form tells nothing that was not known (a weight is at most
-    2). `equality` forms have no tightness: their slack is the tolerance.
+    `empty` marks the configurations of the batch for which the form is trivially true (such as: a weight is at most 2).
+    Slack is not reported for `equality` forms: it would be the tolerance.
     """
 
     statement: str
@@ -50,7 +50,7 @@ class Form(Generic[S]):
 
 @dataclass(frozen=True)
 class Condition(Generic[S]):
-    """A hypothesis under which the printed form may hold; a boolean for each configuration of the batch."""
+    """A hypothesis under which the printed form may hold; `holds` gives a boolean per configuration."""
 
     statement: str
     holds: Callable[[S], Tensor]
@@ -62,11 +62,12 @@ class Space(Generic[S]):
 
     | field | meaning |
     |---|---|
-    | `axes` | for each parameter, the names of its axes behind the batch; deleting an index acts on all that share it |
+    | `axes` | names of each parameter's axes after the batch; deleting an index acts on all that share it |
     | `least` | the smallest size of each axis |
     | `draw` | an endless stream of batches, random and adversarial, from a generator |
-    | `valid` | which cases of a batch are configurations at all |
-    | `show` | the first configuration of a subject, by the names a reader knows |
+    | `subject` | the object that formulas are evaluated on |
+    | `valid` | mask of the cases of a batch that are valid configurations |
+    | `show` | the first configuration of a subject, as names and values to print |
     | `trials` | how many configurations a quick audit draws |
     | `integers` | parameters that take whole numbers only |
     """
@@ -84,9 +85,9 @@ class Space(Generic[S]):
 
 @dataclass(frozen=True)
 class Claim(Generic[S]):
-    """A statement with its place, the space it speaks of, and its forms.
+    """A statement, where it was made (`place`), the space it is about, and its forms.
 
-    `printed` is what is claimed; without it the claim is this project's own and `corrected` is what is tried.
+    `printed` is the form as published. A claim of this project has only `corrected` forms.
     """
 
     id: str
@@ -124,9 +125,9 @@ def between(
     def inequality(subject: S) -> Inequality:
         value = quantity(subject)
         lower, upper = (torch.broadcast_to(side, value.shape) for side in bounds(subject))
-        extra = torch.broadcast_to(allowance(subject), value.shape) if allowance else torch.zeros_like(value)
+        error = torch.broadcast_to(allowance(subject), value.shape) if allowance else torch.zeros_like(value)
         return Inequality(
-            torch.stack([lower, value], -1), torch.stack([value, upper], -1), torch.stack([extra, extra], -1)
+            torch.stack([lower, value], -1), torch.stack([value, upper], -1), torch.stack([error, error], -1)
         )
 
     return inequality

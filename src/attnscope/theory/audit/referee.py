@@ -1,8 +1,8 @@
-"""The audit: draw, attack, count, shrink, and judge.
+"""The audit of a claim: draw configurations, search near the worst, shrink violations, and judge.
 
-For each form of a claim, configurations are drawn from its space and the claimed inequality is evaluated. Those that
-come nearest to a violation are then attacked: varied at random for some rounds, the worst kept. A violation is
-shrunk to the smallest configuration that still shows it. The verdict follows from these findings alone.
+For each form of a claim, configurations are drawn from its space and the claimed inequality is evaluated. If none
+violates it, those nearest to a violation are attacked: varied at random for some rounds, keeping the worst. A violation
+is shrunk to a small configuration that still shows it. The verdict follows from these results alone.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 Verdict = Literal["holds", "holds with condition", "fails", "vacuous"]
 Effort = Literal["quick", "full"]
 
-# A quick audit draws `Space.trials` configurations for each claim, a full one this many times as many.
+# A full audit draws this many times `Space.trials` configurations per claim.
 FULL = 10
 ROUNDS = {"quick": 6, "full": 40}
 # Relative difference below which two sides of an inequality count as equal.
 ROUNDING = 1e-9
-# Violations that are shrunk, the smallest first.
+# How many violations are shrunk, the smallest first.
 STARTS = 3
-# A form that says nothing in this share of configurations is vacuous.
+# A form that is trivially true in this share of the configurations is vacuous.
 VACUOUS = 0.99
-# A condition counts as tried if at least this many drawn configurations meet it.
+# A condition is tested if at least this many drawn configurations meet it.
 ENOUGH = 50
 
 
@@ -49,16 +49,16 @@ class Counterexample:
 
     @property
     def excess(self) -> float:
-        """By how much the side claimed smaller is larger."""
+        """How far the side claimed to be smaller exceeds the other."""
         return self.smaller - self.larger
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of one form: `drawn` at random, then `attacked`.
+    """Result of one form, on `drawn` random configurations and `attacked` ones near the worst of them.
 
     `slack` is the median of larger/smaller where both are positive, `least_slack` its minimum: 1 means attained.
-    `empty` is the share of drawn configurations for which the form tells nothing.
+    `empty` is the share of drawn configurations for which the form is trivially true.
     """
 
     statement: str
@@ -79,7 +79,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class ClaimReport:
-    """The findings on one claim."""
+    """Verdict on one claim, with the results of its forms."""
 
     id: str
     place: str
@@ -93,7 +93,7 @@ class ClaimReport:
 
     @property
     def tried(self) -> int:
-        """Configurations that the claim was tried on."""
+        """Number of configurations that the claim was tested on."""
         trials = [trial for trial in (self.printed, self.conditioned, *self.corrected) if trial]
         return max(trial.drawn for trial in trials) + sum(trial.attacked for trial in trials)
 
@@ -105,7 +105,7 @@ class ClaimReport:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The findings on all claims."""
+    """Verdicts on all claims."""
 
     effort: str
     seed: int
@@ -123,9 +123,9 @@ def audit(
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> AuditReport:
-    """Try every claim; `progress` is told the id of each claim as it is taken up."""
+    """Test every claim; `progress` is called with the id of each claim before it is tested."""
     if effort not in ROUNDS:
-        raise InputError(f"effort is quick or full, received {effort!r}")
+        raise InputError(f"effort must be quick or full, received {effort!r}")
     reports = []
     for claim in claims:
         progress(claim.id)
@@ -134,10 +134,10 @@ def audit(
 
 
 def audit_claim(claim: Claim[Any], effort: Effort, seed: int) -> ClaimReport:
-    """Try one claim."""
+    """Test one claim."""
     if claim.printed is None and not claim.corrected:
-        raise InputError(f"claim {claim.id!r} has no form to try: give it a printed or a corrected one")
-    # The generator depends on the claim, so that its findings do not change with the company it is in.
+        raise InputError(f"claim {claim.id!r} has no form to test: give it a printed or a corrected one")
+    # The generator depends on the claim's id, so that a result does not depend on which other claims are tested.
     # Torch reads 32 bits of a seed, so the two are hashed together.
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {claim.id}".encode()))
     batches = _draw(claim.space, claim.space.trials * (FULL if effort == "full" else 1), generator)
@@ -146,10 +146,10 @@ def audit_claim(claim: Claim[Any], effort: Effort, seed: int) -> ClaimReport:
     conditioned = None
     if claim.printed and claim.condition and printed and printed.violated:
         inside = restrict(claim.space, claim.condition)
-        kept = [take(batch, inside.valid(batch)) for batch in batches]
-        kept = [batch for batch in kept if len(_first(batch))]
-        if sum(len(_first(batch)) for batch in kept) >= ENOUGH:
-            conditioned = try_form(inside, claim.printed, kept, generator, rounds)
+        meeting = [take(batch, inside.valid(batch)) for batch in batches]
+        meeting = [batch for batch in meeting if len(_first(batch))]
+        if sum(len(_first(batch)) for batch in meeting) >= ENOUGH:
+            conditioned = try_form(inside, claim.printed, meeting, generator, rounds)
     corrected = tuple(try_form(claim.space, form, batches, generator, rounds) for form in claim.corrected)
     return ClaimReport(
         id=claim.id,
@@ -165,7 +165,7 @@ def audit_claim(claim: Claim[Any], effort: Effort, seed: int) -> ClaimReport:
 
 
 def judge(printed: Trial | None, conditioned: Trial | None, corrected: Sequence[Trial]) -> Verdict:
-    """The verdict that the findings support."""
+    """Verdict that follows from the results of the forms."""
     if printed is None:
         return "fails" if any(trial.violated for trial in corrected) else "holds"
     if printed.violated:
@@ -176,7 +176,7 @@ def judge(printed: Trial | None, conditioned: Trial | None, corrected: Sequence[
 def try_form(
     space: Space[Any], form: Form[Any], batches: Sequence[Case], generator: torch.Generator, rounds: int
 ) -> Trial:
-    """Evaluate a form on drawn batches, attack it, and shrink what violates it."""
+    """Evaluate a form on drawn batches, search for violations near the worst, and shrink what violates it."""
 
     def excess(case: Case) -> Tensor:
         return relative_excess(form.inequality(space.subject(case)))
@@ -191,26 +191,26 @@ def try_form(
         drawn += len(over)
         empty += int(_by_case(form.empty(subject)).all(1).sum()) if form.empty else 0
         slacks.append(_slacks(inequality))
-        place = int(over.argmax())
-        worst.append((float(over[place]), take(batch, [place])))
+        index = int(over.argmax())
+        worst.append((float(over[index]), take(batch, [index])))
     worst.sort(key=lambda pair: -pair[0])
     attacked = 0
     if violations == 0:
         for start in worst[:3]:
-            found, count = attack(space, excess, start, generator, rounds)
+            climbed, count = attack(space, excess, start, generator, rounds)
             attacked += count
-            worst = [found, *worst]
+            worst = [climbed, *worst]
     violating = [pair for pair in worst if pair[0] > 0]
     ratios = torch.cat(slacks)
-    measured = not form.equality and len(ratios) > 0
+    has_slack = not form.equality and len(ratios) > 0
     return Trial(
         statement=form.statement,
         drawn=drawn,
         attacked=attacked,
         violations=violations,
         violated=bool(violating),
-        slack=float(ratios.median()) if measured else None,
-        least_slack=float(ratios.min()) if measured else None,
+        slack=float(ratios.median()) if has_slack else None,
+        least_slack=float(ratios.min()) if has_slack else None,
         empty=empty / drawn,
         counterexample=_counterexample(space, form, excess, violating) if violating else None,
     )
@@ -219,7 +219,7 @@ def try_form(
 def relative_excess(inequality: Inequality) -> Tensor:
     """By how much each configuration violates the inequality, relative to its sides; (batch,), positive = violated.
 
-    A side that is not a number violates: a form must be able to say what it says.
+    A side that is NaN violates the inequality: a formula must have a value on its space.
     """
     smaller, larger = torch.broadcast_tensors(inequality.smaller, inequality.larger)
     scale = torch.maximum(smaller.abs(), torch.where(larger.isfinite(), larger.abs(), 0))
@@ -256,8 +256,8 @@ def _draw(space: Space[Any], trials: int, generator: torch.Generator) -> list[Ca
 
 def _slacks(inequality: Inequality) -> Tensor:
     smaller, larger = torch.broadcast_tensors(inequality.smaller, inequality.larger)
-    told = (smaller > 0) & (larger >= smaller) & larger.isfinite()
-    return (larger[told] / smaller[told]).flatten()
+    defined = (smaller > 0) & (larger >= smaller) & larger.isfinite()
+    return (larger[defined] / smaller[defined]).flatten()
 
 
 def _counterexample(
@@ -270,12 +270,12 @@ def _counterexample(
     subject = space.subject(case)
     inequality = form.inequality(subject)
     smaller, larger = torch.broadcast_tensors(inequality.smaller, inequality.larger)
-    place = (smaller - larger).nan_to_num(torch.inf).flatten().argmax()
-    return Counterexample(space.show(subject), float(smaller.flatten()[place]), float(larger.flatten()[place]))
+    worst = (smaller - larger).nan_to_num(torch.inf).flatten().argmax()
+    return Counterexample(space.show(subject), float(smaller.flatten()[worst]), float(larger.flatten()[worst]))
 
 
 def _by_case(values: Tensor) -> Tensor:
-    """(batch, everything else)."""
+    """Values with all axes after the batch flattened into one."""
     return values.reshape(len(values), -1)
 
 

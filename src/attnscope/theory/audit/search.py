@@ -1,4 +1,4 @@
-"""Looking for violations near configurations that almost show one."""
+"""Search for violations near configurations that almost violate a form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEIGHBORS = 48
 
 
 def take(case: Case, index: Tensor | Sequence[int]) -> Case:
-    """Some configurations of a batch."""
+    """The configurations of a batch at an index or under a mask."""
     chosen = torch.as_tensor(index)
     return {name: value[chosen] for name, value in case.items()}
 
@@ -28,7 +28,7 @@ def attack(
     generator: torch.Generator,
     rounds: int,
 ) -> tuple[tuple[float, Case], int]:
-    """Hill climbing on the excess: the worst configuration found, and how many were tried."""
+    """Climb the excess by random variations; the worst configuration reached, and how many were evaluated."""
     best, case = start
     tried = 0
     for _ in range(rounds):
@@ -38,9 +38,9 @@ def attack(
         tried += count
         if count:
             over = excess(near)
-            place = int(over.argmax())
-            if float(over[place]) > best:
-                best, case = float(over[place]), take(near, [place])
+            index = int(over.argmax())
+            if float(over[index]) > best:
+                best, case = float(over[index]), take(near, [index])
     return (best, case), tried
 
 

@@ -1,4 +1,4 @@
-"""From a violation to the smallest one: fewer tokens, fewer dimensions, simpler numbers."""
+"""Shrinking of a violation: fewer tokens, fewer dimensions, simpler numbers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from attnscope.theory.audit.contract import Case, Space
 
 MOST_PASSES = 6
-# A counterexample for the reader should differ in a digit that shows, if any does.
-VISIBLE = 0.02
+# A counterexample should be violated by a relative excess that a reader can see, where one exists.
+NOTICEABLE = 0.02
 SIMPLE = (0.0, 1.0, -1.0, 2.0, -2.0, 3.0, 4.0, 5.0, 10.0, 100.0, 0.5, 0.1)
 
 
@@ -24,18 +24,18 @@ def shrink(space: Space[Any], excess: Callable[[Case], Tensor], case: Case) -> t
     A step deletes one index of an axis or replaces numbers by simpler ones, and is taken if the inequality is still
     violated. The candidates of one step are evaluated as one batch; passes are repeated until none succeeds.
     """
-    enough = min(VISIBLE, float(excess(case)[0]) / 2)
+    enough = min(NOTICEABLE, float(excess(case)[0]) / 2)
 
     def first(candidates: Case) -> Case | None:
         """The first candidate that is valid and still violates."""
-        keep = space.valid(candidates).nonzero().flatten()
-        if not len(keep):
+        valid = space.valid(candidates).nonzero().flatten()
+        if not len(valid):
             return None
-        over = excess({name: value[keep] for name, value in candidates.items()}) > enough
+        over = excess({name: value[valid] for name, value in candidates.items()}) > enough
         if not over.any():
             return None
-        place = keep[int(over.to(torch.uint8).argmax())]
-        return {name: value[place : place + 1] for name, value in candidates.items()}
+        index = valid[int(over.to(torch.uint8).argmax())]
+        return {name: value[index : index + 1] for name, value in candidates.items()}
 
     reached = [case]  # the last is the smallest so far
     for _ in range(MOST_PASSES):
@@ -52,24 +52,24 @@ def shrink(space: Space[Any], excess: Callable[[Case], Tensor], case: Case) -> t
 
 
 def _steps(space: Space[Any], reached: list[Case]) -> Iterator[Case]:
-    """One pass of candidates, each batch made from the configuration that the pass has reached by then."""
+    """Batches of candidates of one pass, each made from the smallest configuration reached so far."""
     for axis in dict.fromkeys(name for names in space.axes.values() for name in names):
         least = space.least.get(axis, 1)
         while (size := _size(space, reached[-1], axis)) >= 2 * max(least, 1):
-            yield _kept(space, reached[-1], axis, [torch.arange(size // 2)])
+            yield _restricted(space, reached[-1], axis, [torch.arange(size // 2)])
             if _size(space, reached[-1], axis) == size:
                 break
         while (size := _size(space, reached[-1], axis)) > least:
             indices = torch.arange(size)
-            yield _kept(space, reached[-1], axis, [indices[indices != k] for k in reversed(range(size))])
+            yield _restricted(space, reached[-1], axis, [indices[indices != k] for k in reversed(range(size))])
             if _size(space, reached[-1], axis) == size:
                 break
     for name, value in reached[-1].items():
         yield from _replaced(reached[-1], name, _simpler(value))
-        for place in range(reached[-1][name].numel()):
+        for index in range(reached[-1][name].numel()):
             flat = reached[-1][name].flatten()
-            options = _options(float(flat[place]), name in space.integers)
-            changed = [torch.where(torch.arange(len(flat)) == place, option, flat) for option in options]
+            options = _options(float(flat[index]), name in space.integers)
+            changed = [torch.where(torch.arange(len(flat)) == index, option, flat) for option in options]
             yield from _replaced(reached[-1], name, [new.reshape(reached[-1][name].shape) for new in changed])
 
 
@@ -77,20 +77,20 @@ def _size(space: Space[Any], case: Case, axis: str) -> int:
     return next(case[name].shape[1 + names.index(axis)] for name, names in space.axes.items() if axis in names)
 
 
-def _kept(space: Space[Any], case: Case, axis: str, choices: list[Tensor]) -> Case:
-    """The configurations that keep only the chosen indices of an axis."""
+def _restricted(space: Space[Any], case: Case, axis: str, choices: list[Tensor]) -> Case:
+    """One configuration per choice of indices, with only those indices of the axis."""
     candidates: Case = {}
     for name, value in case.items():
         names = space.axes[name]
         if axis in names:
-            candidates[name] = torch.cat([value.index_select(1 + names.index(axis), kept) for kept in choices])
+            candidates[name] = torch.cat([value.index_select(1 + names.index(axis), indices) for indices in choices])
         else:
             candidates[name] = value.expand(len(choices), *value.shape[1:])
     return candidates
 
 
 def _replaced(case: Case, name: str, values: list[Tensor]) -> Iterator[Case]:
-    """The configurations with another value of one parameter, if it is simpler than the present one."""
+    """The configurations with another value of one parameter, for the values simpler than the present one."""
     present = _cost(case[name]).sum()
     simpler = [value for value in values if _cost(value).sum() < present]
     if simpler:
@@ -112,7 +112,7 @@ def _options(number: float, integer: bool) -> list[float]:
 
 
 def _cost(values: Tensor) -> Tensor:
-    """How hard a number is to compute with by hand: 0 and 1, small whole numbers, one decimal, two, the rest."""
+    """How hard numbers are to compute with by hand: least for 0 and 1, then small integers, one decimal, two."""
     cost = torch.full_like(values, 50.0)
     cost = torch.where(values == values.round(decimals=2), 8.0, cost)
     cost = torch.where(values == values.round(decimals=1), 6.0, cost)

@@ -1,6 +1,6 @@
-"""The claims that `attnscope audit` tries, one file a subject. Each is a pair of formulas, none has a verdict.
+"""The claims that `attnscope audit` tests, one file per subject: pairs of formulas, without verdicts.
 
-To have your own tried, build a `Claim` the same way and hand it to `attnscope.theory.audit.audit`.
+To test a claim of your own, build a `Claim` the same way and pass it to `attnscope.theory.audit.audit`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLAIMS: tuple[Claim[Any], ...] = (
 
 
 def find_claim(name: str, claims: Sequence[Claim[Any]] = CLAIMS) -> Claim[Any]:
-    """The claim with that id."""
+    """The claim with id `name`."""
     for claim in claims:
         if claim.id == name:
             return claim

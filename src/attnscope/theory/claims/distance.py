@@ -1,4 +1,4 @@
-"""Theorem 1(1) and the collapse that the paper reads into it."""
+"""Theorem 1(1), and the collapse of the distance that the paper concludes from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _rounding(c: Configuration) -> Tensor:
     return 1e-12 * c.length * (c.scaled_norms.sum(-1, keepdim=True) + c.squared_norms.amax(-1, keepdim=True).sqrt())
 
 
-def _light(c: Configuration) -> Tensor:
+def _outweighs_others(c: Configuration) -> Tensor:
     """abar >= alpha_i for every token left out."""
     heaviest = torch.where(c.others, c.weights.unsqueeze(-2), 0).amax(-1)
     return c.top_mass >= heaviest
@@ -44,7 +44,7 @@ CLAIMS = (
                 _rounding,
             ),
         ),
-        condition=Condition("abar >= alpha_i for every token left out, as for the top-N set", _light),
+        condition=Condition("abar >= alpha_i for every token left out, as for the top-N set", _outweighs_others),
         corrected=(
             Form(
                 "d~ <= (A-abar) d1 + max|x_j| sum |abar - alpha_i|",

@@ -1,4 +1,4 @@
-"""Theorem 1(2) and Corollary 2, with the expectation taken over every set."""
+"""Theorem 1(2) and Corollary 2, with the expectation computed by enumerating every set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _excess(s: RandomSet) -> Tensor:
 
 
 def _width(s: RandomSet) -> Tensor:
-    """What E1 leaves open."""
+    """Width of the interval of E1."""
     return expectation.random_set_upper(s.c) - expectation.random_set_lower(s.c)
 
 
@@ -118,7 +118,7 @@ CLAIMS = (
         place="after Theorem 1",
         space=replace(
             RANDOM_SETS,
-            name="uniform weights, vectors, and a random set of N tokens (every set visited)",
+            name="uniform weights, vectors, and a random set of N tokens (every set enumerated)",
             subject=lambda case: RANDOM_SETS.subject({**case, "masses": torch.ones_like(case["masses"])}),
         ),
         printed=Form(

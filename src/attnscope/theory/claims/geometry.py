@@ -1,4 +1,4 @@
-"""Theorem 2 and the 80 % that the paper takes from it."""
+"""Theorem 2, and the limit of 80 % that the paper concludes from it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def _error(s: Balls) -> Tensor:
     return s.share[1]
 
 
-def _spread(s: Balls) -> Tensor:
-    return geometry.spread(s.weights.unsqueeze(1), s.delta)
+def _xi(s: Balls) -> Tensor:
+    return geometry.xi(s.weights.unsqueeze(1), s.delta)
 
 
 def _printed(s: Balls) -> Interval:
-    return geometry.separability_printed(_spread(s), s.members, s.radius.unsqueeze(-1))
+    return geometry.separability_printed(_xi(s), s.members, s.radius.unsqueeze(-1))
 
 
 def _certain(s: Balls) -> Interval:
     sizes = s.weights.unsqueeze(1)
-    return geometry.separability_certain(sizes, _spread(s), s.members, s.radius.unsqueeze(-1))
+    return geometry.separability_certain(sizes, _xi(s), s.members, s.radius.unsqueeze(-1))
 
 
 def _concentrated(s: Balls) -> Interval:
@@ -43,11 +43,11 @@ def _concentrated(s: Balls) -> Interval:
     lower, upper = torch.zeros_like(s.delta), torch.ones_like(s.delta)
     members = torch.full_like(s.delta, s.weights.shape[-1])
     for dims in s.dims.unique().tolist():
-        place = s.dims == dims
-        radius = s.radius[place].unsqueeze(-1)
-        free = geometry.separability_concentrated(s.weights[place].unsqueeze(1), s.members[place], radius, int(dims))
-        chance = geometry.separation_chance(members[place], int(dims), s.delta[place])
-        lower[place], upper[place] = geometry.separability_separated(free, chance)
+        same = s.dims == dims
+        radius = s.radius[same].unsqueeze(-1)
+        free = geometry.separability_concentrated(s.weights[same].unsqueeze(1), s.members[same], radius, int(dims))
+        chance = geometry.separation_chance(members[same], int(dims), s.delta[same])
+        lower[same], upper[same] = geometry.separability_separated(free, chance)
     return Interval(lower, upper)
 
 
@@ -56,11 +56,11 @@ def _measured(c: Configuration) -> Tensor:
 
 
 def _certain_at_nearest(c: Configuration) -> Interval:
-    """T2a with the radius of section 3.2; without a separation, delta = 0."""
+    """T2a with the radius of section 3.2 and no assumed separation (delta = 0)."""
     radius = geometry.ball(c).radius
     weights = torch.where(c.selected, c.weights.unsqueeze(-2), 0)
-    spread = geometry.spread(weights, torch.zeros_like(radius))
-    return geometry.separability_certain(weights, spread, c.selected, radius)
+    xi = geometry.xi(weights, torch.zeros_like(radius))
+    return geometry.separability_certain(weights, xi, c.selected, radius)
 
 
 CLAIMS = (
@@ -91,7 +91,7 @@ CLAIMS = (
             Form("T2a: E[Ns]/N <= share with r >= 2 m_i - A_i", at_most(_share, lambda s: _certain(s).upper, _error)),
             Form("T2b, T2c: concentration", at_most(_share, lambda s: _concentrated(s).upper, _error)),
         ),
-        note="E[Ns]/N is the mean over draws; a violation exceeds five standard errors and more.",
+        note="E[Ns]/N is a mean over draws; a violation exceeds it by more than five standard errors.",
     ),
     Claim(
         id="eighty-percent",

@@ -35,14 +35,14 @@ def _steep(s: SoftmaxRow) -> Tensor:
 
 
 def _range_bracket(s: SoftmaxRow) -> Interval:
-    spread = s.logits.amax(-1) - s.logits.amin(-1)
-    return gradient.softmax_bound_of_range(spread, s.temperature, s.length)
+    logit_range = s.logits.amax(-1) - s.logits.amin(-1)
+    return gradient.softmax_bound_of_range(logit_range, s.temperature, s.length)
 
 
 def _tied_pair(s: SoftmaxRow) -> Tensor:
-    """|J|_2 at two tied logits, the others the row's range below."""
-    spread = s.logits.amax(-1, keepdim=True) - s.logits.amin(-1, keepdim=True)
-    low = torch.where(torch.arange(s.logits.shape[-1]) < 2, torch.zeros_like(spread), -spread)
+    """|J|_2 at two tied logits, with the others lower by the row's range."""
+    logit_range = s.logits.amax(-1, keepdim=True) - s.logits.amin(-1, keepdim=True)
+    low = torch.where(torch.arange(s.logits.shape[-1]) < 2, torch.zeros_like(logit_range), -logit_range)
     return replace(s, logits=low).norm
 
 

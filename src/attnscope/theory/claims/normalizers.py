@@ -1,7 +1,7 @@
-"""The paper's statements for each normalizer of the library: its own Lemma 1, its own Jacobian bound, and Theorem S.
+"""The statements for each normalizer of the library: its form of Lemma 1, its Jacobian bound, and Theorem S.
 
-The formulas live with the normalizers; here they are tried on the audit's rows, with the torch
-reference of each normalizer: nothing is compiled for an audit. One form for each normalizer.
+The formulas are methods of the normalizers. Here they are tested on the audit's rows, one form per normalizer, with
+the torch reference of each: an audit compiles nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from attnscope.theory.spaces.logits import SoftmaxRow
 
-# Weights are sums and quotients of a row's numbers; thresholds are found by iteration.
+# Thresholds of sparse weights are computed by iteration.
 ROUNDING = 1e-9
 ROWS = replace(
     SOFTMAX_LOGITS,
     name="rows of logits, each normalizer at its default settings",
-    # The normalizers carry their own temperature.
+    # The temperature of the space is not used: a normalizer has its default scale.
     valid=lambda case: SOFTMAX_LOGITS.valid(case) & (case["logits"].abs().amax(-1) <= 30),
     trials=700,
 )
@@ -39,7 +39,7 @@ def _weights(normalizer: Normalizer) -> Callable[[SoftmaxRow], Tensor]:
 
 
 def _bounds(normalizer: Normalizer) -> Callable[[SoftmaxRow], Interval]:
-    """The normalizer's own Lemma 1 for each row's range."""
+    """The normalizer's weight bounds (Lemma 1) for each row's range."""
 
     @reference_only()
     def bounds(s: SoftmaxRow) -> Interval:
@@ -80,7 +80,7 @@ def _norm_bound(normalizer: Normalizer) -> Callable[[SoftmaxRow], Tensor]:
 
 
 def _within_theorem_s(normalizer: Normalizer) -> bool:
-    """Theorem S asks for nonnegative equivariant weights of total at most one and a finite Lipschitz constant."""
+    """Whether Theorem S applies: nonnegative equivariant weights, total at most one, finite Lipschitz constant."""
     facts = normalizer.facts
     shape = facts.non_negative and facts.at_most_one and facts.permutation_equivariant
     return shape and normalizer.lipschitz(2) < float("inf")
@@ -92,7 +92,7 @@ CLAIMS = (
     Claim(
         id="normalizer-weights",
         place="Lemma 1 for each normalizer",
-        # Each row has a range of its own, and each range two rows to normalize.
+        # Bounds are computed row by row, from two normalized rows each.
         space=replace(ROWS, trials=100),
         corrected=tuple(
             Form(f"{name}: weights within its bounds", between(_weights(n), _bounds(n), _rounding))

@@ -1,4 +1,4 @@
-"""Theorem S and what it excludes; statements of this project, tried like the paper's."""
+"""Theorem S and the two impossibilities: statements of this project, tested like those of the paper."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def _pairs(s: SoftmaxRow) -> Inequality:
     """K >= Dp / gamma for every pair of tokens with a gap."""
     gaps = (s.logits.unsqueeze(-1) - s.logits.unsqueeze(-2)).abs()
     apart = (s.weights.unsqueeze(-1) - s.weights.unsqueeze(-2)).abs()
-    told = gaps > 1e-9
-    needed = selectivity.lipschitz_for_difference(apart, torch.where(told, gaps, 1))
-    return Inequality(torch.where(told, needed, 0), _budget(s)[:, None, None], 1e-15 / torch.where(told, gaps, 1))
+    distinct = gaps > 1e-9
+    safe = torch.where(distinct, gaps, 1)
+    needed = torch.where(distinct, selectivity.lipschitz_for_difference(apart, safe), 0)
+    return Inequality(needed, _budget(s)[:, None, None], 1e-15 / safe)
 
 
 CLAIMS = (

@@ -32,7 +32,7 @@ def _longest_key(s: QueryRow) -> Interval:
     return _per_row(vanishing.softmax_weight_bounds_printed(s.delta.amax(-1), s.row.temperature, s.row.length))
 
 
-def _own_key(s: QueryRow) -> Interval:
+def _token_key(s: QueryRow) -> Interval:
     temperature, length = s.row.temperature.unsqueeze(-1), s.row.length.unsqueeze(-1)
     return vanishing.softmax_weight_bounds_printed(s.delta, temperature, length)
 
@@ -42,7 +42,7 @@ def _sharp(s: QueryRow) -> Interval:
 
 
 def _sparsemax_share(s: SoftmaxRow) -> Tensor:
-    """C2 / L of Lemma 1 for sparsemax, with the constant that two tokens with the row's range show."""
+    """C2 / L of Lemma 1 for sparsemax, with C2 from the two-token row that has the row's range."""
     reach = (s.logits.amax(-1) - s.logits.amin(-1)) / s.temperature
     pair = sparsemax_top_weight(torch.stack([reach, torch.zeros_like(reach)], -1))
     return pair / (1 - pair) / s.length
@@ -110,7 +110,7 @@ CLAIMS = (
         id="corollary-1-own-key",
         place="Corollary 1, own key",
         space=QUERIES,
-        printed=Form("the same with D = |q| |k_i| for token i", between(lambda s: s.row.weights, _own_key)),
+        printed=Form("the same with D = |q| |k_i| for token i", between(lambda s: s.row.weights, _token_key)),
         corrected=(
             Form(
                 "sigma((l_i - max others)/T - ln(L-1)) <= alpha_i <= sigma((l_i - mean others)/T - ln(L-1))",

@@ -1,7 +1,7 @@
-"""The configurations that claims are tried on, random and adversarial. Each space is a `Space` of the audit's contract.
+"""The spaces of configurations that claims are tested on, random and adversarial.
 
-Sizes are small primes, with a few longer rows where a statement needs length to fail; hostile members are part of
-every draw: one-hot and uniform weights, duplicates, outliers, antipodes, orthonormal vectors, ties, saturation.
+Sizes are small primes, with a few longer rows where a statement needs length to fail. Every draw includes adversarial
+cases: one-hot and uniform weights, duplicates, outliers, antipodes, orthonormal vectors, ties, saturation.
 """
 
 from attnscope.theory.spaces.heads import COVERED_TOKENS, TOKEN_CHANCES

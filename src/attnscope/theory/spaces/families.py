@@ -1,4 +1,4 @@
-"""Random and hostile weights, vectors and logits, from which every space draws."""
+"""Random and adversarial weights, vectors and logits, from which every space draws."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SHAPES = ((2, 1), (3, 1), (2, 2), (3, 2), (5, 3), (4, 7), (7, 2), (11, 3), (7, 1
 
 
 def normal(generator: Generator, *shape: int) -> Tensor:
-    """Standard normal numbers in float64."""
+    """Standard normal samples in float64."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def uniform(generator: Generator, *shape: int) -> Tensor:
-    """Uniform numbers between 0 and 1 in float64."""
+    """Uniform samples between 0 and 1 in float64."""
     return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
 
 def whole(generator: Generator, low: int, high: int, *shape: int) -> Tensor:
-    """Whole numbers low <= k < high, in float64."""
+    """Random integers low <= k < high, in float64."""
     return torch.randint(low, high, shape, generator=generator).to(torch.float64)
 
 
@@ -52,6 +52,11 @@ def masses(generator: Generator, batch: int, keys: int) -> Tensor:
         whole(generator, 0, 4, batch, keys),
     ]
     return mixed(generator, kinds)
+
+
+def normalized(masses: Tensor) -> Tensor:
+    """Masses divided by their sum: weights."""
+    return masses / masses.sum(-1, keepdim=True)
 
 
 def points(generator: Generator, batch: int, keys: int, dims: int) -> Tensor:
@@ -111,5 +116,5 @@ def scores(generator: Generator, batch: int, keys: int) -> Tensor:
 
 
 def plain(values: Tensor) -> Any:
-    """Numbers of a tensor rounded for reading: nested lists, or one number."""
+    """Values of a tensor rounded for printing: nested lists, or one number."""
     return (values.to(torch.float64).round(decimals=6) + 0.0).tolist()  # adding 0 turns -0 into 0

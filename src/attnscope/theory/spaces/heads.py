@@ -1,4 +1,4 @@
-"""Heads that cover tokens: the configurations of section 4."""
+"""Which heads cover which tokens: the configurations of section 4."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def _draw_covered(generator: Generator) -> Iterator[Case]:
     for heads, tokens in cycle(((1, 5), (2, 2), (2, 5), (3, 7), (5, 11))):
         covered = whole(generator, 0, tokens + 1, BATCH, 1, 1)
         shuffled = uniform(generator, BATCH, heads, tokens).argsort(-1) < covered
-        places = (torch.arange(tokens) + torch.arange(heads).unsqueeze(-1) * covered) % tokens
-        kinds = [shuffled, shuffled[:, :1].expand_as(shuffled), places < covered]
+        shifted = (torch.arange(tokens) + torch.arange(heads).unsqueeze(-1) * covered) % tokens
+        kinds = [shuffled, shuffled[:, :1].expand_as(shuffled), shifted < covered]
         yield {"covered": mixed(generator, [kind.to(torch.float64) for kind in kinds])}
 
 
 def _valid_covered(case: Case) -> Tensor:
-    """A table of zeros and ones in which every head covers as many tokens: one separability p for all."""
+    """Whether a table has only zeros and ones, and every head covers the same number of tokens."""
     table = case["covered"]
     counts = table.sum(-1)
     flags = ((table == 0) | (table == 1)).flatten(1).all(1)
@@ -61,21 +61,21 @@ COVERED_TOKENS = Space(
     draw=_draw_covered,
     subject=lambda case: Covered(case["covered"]),
     valid=_valid_covered,
-    show=lambda s: {"covered (a row a head)": plain(s.table[0]), "p": plain(s.separability[0])},
+    show=lambda s: {"covered (one row per head)": plain(s.table[0]), "p": plain(s.separability[0])},
     integers=frozenset({"covered"}),
 )
 
 
 @dataclass(frozen=True)
 class Chances:
-    """The probability of each token to be covered in a head, and the number of independent heads."""
+    """Probability that each token is covered in a head, and the number of independent heads."""
 
     separability: Tensor
     heads: Tensor
 
     @property
     def coverage(self) -> Tensor:
-        """Expected coverage by the definition: one less the product of the misses, (batch,)."""
+        """Expected coverage by definition: one minus the product of the misses, (batch,)."""
         most = int(self.heads.max())
         within = torch.arange(most).unsqueeze(-1) < self.heads[:, None, None]
         misses = torch.where(within, 1 - self.separability.unsqueeze(-2), 1).prod(-2)
@@ -92,7 +92,7 @@ def _draw_chances(generator: Generator) -> Iterator[Case]:
 
 
 TOKEN_CHANCES = Space(
-    name="tokens with their own probability of being distinguished, and H independent heads",
+    name="tokens with individual probabilities of being distinguished, and H independent heads",
     axes={"chance": ("tokens",), "heads": ()},
     draw=_draw_chances,
     subject=lambda case: Chances(case["chance"], case["heads"]),

@@ -43,7 +43,7 @@ class SeparableRow:
     family: Tensor
 
     def apply(self, part: int, logits: Tensor) -> Tensor:
-        """F (part 1) or F' (part 2) of each row's own family."""
+        """F (part 1) or F' (part 2) of each row's family."""
         kinds = torch.stack([family[part](logits) for family in FAMILIES])  # type: ignore[operator]
         return kinds[self.family.to(torch.long), torch.arange(len(logits))]
 
@@ -81,7 +81,7 @@ class SeparableRow:
 
     @cached_property
     def jacobian(self) -> Tensor:
-        """The whole Jacobian."""
+        """The full Jacobian, (batch, keys, keys)."""
         return jacobian(self.values, self.slopes)
 
     @cached_property
@@ -98,7 +98,7 @@ class SeparableRow:
 def _draw_separable(generator: Generator) -> Iterator[Case]:
     for keys in cycle((*LENGTHS, 83)):
         logits = scores(generator, BATCH, keys).clamp(-20, 20)
-        # One large value above many small ones is what makes a Jacobian long whose entries are short.
+        # One large value above many small ones: the Jacobian has a large norm though its entries are small.
         tall = torch.ones(BATCH, keys, dtype=torch.float64)
         tall[:, 0] = keys * uniform(generator, BATCH)
         family = whole(generator, 0, len(FAMILIES), BATCH)
@@ -109,7 +109,7 @@ def _draw_separable(generator: Generator) -> Iterator[Case]:
 def _valid_separable(case: Case) -> Tensor:
     family = case["family"]
     known = (family >= 0) & (family < len(FAMILIES))
-    # F must stay a normal number: exp(10 l) beyond this leaves float64.
+    # F must not overflow: exp(10 l) would beyond this.
     return known & (case["logits"].abs().amax(-1) <= torch.where(family == EXPONENTIAL[1], 30.0, 100.0))
 
 
@@ -355,9 +355,9 @@ class Equispaced:
     @cached_property
     def logits(self) -> Tensor:
         """The logits, padded below with -inf to the longest row."""
-        places = torch.arange(int(self.length.max()), dtype=self.length.dtype)
-        spaced = self.logit_range.unsqueeze(-1) * (1 - places / (self.length.unsqueeze(-1) - 1))
-        return torch.where(places < self.length.unsqueeze(-1), spaced, -torch.inf)
+        index = torch.arange(int(self.length.max()), dtype=self.length.dtype)
+        spaced = self.logit_range.unsqueeze(-1) * (1 - index / (self.length.unsqueeze(-1) - 1))
+        return torch.where(index < self.length.unsqueeze(-1), spaced, -torch.inf)
 
 
 def _draw_equispaced(generator: Generator) -> Iterator[Case]:

@@ -18,16 +18,12 @@ from attnscope.theory.audit.contract import Case, Space
 from attnscope.theory.configuration import Configuration, ranks
 from attnscope.theory.distance import distance
 from attnscope.theory.sampling import every_distance
-from attnscope.theory.spaces.families import BATCH, SHAPES, masses, on_sphere, plain, points, uniform, whole
+from attnscope.theory.spaces.families import BATCH, SHAPES, masses, normalized, on_sphere, plain, points, uniform, whole
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
     Shapes = tuple[tuple[int, int], ...]
-
-
-def _weights(case: Case) -> Tensor:
-    return case["masses"] / case["masses"].sum(-1, keepdim=True)
 
 
 def _configuration(weights: Tensor, vectors: Tensor, selected: Tensor) -> Configuration:
@@ -42,7 +38,7 @@ def _top(case: Case) -> Tensor:
 
 
 def _draw_rows(shapes: Shapes, most: int | None = None) -> Any:
-    """A stream of rows with a set size between 1 and L - 1, or `most`."""
+    """A stream of rows with a set size from 1 to L - 1, and at most `most`."""
 
     def draw(generator: Generator) -> Iterator[Case]:
         for keys, dims in cycle(shapes):
@@ -57,7 +53,7 @@ def _draw_rows(shapes: Shapes, most: int | None = None) -> Any:
 
 
 def _draw_sets(generator: Generator) -> Iterator[Case]:
-    """The same with arbitrary sets in half of the configurations and top sets in the other."""
+    """Rows with arbitrary sets in half of the configurations and top sets in the other half."""
     for case in _draw_rows(SHAPES)(generator):
         arbitrary = uniform(generator, *case["masses"].shape) < 0.5
         top = uniform(generator, BATCH, 1) < 0.5
@@ -95,7 +91,7 @@ ANY_SETS = Space(
     axes={"masses": ("keys",), "vectors": ("keys", "dims"), "chosen": ("keys",)},
     least={"keys": 2},
     draw=_draw_sets,
-    subject=lambda case: _configuration(_weights(case), case["vectors"], case["chosen"] > 0),
+    subject=lambda case: _configuration(normalized(case["masses"]), case["vectors"], case["chosen"] > 0),
     valid=_chosen,
     show=_show,
     integers=frozenset({"chosen"}),
@@ -106,7 +102,7 @@ TOP_SETS = Space(
     axes=_COUNTED_AXES,
     least={"keys": 2},
     draw=_draw_rows(SHAPES),
-    subject=lambda case: _configuration(_weights(case), case["vectors"], _top(case)),
+    subject=lambda case: _configuration(normalized(case["masses"]), case["vectors"], _top(case)),
     valid=_counted,
     show=_show,
     integers=frozenset({"count"}),
@@ -115,27 +111,27 @@ TOP_SETS = Space(
 UNIT_TOP_SETS = replace(
     TOP_SETS,
     name="a row of weights, vectors on the unit sphere, and the set of its N largest weights",
-    subject=lambda case: _configuration(_weights(case), on_sphere(case["vectors"]), _top(case)),
+    subject=lambda case: _configuration(normalized(case["masses"]), on_sphere(case["vectors"]), _top(case)),
     valid=lambda case: _counted(case) & (case["vectors"].norm(dim=-1) > 1e-6).all(-1),
 )
 
 
 @dataclass(frozen=True)
 class RandomSet:
-    """A row and a set size, with the distances of all sets of that size."""
+    """A row and a set size N, with the mean and variance of the distance over all sets of that size."""
 
     c: Configuration
 
     @cached_property
     def distances(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of d~ over every set, (batch, 1, 1) each."""
+        """Mean and variance of d~ over all sets, (batch, 1, 1) each."""
         counts = self.c.count.flatten().to(torch.long)
         mean, variance = torch.zeros_like(self.c.count), torch.zeros_like(self.c.count)
         for n in counts.unique().tolist():
-            place = counts == n
-            found = every_distance(self.c.weights[place], self.c.vectors[place], n)
-            mean[place] = found.mean(-1, keepdim=True)
-            variance[place] = found.var(-1, correction=0, keepdim=True)
+            same = counts == n
+            values = every_distance(self.c.weights[same], self.c.vectors[same], n)
+            mean[same] = values.mean(-1, keepdim=True)
+            variance[same] = values.var(-1, correction=0, keepdim=True)
         return mean, variance
 
     @property
@@ -150,15 +146,14 @@ class RandomSet:
 
     @cached_property
     def rounding(self) -> Tensor:
-        """An error that sums of these sizes may carry."""
+        """Bound on the rounding error of the sums."""
         return 1e-12 * self.c.length * self.c.scaled_norms.sum(-1, keepdim=True)
 
     @cached_property
     def half(self) -> RandomSet:
-        """The first half of the row, weights normalized anew, with the same N."""
+        """The first half of the row, weights renormalized, with the same N."""
         keys = self.c.weights.shape[-1] // 2
-        weights = self.c.weights[..., :keys]
-        shorter = weights / weights.sum(-1, keepdim=True)
+        shorter = normalized(self.c.weights[..., :keys])
         chosen = torch.arange(keys) < self.c.count.unsqueeze(-1)
         return RandomSet(
             Configuration(shorter, self.c.vectors[:, :keys], torch.ones_like(shorter, dtype=torch.bool), chosen)
@@ -166,7 +161,7 @@ class RandomSet:
 
 
 def _random_set(case: Case) -> RandomSet:
-    return RandomSet(_configuration(_weights(case), case["vectors"], _top(case)))
+    return RandomSet(_configuration(normalized(case["masses"]), case["vectors"], _top(case)))
 
 
 def _show_random(s: RandomSet) -> dict[str, Any]:
@@ -174,7 +169,7 @@ def _show_random(s: RandomSet) -> dict[str, Any]:
 
 
 RANDOM_SETS = Space(
-    name="a row of weights summing to one, vectors, and a random set of N tokens (every set visited)",
+    name="a row of weights summing to one, vectors, and a random set of N tokens (every set enumerated)",
     axes=_COUNTED_AXES,
     least={"keys": 2},
     draw=_draw_rows(((2, 1), (3, 1), (3, 2), (4, 1), (4, 3), (5, 2), (5, 7), (7, 3))),
@@ -187,7 +182,7 @@ RANDOM_SETS = Space(
 
 FEW_OF_MANY = replace(
     RANDOM_SETS,
-    name="a row with positive weights and a random set of at most a tenth of its tokens (every set visited)",
+    name="a row with positive weights and a random set of at most a tenth of its tokens (every set enumerated)",
     least={"keys": 10},
     draw=_draw_rows(((10, 1), (11, 2), (13, 17), (23, 3)), most=2),
     valid=lambda case: _counted(case) & (10 * case["count"] <= case["masses"].shape[-1]) & (case["masses"] > 0).all(-1),
@@ -213,7 +208,7 @@ def _growing(case: Case) -> GrowingRow:
         part = case["masses"][:, :keys]
         count = torch.full((len(part),), keys // 2, dtype=part.dtype)
         cut = {"masses": part, "count": count}
-        return _configuration(_weights(cut), case["vectors"][:, :keys], _top(cut))
+        return _configuration(normalized(part), case["vectors"][:, :keys], _top(cut))
 
     keys = case["masses"].shape[-1]
     return GrowingRow(upper_half(keys), upper_half(keys // 8))
@@ -231,8 +226,6 @@ GROWING_ROWS = Space(
     draw=_draw_growing,
     subject=_growing,
     valid=lambda case: (case["masses"] > 0).all(-1) & (case["vectors"].norm(dim=-1) > 1e-6).all(-1),
-    show=lambda s: (
-        _show(s.long) | {"short row": f"the first {s.short.weights.shape[-1]} tokens, weights normalized anew"}
-    ),
+    show=lambda s: _show(s.long) | {"short row": f"the first {s.short.weights.shape[-1]} tokens, weights renormalized"},
     trials=1000,
 )

@@ -1,7 +1,7 @@
-"""Independent uniform vectors on the unit sphere, given a least distance: Assumptions 1 and 2, by drawing.
+"""Independent uniform vectors on the unit sphere with a smallest distance: Assumptions 1 and 2, by sampling.
 
 Assumption 2 with a fixed delta means conditioning on the event that no two vectors are nearer than delta: draws
-that violate it are rejected. The numbers drawn depend on the configuration alone, so an audit can be repeated.
+that violate it are rejected. The draws depend on the configuration alone, so an audit is reproducible.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import torch
 from attnscope.theory.audit.contract import Case, Space
 from attnscope.theory.configuration import Configuration
 from attnscope.theory.geometry import ball, failure_bound
-from attnscope.theory.spaces.families import BATCH, masses, normal, on_sphere, plain, uniform, whole
+from attnscope.theory.spaces.families import BATCH, masses, normal, normalized, on_sphere, plain, uniform, whole
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 DRAWS = 300
 SIGMAS = 5.0
-# What a mean of DRAWS shares may hide when none of them differs: e^-15 is the chance to miss more.
-BLIND = 15 / DRAWS
+# Possible error of a mean of DRAWS shares when all of them agree: a larger one goes unnoticed with probability e^-15.
+UNSEEN_ERROR = 15 / DRAWS
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Balls:
 
     @cached_property
     def delta(self) -> Tensor:
-        """A separation that most draws have: the median of the smallest gap over a pilot, (batch, 1)."""
+        """A separation that half of the draws have: the median smallest gap of a pilot sample, (batch, 1)."""
         gaps = torch.zeros_like(self.radius)
         for dims in self.dims.unique().tolist():
             pilot = self._vectors(int(dims), 101, 64)
@@ -52,18 +52,18 @@ class Balls:
 
     @cached_property
     def share(self) -> tuple[Tensor, Tensor]:
-        """E[N_s]/N given the separation, and what its estimate may be off by; (batch, 1) each."""
+        """Estimate of E[N_s]/N given the separation, and a bound on its error; (batch, 1) each."""
         mean, error = torch.zeros_like(self.radius), torch.zeros_like(self.radius)
         for dims in self.dims.unique().tolist():
-            place = self.dims == dims
+            same = self.dims == dims
             vectors = self._vectors(int(dims), 7, 2 * DRAWS)
-            gap = self.delta[place][0]
+            gap = self.delta[same][0]
             vectors = vectors[_smallest_gap(vectors) >= gap]
-            scaled = self.weights[place][:, None, :, None] * vectors  # (batch, draws, members, dims)
+            scaled = self.weights[same][:, None, :, None] * vectors  # (batch, draws, members, dims)
             rest = scaled.sum(-2, keepdim=True) - scaled
-            shares = (rest.norm(dim=-1) <= self.radius[place][:, None, None] * (1 + 1e-12)).double().mean(-1)
-            mean[place] = shares.mean(-1)
-            error[place] = SIGMAS * shares.std(-1) / len(vectors) ** 0.5 + BLIND
+            shares = (rest.norm(dim=-1) <= self.radius[same][:, None, None] * (1 + 1e-12)).double().mean(-1)
+            mean[same] = shares.mean(-1)
+            error[same] = SIGMAS * shares.std(-1) / len(vectors) ** 0.5 + UNSEEN_ERROR
         return mean.unsqueeze(-1), error.unsqueeze(-1)
 
     def _vectors(self, dims: int, seed: int, draws: int) -> Tensor:
@@ -71,7 +71,7 @@ class Balls:
 
 
 def _smallest_gap(vectors: Tensor) -> Tensor:
-    """The least distance between two vectors of each draw; the diameter where there is one vector."""
+    """Smallest distance between two vectors of each draw; the sphere's diameter for a single vector."""
     count = vectors.shape[-2]
     if count == 1:
         return torch.full((len(vectors),), 2.0, dtype=vectors.dtype)
@@ -94,12 +94,12 @@ BALLS = Space(
     name="weights of a set, a radius, and independent uniform unit vectors at least delta apart (drawn)",
     axes={"masses": ("members",), "radius": (), "dims": ()},
     draw=_draw_balls,
-    subject=lambda case: Balls(case["masses"] / case["masses"].sum(-1, keepdim=True), case["radius"], case["dims"]),
+    subject=lambda case: Balls(normalized(case["masses"]), case["radius"], case["dims"]),
     valid=lambda case: (
         (case["masses"] >= 0).all(-1)
         & (case["masses"].sum(-1) > 0)
         & (case["radius"] > 0.01)
-        # On the two points of the line two vectors may coincide, against Assumption 2.
+        # In one dimension two unit vectors often coincide, which Assumption 2 excludes.
         & (case["dims"] >= (1 if case["masses"].shape[-1] == 1 else 2))
     ),
     show=lambda s: {
@@ -123,7 +123,7 @@ class IndependentRow:
 
     @cached_property
     def failure(self) -> tuple[Tensor, Tensor, Tensor]:
-        """For each key, how often it fails, the mean of T2d's bound, and the error; 0 outside the set."""
+        """For each key, its rate of failure, the mean of T2d's bound, and the error of both; 0 outside the set."""
         keys = self.weights.shape[-1]
         rate, bound, error = (torch.zeros_like(self.weights) for _ in range(3))
         for k, (weights, count, dims) in enumerate(zip(self.weights, self.count, self.dims, strict=True)):
@@ -135,7 +135,7 @@ class IndependentRow:
             fails = (~ball(c).inside & selected).double().flatten(1)
             terms = torch.where(selected, failure_bound(c), 0).flatten(1)
             rate[k], bound[k] = fails.mean(0), terms.mean(0)
-            error[k] = torch.where(inside, SIGMAS * (fails - terms).std(0) / DRAWS**0.5 + BLIND, 0)
+            error[k] = torch.where(inside, SIGMAS * (fails - terms).std(0) / DRAWS**0.5 + UNSEEN_ERROR, 0)
         return rate, bound, error
 
 
@@ -155,9 +155,7 @@ INDEPENDENT_ROWS = Space(
     least={"keys": 2},
     draw=_draw_independent,
     subject=lambda case: IndependentRow(
-        (case["masses"] / case["masses"].sum(-1, keepdim=True)).sort(-1, descending=True).values,
-        case["count"],
-        case["dims"],
+        normalized(case["masses"]).sort(-1, descending=True).values, case["count"], case["dims"]
     ),
     valid=lambda case: (
         (case["masses"] > 0).all(-1)
