@@ -20,7 +20,7 @@ def empty_keys(rows: Any) -> Any:
     return np.empty(rows.shape[-1], np.int32 if rows.itemsize == 4 else np.int64)
 
 
-@overload(empty_keys)
+@overload(empty_keys, strict=False)  # strict compares annotations too, which the lambda has not
 def _empty_keys(rows: Any) -> Callable[[Any], Any]:
     integer = np.int32 if rows.dtype.bitwidth == 32 else np.int64
     return lambda rows: np.empty(rows.shape[-1], integer)
