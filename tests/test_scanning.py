@@ -49,7 +49,7 @@ def eager_rows(model: Any, ids: list[int]) -> dict[tuple[int, int, int], tuple[n
 def scanned() -> tuple[ScanResult, dict[tuple[int, int, int], tuple[np.ndarray, np.ndarray]]]:
     model, tokenizer = build("gpt2"), byte_tokenizer()
     content = "An ordinary sentence, repeated: an ordinary sentence, twice. " * 3
-    result = scan(model, content, tokenizer=tokenizer, length=61, lengths=LENGTHS, top_n=TOP_N)
+    result = scan(model, content, tokenizer=tokenizer, length=61, lengths=LENGTHS, top_n=TOP_N, bounds="paper")
     return result, eager_rows(model, tokenizer(content)["input_ids"][:61])
 
 
@@ -201,7 +201,7 @@ def test_run_json_says_what_was_run(scanned: Any) -> None:
         "length": 61,
         "lengths": [2, 23, 61],
         "top_n": [1, 5, 19],
-        "bounds": None,
+        "bounds": "paper",
         "delta_max_length": 8192,
         "windows": 1,
         "vectors": "value",

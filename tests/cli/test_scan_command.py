@@ -85,7 +85,7 @@ def test_options_reach_the_scan(model_folder: Path, book: Path, tmp_path: Path) 
 
 
 def test_the_papers_bounds_come_on_request(model_folder: Path, book: Path, tmp_path: Path) -> None:
-    """Without --bounds paper, and in rows beyond --delta-max-length keys, their columns are null and nothing else is."""
+    """Without --bounds paper, and in rows beyond --delta-max-length keys, their columns are null and no other is."""
     common = ["scan", str(model_folder), "--text", str(book), "--lengths", "24,48", "--top-n", "3"]
     assert run([*common, "--out", str(tmp_path / "none")]) == 0
     assert run([*common, "--out", str(tmp_path / "some"), "--bounds", "paper", "--delta-max-length", "24"]) == 0

@@ -61,7 +61,7 @@ def test_columns_agree_with_the_oracle(model: Model, monkeypatch: pytest.MonkeyP
     if not model.causal:
         ids = [ids[0], *tokens[: LENGTH - 2], ids[1]]
     calls = recorded(model, ids, monkeypatch)
-    result = scan(model, TEXT, lengths=[LENGTH], top_n=TOP_N)
+    result = scan(model, TEXT, lengths=[LENGTH], top_n=TOP_N, bounds="paper")
     generator = np.random.default_rng(0)
     for _ in range(5):
         layer = int(generator.integers(len(calls)))
@@ -93,7 +93,7 @@ def test_output_is_bit_identical(model: Model) -> None:
 
 
 def test_corrected_bounds_hold_on_every_head(model: Model) -> None:
-    result = scan(model, TEXT, lengths=[37, LENGTH], top_n=TOP_N, vectors="output")
+    result = scan(model, TEXT, lengths=[37, LENGTH], top_n=TOP_N, vectors="output", bounds="paper")
     t = result.topn
     slack = 1 + 1e-9
     assert (t["distance_lower"] <= t["distance"] * slack).all()

@@ -59,7 +59,7 @@ def test_every_column_of_every_head(name: str, monkeypatch: pytest.MonkeyPatch) 
         first, last = model.tokenizer("")["input_ids"]
         ids = [first, *tokens[: LENGTH - 2], last]
     calls = recorded(model, ids, monkeypatch)
-    result = scan(model, TEXT, length=LENGTH, rows=ROWS, top_n=TOP_N)
+    result = scan(model, TEXT, length=LENGTH, rows=ROWS, top_n=TOP_N, bounds="paper")
     undecided, lines = 0, 0
     for layer in sorted({0, len(calls) // 2, len(calls) - 1}):
         query, key, value = calls[layer]
