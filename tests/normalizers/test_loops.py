@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnscope import _compiling
 from attnscope import normalizers as nz
-from attnscope.normalizers import _kernels, _notice
+from attnscope.cli.compile_notice import NOTICE
 
 
 def logits(rows: int, length: int) -> torch.Tensor:
@@ -54,7 +56,9 @@ def test_a_large_result_is_an_ordinary_tensor() -> None:
 
 FORK = """
 import os, torch
+from attnscope import _compiling
 from attnscope import normalizers as nz
+from attnscope.cli.compile_notice import NOTICE
 torch.set_num_threads(2)
 z = torch.randn(701, 131)
 want = nz.sparsemax(z)
@@ -78,16 +82,16 @@ def test_a_forked_child_starts_threads_of_its_own() -> None:
 
 
 def test_without_a_folder_to_cache_in_the_loops_still_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = _kernels.njit
+    plain = _compiling.njit
 
     def refuse(*, cache: bool = False, **options: object) -> object:
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
         return plain(**options)
 
-    monkeypatch.setattr(_kernels, "njit", refuse)
+    monkeypatch.setattr(_compiling, "njit", refuse)
 
-    @_kernels.compiled
+    @_compiling.loop
     def double(x: float) -> float:
         return 2 * x
 
@@ -95,28 +99,42 @@ def test_without_a_folder_to_cache_in_the_loops_still_compile(monkeypatch: pytes
 
 
 def test_compiling_is_announced_once_when_the_cache_is_cold_and_never_when_it_is_warm(tmp_path: Path) -> None:
-    """Two loops of a module that counts as the package's, in two processes that share a cache."""
+    """Two loops, in two processes that share a cache."""
     (tmp_path / "loops.py").write_text(
-        "from attnscope.normalizers import _kernels\n\n\n"
-        "@_kernels.compiled\ndef double(x):\n    return 2 * x\n\n\n"
-        "@_kernels.compiled\ndef triple(x):\n    return 3 * x\n"
+        "from attnscope._compiling import loop\n\n\n"
+        "@loop\ndef double(x):\n    return 2 * x\n\n\n"
+        "@loop\ndef triple(x):\n    return 3 * x\n"
     )
     code = (
-        "import sys, importlib.util\n"
-        "from attnscope.normalizers import _notice\n"
-        "_notice.announce_after(0.0)\n"
-        f"spec = importlib.util.spec_from_file_location('attnscope.own', {str(tmp_path / 'loops.py')!r})\n"
-        "own = importlib.util.module_from_spec(spec)\n"
-        "sys.modules['attnscope.own'] = own\n"
-        "spec.loader.exec_module(own)\n"
-        "assert own.double(1.5) == 3.0 and own.triple(1.5) == 4.5\n"
-        "import numba\n"
-        "numba.njit(lambda x: x + 1)(1)\n"
+        "from attnscope.cli.compile_notice import compile_notice\n"
+        "from loops import double, triple\n"
+        "with compile_notice(0.0):\n"
+        "    assert double(1.5) == 3.0 and triple(1.5) == 4.5\n"
     )
-    cold, warm = (run_python(code, NUMBA_CACHE_DIR=str(tmp_path / "cache")) for _ in range(2))
+    environment = {
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+    }
+    cold, warm = (run_python(code, **environment) for _ in range(2))
     assert (cold.returncode, warm.returncode) == (0, 0), cold.stderr + warm.stderr
-    assert cold.stderr == f"{_notice.NOTICE}\n"
+    assert cold.stderr == f"{NOTICE}\n"
     assert warm.stderr == ""
+
+
+def test_the_cache_key_covers_every_file_with_loops() -> None:
+    """A file is covered if it imports the one module that compiles: no other may call numba's compiler."""
+    package = Path(nz.__file__).parents[1]
+    covered = {name for name, *_ in _compiling._source_stamp()}
+    compiling = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"@(loop|helper|rounded|ordered|njit|numba)\b|import njit", path.read_text("utf-8"))
+    }
+    assert len(compiling) > 10
+    assert compiling <= covered
+    assert [
+        name for name in covered if re.search(r"import njit|numba\.(n?jit|vectorize)", (package / name).read_text())
+    ] == ["_compiling.py"]
 
 
 def test_importing_the_package_loads_neither_torch_nor_numba() -> None:

@@ -1,4 +1,4 @@
-"""The command line: `attnscope VERB [MODEL] [options]`. One file a verb.
+"""The command line: `attnscope VERB [MODEL] [options]`. One file per verb.
 
 Requirements of the design:
 
@@ -12,6 +12,7 @@ Requirements of the design:
 
 from __future__ import annotations
 
+import os
 import sys
 
 from cyclopts import App, CycloptsError
@@ -45,6 +46,8 @@ app.command(serve)
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    # torch's idle OpenMP threads would spin on the cores that measuring uses; read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sys.exit(run(sys.argv[1:]))
 
 

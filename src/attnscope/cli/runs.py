@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from attnscope.cli.compile_notice import compile_notice
+
 PARTIAL = 3  # exit code of a result without some heads
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -58,7 +60,10 @@ def dated_folder(model: str | None) -> Path:
 
 @contextmanager
 def progress_bar(start: str, unit: str = "") -> Iterator[Show]:
-    """Show a progress bar with the remaining time on standard error; yields the function that updates it."""
+    """Show a progress bar with the remaining time, and a notice if loops are compiled, on standard error.
+
+    Yields the function that updates the bar.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -66,7 +71,7 @@ def progress_bar(start: str, unit: str = "") -> Iterator[Show]:
     # The description comes last: its length changes, and the bar must not move.
     columns = (BarColumn(), MofNCompleteColumn(), *units, TimeRemainingColumn(), TextColumn("{task.description}"))
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with compile_notice(), Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(start, total=None)
         yield lambda step, done, total: bar.update(task, description=step, completed=done, total=total)
 

@@ -126,7 +126,9 @@ def farthest_distances(rows: Any, ends: Any, group: Group, sets: TopSets, farthe
         outside[:end] = True
         for c in range(total):
             record = _record_of(farthest, members[c], end)
-            bounds[c], partners[c] = farthest.distance2[record], farthest.partner[record]
+            bounds[c], partners[c] = -1.0, 0  # no record: no distance is a number
+            if record >= 0:
+                bounds[c], partners[c] = farthest.distance2[record], farthest.partner[record]
         done = 0
         for s in range(sets.counts.shape[1]):
             count = sets.counts[r, s]
