@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The special tokens that a tokenizer puts before and after a text."""
+    """The special tokens that a tokenizer adds before and after a text."""
     inner = tokenize(tokenizer, Text("a", "probe"))
     full = list(tokenizer("a")["input_ids"])
     start = next(i for i in range(len(full)) if full[i : i + len(inner)] == inner)
@@ -20,7 +20,7 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def window_tokens(model: Model, tokens: list[int], size: int, count: int, bos: bool, source: str) -> list[list[int]]:
-    """The tokens of each window: with the begin token if asked for, without the special tokens of an encoder."""
+    """The tokens of each window: with the begin token if `bos`, without the special tokens of an encoder."""
     if not model.causal:
         if bos:
             raise InputError(f"--bos: {model.name} is an encoder with special tokens of its own; leave --bos out")
