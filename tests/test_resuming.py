@@ -126,7 +126,7 @@ def test_ctrl_c_says_how_to_go_on(
     with monkeypatch.context() as patch:
         patch.setattr(ScanMeasurer, "start", interrupt)
         assert run(command) == 130
-    assert f"--out '{out}' goes on" in capsys.readouterr().err
+    assert f"--out '{out}' to resume" in capsys.readouterr().err
     assert run(command) == 0
 
 
