@@ -12,7 +12,7 @@ ORDER = ("layer", "head", "position", "length", "normalizer")
 HEADS = 2
 
 
-def lines(layer: int, label: str, positions: tuple[int, ...], kept: bool = True) -> ColumnBlock:
+def lines(layer: int, label: str, positions: tuple[int, ...], included: bool = True) -> ColumnBlock:
     """Rows whose entropy says where they belong; that of position 4 is missing."""
     head = np.arange(HEADS)[:, None]
     place = np.array(positions)
@@ -26,7 +26,7 @@ def lines(layer: int, label: str, positions: tuple[int, ...], kept: bool = True)
         "support": np.ones(shape, dtype=np.int64),
         "entropy": np.where(place == 4, np.nan, 100.0 * layer + 10 * head + place),
     }
-    return ColumnBlock(layer, label, positions, columns, np.full(shape, kept))
+    return ColumnBlock(layer, label, positions, columns, np.full(shape, included))
 
 
 def check(found: pl.DataFrame, labels: int, layers: int, positions: list[int]) -> None:
@@ -57,7 +57,7 @@ def test_several_normalizers() -> None:
     assert found["normalizer"].to_list()[:2] == ["own", "sparsemax"]
 
 
-def test_lines_that_are_not_kept_and_no_lines_at_all() -> None:
-    found = table([lines(0, "own", (0, 1), kept=False), lines(1, "own", (2,))], tables.ROWS, ORDER)
+def test_lines_that_are_not_included_and_no_lines_at_all() -> None:
+    found = table([lines(0, "own", (0, 1), included=False), lines(1, "own", (2,))], tables.ROWS, ORDER)
     assert found["layer"].to_list() == [1, 1]
     assert table([], tables.ROWS, ORDER).schema == tables.ROWS

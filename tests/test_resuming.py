@@ -110,23 +110,23 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_ctrl_c_says_how_to_go_on(
     model_folder: Path, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from attnscope.scanning.text_scan import Scan
+    from attnscope.scanning.measuring import ScanMeasurer
 
     book = tmp_path / "book.txt"
     book.write_text(text)
     out = tmp_path / "a run"
     command = ["scan", str(model_folder), "--text", str(book), "--length", "32", "--windows", "3", "--out", str(out)]
-    measure = Scan._window
+    start = ScanMeasurer.start
 
-    def interrupt(self: Any, number: int, *rest: Any) -> Any:
+    def interrupt(self: Any, number: int) -> Any:
         if number == 1:
             raise KeyboardInterrupt
-        return measure(self, number, *rest)
+        return start(self, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Scan, "_window", interrupt)
+        patch.setattr(ScanMeasurer, "start", interrupt)
         assert run(command) == 130
-    assert f"--out '{out}' goes on" in capsys.readouterr().err
+    assert f"--out '{out}' to resume" in capsys.readouterr().err
     assert run(command) == 0
 
 

@@ -216,11 +216,11 @@ def test_out_of_memory_halves_the_block_then_leaves_the_layer_out(
     tokenizer: Any, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 16."""
-    from attnscope.scanning.measuring import Measuring
+    from attnscope.scanning.measuring import ScanMeasurer
 
     model = build("gpt2")
     sizes: list[int] = []
-    measure = Measuring._block
+    measure = ScanMeasurer._block
 
     def with_little_memory(self: Any, window: Any, rows: Any, *rest: Any) -> None:
         sizes.append(len(rows.positions))
@@ -229,7 +229,7 @@ def test_out_of_memory_halves_the_block_then_leaves_the_layer_out(
         measure(self, window, rows, *rest)
 
     plain = scan(model, text, tokenizer=tokenizer, length=17, rows="all", top_n=TOP_N)
-    monkeypatch.setattr(Measuring, "_block", with_little_memory)
+    monkeypatch.setattr(ScanMeasurer, "_block", with_little_memory)
     result = scan(model, text, tokenizer=tokenizer, length=17, rows="all", top_n=TOP_N)
     assert sizes[:4] == [17, 8, 4, 2]
     assert {(head["layer"], head["reason"]) for head in result.skipped_heads} == {

@@ -3,8 +3,7 @@
 Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `weights.parquet`, `tokens.json`,
 `run.json`, of a diagnosed run `findings.json`, and `report.html`. All but the report are written beside their places
 before the first is moved to its own, `run.json` last: a reader never sees half a file, and a run that cannot be written
-leaves an older one as it was. The report is made of them and comes after: nothing is lost if it fails. While a run
-goes on, the windows it has finished are kept in `.parts` inside the folder, and the same command takes them up again.
+leaves an older one as it was. The report is made of them and comes after: nothing is lost if it fails.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,80 +145,6 @@ def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
 
 # The tables that a scan keeps of a finished window.
 SCANNED = {"rows": ROWS, "topn": TOPN, "weights": WEIGHTS}
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one finished window left: its tables by name, and notes for `run.json`."""
-
-    tables: dict[str, pl.DataFrame]
-    notes: dict[str, Any]
-
-
-class Parts:
-    """The finished windows of a run that is still going on, in a folder of their own.
-
-    They belong to a plan, whatever decides the numbers: parts of another plan are thrown away. `schemas` has the name
-    of each table of a part, with its schema where that is fixed.
-    """
-
-    def __init__(self, folder: Path, plan: dict[str, Any], schemas: Mapping[str, pl.Schema | None]) -> None:
-        self.folder = folder / ".parts"
-        self._plan = json.loads(json.dumps(plan))
-        self._schemas = schemas
-
-    def __enter__(self) -> Parts:
-        if self.folder.exists() and self._stored_plan() != self._plan:
-            self.clear()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with suppress(OSError):  # windows are in it: to be taken up again
-            self.folder.rmdir()
-
-    def get(self, window: int) -> Part | None:
-        """A window's part, if it was finished and can be read."""
-        files = self._files(window)
-        try:
-            notes = json.loads(files["notes"].read_text("utf-8"))
-            tables = {name: pl.read_parquet(files[name], schema=schema) for name, schema in self._schemas.items()}
-        except (OSError, ValueError, pl.exceptions.PolarsError):
-            return None
-        return Part(tables, notes)
-
-    def add(self, window: int, part: Part) -> None:
-        """Keep a finished window: the notes come last, and make it count."""
-        try:
-            self.folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"cannot write to {str(self.folder)!r}: {error.strerror}") from None
-        files = self._files(window)
-        plan, notes = json.dumps(self._plan), json.dumps(part.notes)
-        write_all(
-            self.folder,
-            {
-                "plan.json": lambda path: path.write_text(plan, encoding="utf-8"),
-                **{files[name].name: part.tables[name].write_parquet for name in self._schemas},
-                files["notes"].name: lambda path: path.write_text(notes, encoding="utf-8"),
-            },
-        )
-
-    def clear(self) -> None:
-        """Forget all windows."""
-        for file in sorted(self.folder.glob("*.json")) + sorted(self.folder.glob("*.parquet")):
-            file.unlink(missing_ok=True)
-        for half_written in self.folder.glob(".*-*"):
-            half_written.unlink(missing_ok=True)
-
-    def _files(self, window: int) -> dict[str, Path]:
-        kinds = {**dict.fromkeys(self._schemas, "parquet"), "notes": "json"}
-        return {name: self.folder / f"window-{window:05d}.{name}.{kind}" for name, kind in kinds.items()}
-
-    def _stored_plan(self) -> object:
-        try:
-            return json.loads((self.folder / "plan.json").read_text("utf-8"))
-        except (OSError, ValueError):
-            return None
 
 
 def save_run(

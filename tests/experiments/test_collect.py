@@ -18,12 +18,13 @@ from reproductions import BOOK, collect
 
 import attnscope
 from attnscope.capture.models import load_model
+from attnscope.engine.parts import Parts
 from attnscope.errors import ModelError
 from attnscope.experiments import reproduction
-from attnscope.experiments.collect import Collector
+from attnscope.experiments.collect import Collected
+from attnscope.experiments.collect import collect as collect_all
 from attnscope.experiments.settings import plan
 from attnscope.experiments.store import NAMES
-from attnscope.tables import Parts
 
 OPTIONS: dict[str, Any] = {"length": 64, "windows": 2, "draws": 9}
 KEYS = ["window", "layer", "head", "length", "n"]
@@ -91,9 +92,9 @@ def test_a_broken_head_is_left_out_and_named(tokenizer: Any) -> None:
     with torch.no_grad():
         module.transformer.h[1].attn.c_attn.bias[2 * 35 + 7 * 2] = torch.nan  # a value of head 2
     model = load_model(module, tokenizer=tokenizer)
-    collector = Collector(model, BOOK, plan(model.positions, length=32, windows=1, draws=9))
-    tables = collector.run()
-    assert (1, 2) in collector.skipped
+    collected = collect_all(model, BOOK, plan(model.positions, length=32, windows=1, draws=9))
+    tables = collected.tables
+    assert (1, 2) in collected.skipped
     assert tables["topn"].filter(layer=1, head=2).is_empty()
     assert not tables["topn"].filter(layer=1, head=3).is_empty()
 
@@ -112,19 +113,18 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, tokenizer: 
         if done == 8:
             raise StoppedError
 
-    def collector(progress: Any) -> Collector:
-        return Collector(model, BOOK, settings, progress, Parts(tmp_path, {"of": (1, 2)}, dict.fromkeys(NAMES)))
+    def run(progress: Any) -> Collected:
+        return collect_all(model, BOOK, settings, progress, Parts(tmp_path, {"of": (1, 2)}, dict.fromkeys(NAMES)))
 
     with pytest.raises(StoppedError):
-        collector(stop).run()
-    again = collector(lambda done, total: seen.append(done))
-    found = again.run()
+        run(stop)
+    again = run(lambda done, total: seen.append(done))
     assert seen == [7, 8, 9]
     assert again.resumed == 2
-    whole = Collector(model, BOOK, settings).run()
+    whole = collect_all(model, BOOK, settings).tables
     for name in NAMES:
         keys = [column for column, kind in whole[name].schema.items() if not kind.is_float()]
-        assert found[name].sort(keys).equals(whole[name].sort(keys)), name
+        assert again.tables[name].sort(keys).equals(whole[name].sort(keys)), name
 
 
 def test_a_killed_command_goes_on_where_it_stopped(

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -30,6 +30,35 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 @dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from and how it is loaded: plain data, so that another process can load the same model."""
+
+    name: str | None = None  # a folder, a .gguf file or a hub id; None for the embedded sample
+    revision: str | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    device_map: str | dict[str, Any] | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+
+    def load(self) -> Model:
+        """Load the model and its tokenizer, ready to scan."""
+        device = _device(self.device)
+        trust = {"trust_remote_code": self.trust_remote_code}  # without it transformers asks on the terminal
+        how = {"use_safetensors": not self.allow_pickle or None, "device_map": self.device_map}
+        if self.name is None:
+            with resources.as_file(resources.files("attnscope") / "sample") as folder:
+                module, tokenizer = _load(str(folder), {"local_files_only": True, **trust}, how, self.dtype, SAMPLE)
+        else:
+            source, options = _locate(self.name, self.revision)
+            module, tokenizer = _load(source, options | trust, how, self.dtype, self.name)
+        if self.device_map is None:
+            module.to(device)  # type: ignore[arg-type]  # transformers wraps the method and loses self
+        module.eval()
+        return Model(module, tokenizer, self.name or SAMPLE, getattr(module.config, "_commit_hash", None), self)
+
+
+@dataclass(frozen=True)
 class Model:
     """A loaded model, its tokenizer, and what a scan needs to know about them."""
 
@@ -37,6 +66,7 @@ class Model:
     tokenizer: Any
     name: str
     revision: str | None
+    source: ModelSource | None = None  # None for a model that was given as an object
 
     @property
     def family(self) -> str:
@@ -113,21 +143,9 @@ def load_model(
         if dtype != "float32" or device != "cpu":
             raise InputError("dtype and device are for models that attnscope loads; use to() of the model itself")
         return _given(as_module(model), tokenizer)
-    target = _device(device)
-    trust = {"trust_remote_code": trust_remote_code}  # without it transformers asks on the terminal
-    how = {"use_safetensors": not allow_pickle or None, "device_map": device_map}
-    if model is None:
-        with resources.as_file(resources.files("attnscope") / "sample") as folder:
-            module, loaded_tokenizer = _load(str(folder), {"local_files_only": True, **trust}, how, dtype, SAMPLE)
-        name = SAMPLE
-    else:
-        name = str(model)
-        source, options = _locate(name, revision)
-        module, loaded_tokenizer = _load(source, options | trust, how, dtype, name)
-    if device_map is None:
-        module.to(target)  # type: ignore[arg-type]  # transformers wraps the method and loses self
-    module.eval()
-    return Model(module, tokenizer or loaded_tokenizer, name, getattr(module.config, "_commit_hash", None))
+    name = None if model is None else str(model)
+    loaded = ModelSource(name, revision, device, dtype, device_map, trust_remote_code, allow_pickle).load()
+    return replace(loaded, tokenizer=tokenizer) if tokenizer else loaded
 
 
 def _given(model: nn.Module, tokenizer: Any) -> Model:

@@ -33,28 +33,10 @@ def window_tokens(model: Model, tokens: list[int], size: int, count: int, bos: b
     return [[model.tokenizer.bos_token_id, *window] for window in windows(tokens, size - 1, count, source)]
 
 
-def inputs_by_length(
-    model: Model, window: list[int], lengths: tuple[int, ...]
-) -> list[tuple[list[int], tuple[int, ...]]]:
-    """The inputs of a window, each with the lengths that its forward pass gives.
-
-    In a causal model one forward pass gives every length; an encoder runs once for each, with its special tokens.
-    """
-    if model.causal:
-        return [(window, lengths)]
-    before, after = special_tokens(model.tokenizer)
-    extra = len(before) + len(after)
-    if lengths[0] <= extra:
-        raise InputError(f"--lengths {lengths[0]} leaves no room beside the {extra} special tokens")
-    return [([*before, *window[: length - extra], *after], (length,)) for length in lengths]
-
-
 def spread_windows(model: Model, tokens: list[int], size: int, count: int, bos: bool, source: str) -> list[list[int]]:
-    """Windows of `size` tokens at even distances over the whole text, special tokens included."""
-    inner = len(window_tokens(model, tokens, size, count, bos, source)[0])
-    before, after = ([], []) if model.causal else special_tokens(model.tokenizer)
-    if bos:
-        before, inner = [model.tokenizer.bos_token_id], inner - 1
+    """The tokens of windows at even distances over the whole text, as `window_tokens` gives those at its start."""
+    inner = len(window_tokens(model, tokens, size, count, bos, source)[0]) - bos
+    before = [model.tokenizer.bos_token_id] if bos else []
     part = len(tokens) / count
     starts = [int((i + 0.5) * part - inner / 2) for i in range(count)]
-    return [[*before, *tokens[start : start + inner], *after] for start in starts]
+    return [[*before, *tokens[start : start + inner]] for start in starts]

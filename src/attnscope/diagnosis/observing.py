@@ -1,8 +1,7 @@
-"""Run a model on windows and keep, for each head and row, what a diagnosis needs.
+"""What a diagnosis measures of each head and row, and at which rows: the measurer of a diagnosis.
 
 Rows for the states lie evenly in the second half of a window, where lengths are within a factor of two: short rows
-would make every head look local. A few rows at shorter lengths show how a head's needs grow. An encoder's
-rows all see the whole input, so shorter lengths are forwards of their own.
+would make every head look local. Some rows at shorter lengths show how a head's needs grow.
 """
 
 from __future__ import annotations
@@ -13,24 +12,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from attnscope.capture.forward import forward
-from attnscope.capture.vectors import VectorSource
 from attnscope.diagnosis import counterfactuals as rules
 from attnscope.diagnosis.budgets import ERRORS, keys_column
 from attnscope.diagnosis.nulls import separability_columns
+from attnscope.engine.parts import Head as Head
+from attnscope.engine.parts import WindowRecord
+from attnscope.engine.windows import plan_windows
 from attnscope.key_rules import first_visible
 from attnscope.measure.rows import Rows, row_entropy
 from attnscope.swapping.effective_normalizer import effective_normalizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from attnscope.capture.attention import Call
     from attnscope.capture.models import Model
+    from attnscope.capture.vector_kinds import VectorKind
     from attnscope.diagnosis.thresholds import Thresholds
+    from attnscope.engine.run import LayerCall
+    from attnscope.engine.windows import Positions, Window
 
 SHORTER_ROWS = 16
 SHORTEST = 16
@@ -38,12 +40,10 @@ _MEMORY = 256 * 2**20
 # Arrays of heads x rows x keys in float64 held at one time, at most.
 _COPIES = 24
 
-Head = tuple[int, int]
-
 
 @dataclass
-class WindowRows:
-    """What one window left: for each head, columns over the rows of the states and over the shorter rows.
+class WindowRows(WindowRecord):
+    """The measures of one window: for each head, columns over the rows of the states and over the shorter rows.
 
     `rows` and `shorter` map (layer, head) to columns by name; `contexts` are the head's outputs in the rows of the
     states, (rows, dims).
@@ -52,7 +52,6 @@ class WindowRows:
     rows: dict[Head, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     shorter: dict[Head, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     contexts: dict[Head, NDArray[np.float32]] = field(default_factory=dict)
-    skipped: dict[Head, str] = field(default_factory=dict)
 
 
 def state_rows(length: int, count: int, causal: bool) -> tuple[int, ...]:
@@ -69,98 +68,82 @@ def shorter_lengths(length: int, count: int = SHORTER_ROWS) -> tuple[int, ...]:
     return tuple(sorted({round(n) for n in np.geomspace(SHORTEST, length // 2, count)}))
 
 
-def observe_window(
-    model: Model,
-    ids: list[int],
-    rows: int,
-    thresholds: Thresholds,
-    seed: int,
-    progress: Callable[[int], None],
-) -> WindowRows:
-    """One window; `progress` is called with each layer's number when it is done."""
-    window = WindowRows()
-    length = len(ids)
-    chosen = state_rows(length, rows, model.causal)
+def plan_diagnosis(model: Model, windows: Sequence[list[int]], length: int, rows: int) -> list[Window]:
+    """The forwards that give the rows of the states and the shorter rows of each window of `length` tokens."""
     if model.causal:
-        shorter = tuple(n - 1 for n in shorter_lengths(length))
-        _forward(model, ids, {"rows": chosen, "shorter": shorter}, window, thresholds, seed, progress)
+        shorter = shorter_lengths(length)
+    else:  # each is a forward of its own
+        shorter = tuple(part for part in (length // 8, length // 4, length // 2) if part >= SHORTEST)
+
+    def positions(prefix: int) -> tuple[int, ...]:
+        if prefix < length and model.causal:
+            return (prefix - 1,)
+        return state_rows(prefix, rows if prefix == length else SHORTER_ROWS, model.causal)
+
+    return plan_windows(model, windows, (*shorter, length), positions)
+
+
+@dataclass(frozen=True)
+class DiagnosisMeasurer:
+    """Measures the rows of the states, those of prefixes of `length`, and the shorter rows."""
+
+    length: int
+    thresholds: Thresholds
+    seed: int
+
+    @property
+    def vectors(self) -> tuple[VectorKind]:
+        """Heads are compared by their outputs: value vectors."""
+        return ("value",)
+
+    def start(self, number: int) -> WindowRows:
+        """The empty record of a window."""
+        return WindowRows(number)
+
+    def measure(self, window: WindowRows, layer: LayerCall, positions: Positions) -> None:
+        """Measure the wanted rows of one attention call and store them by head."""
+        shorter = tuple(p for prefix, group in positions.items() if prefix < self.length for p in group)
+        self._measure(window, "rows", layer, positions.get(self.length, ()))
+        self._measure(window, "shorter", layer, shorter)
+
+    def finish(self, window: WindowRows) -> WindowRows:
+        """The measures as they are."""
         return window
-    _forward(model, ids, {"rows": chosen}, window, thresholds, seed, progress)
-    for part in (length // 8, length // 4, length // 2):
-        if part >= SHORTEST:
-            # The special tokens at the end stay at the end.
-            inner = [*ids[: part - 1], ids[-1]]
-            few = state_rows(part, SHORTER_ROWS, causal=False)
-            _forward(model, inner, {"shorter": few}, window, thresholds, seed, lambda layer: None)
-    return window
 
+    def _measure(self, window: WindowRows, kind: str, layer: LayerCall, positions: tuple[int, ...]) -> None:
+        call, heads = layer.call, layer.call.heads
+        vectors, normalizer = layer.vectors["value"].double(), effective_normalizer(call)
+        pieces: list[dict[str, Tensor]] = []
+        contexts: list[Tensor] = []
+        usable = vectors.isfinite().all(-1).all(-1).repeat_interleave(heads // vectors.shape[0])
+        generator = torch.Generator().manual_seed((self.seed + window.number) * 1_000_003 + layer.number)
 
-def _forward(
-    model: Model,
-    ids: list[int],
-    wanted: dict[str, tuple[int, ...]],
-    window: WindowRows,
-    thresholds: Thresholds,
-    seed: int,
-    progress: Callable[[int], None],
-) -> None:
-    source = VectorSource(model.module, "value")
-    calls = 0
+        def measure(block: tuple[int, ...]) -> None:
+            rows = Rows(layer.number, block, call.logits(block), call.visible(block), vectors, call.sinks)
+            usable.logical_and_(torch.where(rows.visible, rows.logits, 0).isfinite().all(-1).all(-1))
+            weights = normalizer.weights(rows.logits, rows.visible)
+            columns, context = row_measures(rows, weights, self.thresholds, generator, nulls=kind == "rows")
+            pieces.append(columns)
+            contexts.append(context)
 
-    def collect(call: Call) -> None:
-        nonlocal calls
-        layer = source.layer(call.module, calls)
-        calls += 1
-        for kind, positions in wanted.items():
-            _keep(window, kind, layer, call, positions, thresholds, seed)
-        progress(layer)
-
-    forward(model, ids, collect)
-
-
-def _keep(
-    window: WindowRows,
-    kind: str,
-    layer: int,
-    call: Call,
-    positions: tuple[int, ...],
-    thresholds: Thresholds,
-    seed: int,
-) -> None:
-    """Measure the rows of one attention call in blocks within the memory budget, and file them by head."""
-    if not positions:
-        return
-    heads, keys = call.heads, call.keys
-    step = max(1, _MEMORY // (heads * keys * 8 * _COPIES))
-    vectors, own = call.values().double(), effective_normalizer(call)
-    pieces: list[dict[str, Tensor]] = []
-    contexts: list[Tensor] = []
-    usable = vectors.isfinite().all(-1).all(-1).repeat_interleave(heads // vectors.shape[0])
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + layer)
-    for start in range(0, len(positions), step):
-        block = positions[start : start + step]
-        rows = Rows(layer, block, call.logits(block), call.visible(block), vectors, call.sinks)
-        usable &= torch.where(rows.visible, rows.logits, 0).isfinite().all(-1).all(-1)
-        weights = own.weights(rows.logits, rows.visible)
-        columns, context = row_measures(rows, weights, thresholds, generator, nulls=kind == "rows")
-        pieces.append(columns)
-        contexts.append(context)
-    measured = {name: torch.cat([piece[name] for piece in pieces], -1).cpu().numpy() for name in pieces[0]}
-    outputs = torch.cat(contexts, 1).float().cpu().numpy()
-    store = window.rows if kind == "rows" else window.shorter
-    for head in range(heads):
-        place = (layer, head)
-        if not usable[head]:
-            window.skipped[place] = "logits or values not finite"
-            continue
-        # A row that sees nothing (padding) says nothing.
-        seen = measured["length"][head] > 0
-        kept = {name: np.asarray(values[head][seen], dtype=np.float64) for name, values in measured.items()}
-        if place in store:
-            kept = {name: np.concatenate([store[place][name], values]) for name, values in kept.items()}
-        store[place] = kept
-        if kind == "rows":
-            window.contexts[place] = outputs[head][seen]
+        if not positions or not layer.in_blocks(window, positions, measure, budget=_MEMORY, copies=_COPIES):
+            return
+        measured = {name: torch.cat([piece[name] for piece in pieces], -1).cpu().numpy() for name in pieces[0]}
+        outputs = torch.cat(contexts, 1).float().cpu().numpy()
+        store = window.rows if kind == "rows" else window.shorter
+        for head in range(heads):
+            key = (layer.number, head)
+            if not usable[head]:
+                window.skipped[key] = "logits or values not finite"
+                continue
+            # A row that sees nothing (padding) says nothing.
+            sees = measured["length"][head] > 0
+            columns = {name: np.asarray(values[head][sees], dtype=np.float64) for name, values in measured.items()}
+            if key in store:
+                columns = {name: np.concatenate([store[key][name], values]) for name, values in columns.items()}
+            store[key] = columns
+            if kind == "rows":
+                window.contexts[key] = outputs[head][sees]
 
 
 def row_measures(

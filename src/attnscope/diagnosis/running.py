@@ -1,8 +1,8 @@
-"""`attnscope.diagnose`: watch a model on a few windows, label its heads, and say what was found."""
+"""`attnscope.diagnose`: run a model on some windows, label its heads, and say what follows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,9 +15,11 @@ from attnscope.capture.windows import spread_windows
 from attnscope.diagnosis.budgets import budget_by_error, budget_by_share
 from attnscope.diagnosis.findings import findings, verdict
 from attnscope.diagnosis.heads import Labels, describe, label
-from attnscope.diagnosis.observing import Head, WindowRows, observe_window
+from attnscope.diagnosis.observing import DiagnosisMeasurer, WindowRows, plan_diagnosis
 from attnscope.diagnosis.statistics import agreement
 from attnscope.diagnosis.thresholds import Thresholds
+from attnscope.engine.parts import Head, merge_skipped
+from attnscope.engine.run import run_windows
 from attnscope.errors import InputError, ModelError
 from attnscope.planning import plan
 
@@ -81,16 +83,17 @@ def diagnose(
     return diagnose_windows(model, chosen, rows, limits, what_if, seed, progress)
 
 
-class Windows(NamedTuple):
-    """The windows to watch, and those held out to try the labels on."""
+class DiagnosisWindows(NamedTuple):
+    """Tokens of the windows to label heads on, and of those held out to try the labels on."""
 
-    watched: list[list[int]]
+    labeled: list[list[int]]
     held_out: list[list[int]]
+    length: int  # special tokens included
 
 
 def choose_windows(
     model: Model, text: Text, tokens: list[int], length: int, windows: int | None, bos: bool, verify: bool
-) -> Windows:
+) -> DiagnosisWindows:
     """Windows over the whole text, one in the middle held out to verify; refuses what cannot be diagnosed."""
     if windows is not None and (not isinstance(windows, int) or isinstance(windows, bool) or windows < 2):
         raise InputError(f"a diagnosis takes 2 windows or more; received {windows!r}")
@@ -106,12 +109,12 @@ def choose_windows(
     count = windows or min(WINDOWS, max(2, len(tokens) // length - verify))
     inputs = spread_windows(model, tokens, length, count + verify, bos, text.source)
     held_out = [inputs.pop(len(inputs) // 2)] if verify else []
-    return Windows(inputs, held_out)
+    return DiagnosisWindows(inputs, held_out, length)
 
 
 def diagnose_windows(
     model: Model,
-    chosen: Windows,
+    chosen: DiagnosisWindows,
     rows: int = ROWS,
     thresholds: Thresholds | None = None,
     what_if: pl.DataFrame | None = None,
@@ -123,66 +126,59 @@ def diagnose_windows(
     if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
         raise InputError(f"a diagnosis takes rows from 1 up; received {rows!r}")
     limits = thresholds or Thresholds()
-    tell = progress or (lambda what, done, total: None)
-    with evaluating(model.module):
-        seen = _observe(model, chosen.watched, rows, limits, seed, tell)
-        labels, agreed, skipped = _labels(seen, limits, model)
-        checked = None
-        if chosen.held_out:
-            from attnscope.diagnosis.verify import verify
+    length = chosen.length
+    report = progress or (lambda what, done, total: None)
+    windows = list(
+        run_windows(
+            model,
+            plan_diagnosis(model, chosen.labeled, length, rows),
+            DiagnosisMeasurer(length, limits, seed),
+            progress=lambda step: report("diagnosing", step.done, step.total),
+        )
+    )
+    labels, agreed, skipped = _labels(windows, limits, model)
+    checked = None
+    if chosen.held_out:
+        from attnscope.diagnosis.verify import verify
 
-            budgets = [budget_by_error(seen, labels, limits.enough), budget_by_share(seen, labels, limits.budget)]
-            checked = verify(model, chosen.held_out, labels, limits, seed, tell, budgets, normalizers)
-    heads = describe(seen, labels, seed)
-    length = len(chosen.watched[0])
-    found = findings(heads, seen, agreed, length, limits, checked, what_if, seed)
+        budgets = [budget_by_error(windows, labels, limits.enough), budget_by_share(windows, labels, limits.budget)]
+        with evaluating(model.module):
+            checked = verify(model, chosen.held_out, labels, limits, seed, report, budgets, normalizers)
+    heads = describe(windows, labels, seed)
     return {
         "schema": SCHEMA_VERSION,
         "verdict": verdict(heads, agreed, checked),
         "length": length,
-        "windows": len(seen),
+        "windows": len(windows),
         "rows": rows,
         "thresholds": limits.as_json(),
         "heads": heads,
-        "skipped_heads": [{"layer": place[0], "head": place[1], "reason": why} for place, why in skipped.items()],
+        "skipped_heads": [
+            {"layer": layer, "head": head, "reason": record["reason"]} for (layer, head), record in skipped.items()
+        ],
         "agreement": agreed,
-        "findings": found,
+        "findings": findings(heads, windows, agreed, length, limits, checked, what_if, seed),
         "verification": checked,
     }
 
 
-def _observe(
-    model: Model, inputs: Sequence[list[int]], rows: int, thresholds: Thresholds, seed: int, tell: Report
-) -> list[WindowRows]:
-    layers = model.module.config.get_text_config().num_hidden_layers
-    seen = []
-    for number, ids in enumerate(inputs):
-        done = number * layers
-
-        def layer_done(layer: int, done: int = done) -> None:
-            tell("diagnosing", done + layer + 1, len(inputs) * layers)
-
-        seen.append(observe_window(model, ids, rows, thresholds, seed + number, layer_done))
-    return seen
-
-
 def _labels(
-    seen: list[WindowRows], thresholds: Thresholds, model: Model
-) -> tuple[dict[Head, Labels], dict[str, Any], dict[Head, str]]:
-    """Every head's labels from all windows, and how far those of the even and the odd windows agree."""
-    skipped = {place: why for window in seen for place, why in window.skipped.items()}
-    places = [place for place in sorted(seen[0].rows) if place not in skipped]
-    if not places:
+    windows: list[WindowRows], thresholds: Thresholds, model: Model
+) -> tuple[dict[Head, Labels], dict[str, Any], dict[Head, dict[str, Any]]]:
+    """Every head's labels, how far those of the even and the odd windows agree, and the heads left out."""
+    skipped = merge_skipped(window.skipped_heads() for window in windows)
+    heads = [head for head in sorted(windows[0].rows) if head not in skipped]
+    if not heads:
         raise ModelError(f"{model.name}: no head has finite logits and values; there is nothing to diagnose")
-    labels = {place: label(seen, place, thresholds) for place in places}
-    halves = [[label(half, place, thresholds).state for place in places] for half in (seen[::2], seen[1::2])]
+    labels = {head: label(windows, head, thresholds) for head in heads}
+    halves = [[label(half, head, thresholds).state for head in heads] for half in (windows[::2], windows[1::2])]
     share, kappa = agreement(*halves)
-    same = [first == second for place, first, second in zip(places, *halves, strict=True) if labels[place].sure]
+    same = [first == second for head, first, second in zip(heads, *halves, strict=True) if labels[head].sure]
     agreed = {
         "share": share,
         "kappa": kappa,
-        "windows": len(seen),
+        "windows": len(windows),
         "sure_heads": len(same),
         "sure_share": float(np.mean(same)) if same else None,
     }
-    return labels, agreed, dict(sorted(skipped.items()))
+    return labels, agreed, skipped

@@ -8,7 +8,6 @@ of them all are taken, and as many of the labeled ones are drawn to be compared 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from attnscope.diagnosis.sentences import counted
 from attnscope.diagnosis.states import STATES, State
 from attnscope.diagnosis.thresholds import limit_words
 from attnscope.divergence import kl_divergence
+from attnscope.engine.next_token import next_token_logits
 from attnscope.errors import InputError, ModelError
 from attnscope.key_rules import keep_top
 from attnscope.swapping import intervene, swap
@@ -67,7 +67,7 @@ class Trial:
 
     def __init__(self, model: Model, inputs: Sequence[list[int]], rows: int = ROWS) -> None:
         self.model = model
-        self.inputs = [torch.tensor([ids], device=model.module.device) for ids in inputs]
+        self.inputs = [torch.tensor(ids, device=model.module.device) for ids in inputs]
         length = len(inputs[0])
         start = length // 2
         count = min(rows, length - start)
@@ -75,13 +75,8 @@ class Trial:
         self.reference = [self._log_probabilities(ids) for ids in self.inputs]
 
     def _log_probabilities(self, ids: Tensor) -> Float[Tensor, "rows tokens"]:
-        module: Any = self.model.module
-        rows = self.rows.to(ids.device)
         with torch.no_grad():
-            if "logits_to_keep" in inspect.signature(module.forward).parameters:
-                logits = module(input_ids=ids, use_cache=False, logits_to_keep=rows).logits[0]
-            else:
-                logits = module(input_ids=ids, use_cache=False).logits[0, rows]
+            logits = next_token_logits(self.model.module, ids, self.rows.to(ids.device))
         return logits.double().log_softmax(-1)
 
     def kl(self, changes: Interventions) -> float:

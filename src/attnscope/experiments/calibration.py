@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
+from attnscope.engine.next_token import next_token_logits
 from attnscope.errors import InputError
-from attnscope.experiments.fidelity import logits_of, mean_divergence
+from attnscope.experiments.fidelity import mean_divergence
 from attnscope.normalizers import LearnedEntmax, LearnedLipmax, LearnedSSMax, Normalizer, Tempered
 from attnscope.swapping import swap
 
@@ -96,7 +97,7 @@ def calibrate(
     if scope not in ("global", "head"):
         raise InputError(f"--calibrate takes global or head; received {scope!r}")
     with torch.no_grad():
-        own = [logits_of(module, ids) for ids in windows]
+        own = [next_token_logits(module, ids) for ids in windows]
     found = _calibrate_global(module, normalizer, windows, own)
     return found if scope == "global" else _calibrate_heads(module, found, windows, own, steps)
 

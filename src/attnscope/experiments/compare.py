@@ -1,4 +1,4 @@
-"""What other normalizers do to a model: one table of fidelity, capacity, gradients and cost.
+"""Compare normalizers on a model: one table of fidelity, capacity, gradients and cost.
 
 Two modes. `what-if` measures the weights that each normalizer makes of the very same logits, layer by layer, so that
 nothing propagates and perplexity has no meaning. `swapped` runs the model with the normalizer in every layer: its
@@ -23,9 +23,10 @@ from attnscope.capture.models import Model, load_model
 from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, given_text, tokenize
 from attnscope.capture.text import windows as cut
+from attnscope.engine.next_token import next_token_logits
 from attnscope.errors import InputError
 from attnscope.experiments.calibration import Calibrated, Scope, calibrate
-from attnscope.experiments.fidelity import Fidelity, logits_of
+from attnscope.experiments.fidelity import Fidelity
 from attnscope.normalizers import Normalizer, parse
 from attnscope.planning import plan
 from attnscope.scanning import ScanResult, scan
@@ -100,7 +101,7 @@ def compare(
     """Compare normalizers on a causal model and a text.
 
     `lengths` are prefixes of each window. With `calibration`, each normalizer's setting is also searched for on
-    `calibration_windows` windows behind those that are evaluated, for the model ("global") or for each head.
+    `calibration_windows` windows after those that are evaluated, for the model ("global") or for each head.
     """
     if not isinstance(model, Model):
         model = load_model(
@@ -163,9 +164,9 @@ class _Comparison:
         assert scope is not None
         assert subject.measured is not None
         self.progress(f"calibrating {subject.label}")
-        found = calibrate(self.model.module, subject.measured, windows, scope)
-        measured = found.normalizer if isinstance(found.normalizer, Normalizer) else None
-        return _Subject(subject.label, found.normalizer, measured, found, scope)
+        best = calibrate(self.model.module, subject.measured, windows, scope)
+        measured = best.normalizer if isinstance(best.normalizer, Normalizer) else None
+        return _Subject(subject.label, best.normalizer, measured, best, scope)
 
     def _scan(self, subjects: list[_Subject]) -> tuple[ScanResult, list[_Subject]]:
         """A scan that measures these normalizers as what-ifs; heads with settings of their own cannot be."""
@@ -198,13 +199,13 @@ class _Comparison:
         return [self._line(mode, subject, length) | _measured(result, label, length) for length in self._lengths]
 
     def _line(self, mode: Mode, subject: _Subject | None, length: int) -> dict[str, Any]:
-        found = None if subject is None else subject.calibrated
+        best = None if subject is None else subject.calibrated
         return {
             "mode": mode,
             "normalizer": OWN if subject is None else subject.label,
             "calibration": "none" if subject is None else subject.scope,
-            "parameter": None if found is None else found.parameter,
-            "value": None if found is None else found.value,
+            "parameter": None if best is None else best.parameter,
+            "value": None if best is None else best.value,
             "length": length,
             "n": self.settings.top_n[0],
         }
@@ -214,12 +215,12 @@ class _Comparison:
         scores = [Fidelity() for _ in range(len(subjects) + 1)]
         with torch.no_grad():
             for number, ids in enumerate(windows):
-                own = logits_of(module, ids)
-                scores[0].add(own, own, ids)
+                reference = next_token_logits(module, ids)
+                scores[0].add(reference, reference, ids)
                 for subject, score in zip(subjects, scores[1:], strict=True):
                     self.progress(f"window {number + 1} of {len(windows)}, {subject.label}")
                     with swap(module, subject.swapped):
-                        score.add(logits_of(module, ids), own, ids)
+                        score.add(next_token_logits(module, ids), reference, ids)
         lines: list[dict[str, Any]] = []
         for each, score in zip([None, *subjects], scores, strict=True):
             self.progress(f"measuring {OWN if each is None else each.label}")
@@ -246,14 +247,14 @@ class _Comparison:
 
         ratios = []
         with torch.no_grad():
-            own_peak = peak_bytes(forward)
+            plain_peak = peak_bytes(forward)
             for _ in range(3):
-                own = _seconds(forward)
+                plain = _seconds(forward)
                 with change():
-                    ratios.append(_seconds(forward) / own)
+                    ratios.append(_seconds(forward) / plain)
             with change():
                 peak = peak_bytes(forward)
-        return {"time_ratio": statistics.median(ratios), "memory_ratio": peak / own_peak}
+        return {"time_ratio": statistics.median(ratios), "memory_ratio": peak / plain_peak}
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -263,7 +264,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 class _Labelled(Normalizer):
-    """A normalizer under a label of our own, by which its lines are found in the scan's tables."""
+    """A normalizer under another label, which names its lines in the scan's tables."""
 
     def __init__(self, inner: Normalizer | None, label: str) -> None:
         assert inner is not None
@@ -296,13 +297,13 @@ def _measured(result: ScanResult, label: str, length: int) -> dict[str, float | 
 
 
 def _record(subject: _Subject) -> dict[str, Any]:
-    found = subject.calibrated
-    assert found is not None
+    best = subject.calibrated
+    assert best is not None
     return {
         "normalizer": subject.label,
-        "parameter": found.parameter,
-        "value": found.value,
-        "kl_before": found.before,
-        "kl_after": found.after,
-        "evaluations": found.evaluations,
+        "parameter": best.parameter,
+        "value": best.value,
+        "kl_before": best.before,
+        "kl_after": best.after,
+        "evaluations": best.evaluations,
     }

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from attnscope.divergence import kl_divergence
+from attnscope.engine.next_token import next_token_logits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,15 +58,10 @@ class Fidelity:
         return self.losses, self.divergences, self.agreements
 
 
-def logits_of(module: Any, ids: Int[Tensor, " positions"]) -> Float[Tensor, "positions vocabulary"]:
-    """The logits of a causal model over one window."""
-    return module(input_ids=ids[None], use_cache=False).logits[0]
-
-
 def mean_divergence(module: Any, windows: Sequence[Tensor], model_logits: Sequence[Tensor]) -> Tensor:
     """KL of the changed model from the unmodified one, whose logits are given, mean over positions; differentiable."""
     total = torch.zeros((), dtype=torch.float32, device=model_logits[0].device)
     for ids, logits in zip(windows, model_logits, strict=True):
-        reference, changed = (z.float().log_softmax(-1) for z in (logits, logits_of(module, ids)))
+        reference, changed = (z.float().log_softmax(-1) for z in (logits, next_token_logits(module, ids)))
         total = total + kl_divergence(reference, changed).mean()
     return total / len(windows)

@@ -92,7 +92,7 @@ def guidelines(
 
 def small_active_set(table: pl.DataFrame, shares: dict[str, float]) -> Finding:
     """Keep the active set small: top-k with k a share of the length."""
-    lines = _of(table, shares, "share", ["perplexity", "separability", "support"])
+    lines = _select(table, shares, "share", ["perplexity", "separability", "support"])
     small, whole = lines[0], lines[-1]
     verdict = direction(small["separability"], whole["separability"])
     best = min(lines, key=lambda line: line["perplexity"])
@@ -136,13 +136,13 @@ def entropy_with_length(table: pl.DataFrame) -> Finding:
 
 def no_sharp_softmax(table: pl.DataFrame, temperatures: dict[str, float]) -> Finding:
     """Avoid overly sharp softmax: the temperature sweep."""
-    lines = _of(table, temperatures, "temperature", ["perplexity", "separability", "jacobian_norm", "kl"])
-    sharp, own = lines[0], next(line for line in lines if line["temperature"] == 1.0)
-    gradient = direction(sharp["jacobian_norm"], own["jacobian_norm"])
+    lines = _select(table, temperatures, "temperature", ["perplexity", "separability", "jacobian_norm", "kl"])
+    sharp, plain = lines[0], next(line for line in lines if line["temperature"] == 1.0)
+    gradient = direction(sharp["jacobian_norm"], plain["jacobian_norm"])
     measured = (
-        f"from T = 1 to T = {sharp['temperature']:g} the Jacobian norm goes from {own['jacobian_norm']:.3f} to "
-        f"{sharp['jacobian_norm']:.3f}, separability from {own['separability']:.3f} to {sharp['separability']:.3f}, "
-        f"perplexity from {own['perplexity']:.4g} to {sharp['perplexity']:.4g}"
+        f"from T = 1 to T = {sharp['temperature']:g} the Jacobian norm goes from {plain['jacobian_norm']:.3f} to "
+        f"{sharp['jacobian_norm']:.3f}, separability from {plain['separability']:.3f} to {sharp['separability']:.3f}, "
+        f"perplexity from {plain['perplexity']:.4g} to {sharp['perplexity']:.4g}"
     )
     return Finding(
         "avoid overly sharp softmax",
@@ -160,8 +160,8 @@ def direction(higher: float, lower: float) -> Verdict:
     return "agrees" if higher > lower else "disagrees"
 
 
-def _of(table: pl.DataFrame, values: dict[str, float], name: str, columns: list[str]) -> list[dict[str, Any]]:
+def _select(table: pl.DataFrame, values: dict[str, float], name: str, columns: list[str]) -> list[dict[str, Any]]:
     """The lines of these normalizers with the value that each stands for, smallest first."""
-    found = {line["normalizer"]: line for line in table.to_dicts()}
-    lines = [{name: value} | {c: found[label][c] for c in columns} for label, value in values.items()]
+    by_label = {line["normalizer"]: line for line in table.to_dicts()}
+    lines = [{name: value} | {c: by_label[label][c] for c in columns} for label, value in values.items()]
     return sorted(lines, key=lambda line: line[name])

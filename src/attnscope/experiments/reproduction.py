@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope import __version__, tables
 from attnscope.capture.text import Text, read_text
+from attnscope.engine.parts import Parts
 from attnscope.experiments import store
 from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.settings import Settings, plan
@@ -80,24 +81,24 @@ def reproduce(
     plan(None, **asked)  # refuse what cannot be before the model is loaded
     wanted = store.identity(model, revision, book.digest, asked)
     with tables.output_folder(Path(out)) as folder:
-        kept = store.load_tables(folder, wanted)
-        if isinstance(kept, tuple):
-            found, run = kept
+        stored = store.load_tables(folder, wanted)
+        if isinstance(stored, tuple):
+            measured, run = stored
         else:
-            if kept is not None:
-                say(f"the tables in {folder} are not used: {kept}; measuring anew")
+            if stored is not None:
+                say(f"the tables in {folder} are not used: {stored}; measuring anew")
             loading = {"device": device, "revision": revision, "trust_remote_code": trust_remote_code}
-            with tables.Parts(folder, wanted, dict.fromkeys(store.NAMES)) as parts:
-                found, run = _measure(model, book, asked, wanted, loading, progress, parts)
-                run = store.save_tables(folder, found, run)
+            with Parts(folder, wanted, dict.fromkeys(store.NAMES)) as parts:
+                measured, run = _measure(model, book, asked, wanted, loading, progress, parts)
+                run = store.save_tables(folder, measured, run)
                 parts.clear()
             if run["resumed_windows"]:
                 say(f"{run['resumed_windows']} windows were finished by an earlier run that was interrupted")
         started = time.perf_counter()
-        claims, figures = _draw(folder, found, run)
-        say(f"{'drawn from the tables of an earlier run' if isinstance(kept, tuple) else 'drawn'} in "
+        claims, figures = _draw(folder, measured, run)
+        say(f"{'drawn from the tables of an earlier run' if isinstance(stored, tuple) else 'drawn'} in "
             f"{time.perf_counter() - started:.1f} s")  # fmt: skip
-    return Reproduction(found, claims, run, folder, figures, isinstance(kept, tuple))
+    return Reproduction(measured, claims, run, folder, figures, isinstance(stored, tuple))
 
 
 def _measure(
@@ -107,17 +108,16 @@ def _measure(
     wanted: dict[str, Any],
     loading: dict[str, Any],
     progress: Progress | None,
-    parts: tables.Parts,
+    parts: Parts,
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     from attnscope.capture.models import load_model
-    from attnscope.experiments.collect import Collector
+    from attnscope.experiments.collect import collect
 
     started = time.perf_counter()
     model = load_model(name, dtype=asked["dtype"], **loading)
     loaded = time.perf_counter()
     settings: Settings = plan(model.positions, **asked)
-    collector = Collector(model, text, settings, progress, parts)
-    found = collector.run()
+    collected = collect(model, text, settings, progress, parts)
     run = {
         "identity": wanted,
         "attnscope": __version__,
@@ -127,10 +127,10 @@ def _measure(
             "revision": model.revision,
             "family": model.family,
             "parameters": sum(p.numel() for p in model.module.parameters()),
-            "layers": len(collector.heads),
-            "heads": sum(collector.heads.values()),
+            "layers": len(collected.heads),
+            "heads": sum(collected.heads.values()),
         },
-        "text": {"source": text.source, "sha256": text.digest, "tokens": collector.tokens},
+        "text": {"source": text.source, "sha256": text.digest, "tokens": collected.tokens},
         "settings": settings.as_dict(),
         "versions": {
             "python": platform.python_version(),
@@ -140,23 +140,22 @@ def _measure(
             "load_seconds": round(loaded - started, 3),
             "measure_seconds": round(time.perf_counter() - loaded, 3),
         },
-        "resumed_windows": collector.resumed,
+        "resumed_windows": collected.resumed,
         "skipped_heads": [
-            {"layer": layer, "head": head, "reason": reason}
-            for (layer, head), reason in sorted(collector.skipped.items())
+            {"layer": layer, "head": head, "reason": reason} for (layer, head), reason in collected.skipped.items()
         ],
     }
-    return found, run
+    return collected.tables, run
 
 
 def _draw(
-    folder: Path, found: dict[str, pl.DataFrame], run: dict[str, Any]
+    folder: Path, measured: dict[str, pl.DataFrame], run: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, str]]]:
-    """Claims and figures of the tables, written."""
+    """Write the claims and figures that the tables give."""
     from attnscope.experiments.figures import draw_all
     from attnscope.experiments.page import claims_table
 
-    readings = readings_of(found, run["settings"]["vectors"])
+    readings = readings_of(measured, run["settings"]["vectors"])
     claims = answer(readings)
     answers = json.dumps({"model": run["model"], "text": run["text"], "claims": claims}, indent=1, allow_nan=False)
     table = claims_table(claims)

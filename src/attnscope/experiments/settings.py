@@ -45,6 +45,10 @@ class Settings:
         """The number of tokens in a window."""
         return self.lengths[-1]
 
+    def positions(self, length: int) -> tuple[int, ...]:
+        """The last rows of a prefix, the very last first."""
+        return tuple(length - 1 - row for row in range(self.rows))
+
     def top_n(self, length: int) -> list[int]:
         """The sizes of the top set that are measured in a row of `length` keys."""
         return [n for n in sorted({*PAPER_N, *SEPARABILITY_N}) if n < length]

@@ -1,16 +1,13 @@
-"""Scan a model: capture and measure layer by layer, window by window, and fill the tables.
+"""Scan a model: measure every head on a text or on tensors, and fill the tables.
 
-In a causal model the last row of the prefix of length L is row L-1 of the full window, so one forward gives
-every length at once. In an encoder every token sees every other, and each length needs a forward of its own.
-
-`text_scan.py` runs the model on a text, `tensor_scan.py` on tensors, `measuring.py` measures attention calls,
-`record.py` describes how a run was done, `result.py` holds the result.
+`scan` plans what the engine runs, `measuring.py` measures attention calls, `column_blocks.py` makes tables of them,
+`tensor_scan.py` is the way of tensors, `record.py` describes how a run was done, `result.py` holds the result.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,21 +16,25 @@ from typing import TYPE_CHECKING, Any, Literal
 from attnscope import tables
 from attnscope.capture.forward import Inputs
 from attnscope.capture.models import Model, load_model, plain_model
-from attnscope.capture.text import Text, given_text
+from attnscope.capture.text import Text, given_text, token_texts, tokenize
 from attnscope.capture.vector_kinds import VectorKind
+from attnscope.capture.windows import window_tokens
+from attnscope.engine.parts import Parts
+from attnscope.engine.run import Progress, Step, run_windows
+from attnscope.engine.windows import plan_windows
 from attnscope.errors import InputError
 from attnscope.normalizers import Softmax
-from attnscope.planning import DEFAULT_DELTA_MAX_LENGTH, DEFAULT_MEMORY, RowChoice, plan, plan_inputs
-from attnscope.scanning.measuring import what_ifs
-from attnscope.scanning.record import identity
-from attnscope.scanning.result import Progress, ScanResult, Step
-from attnscope.scanning.tensor_scan import InputsScan
-from attnscope.scanning.text_scan import Scan
+from attnscope.planning import DEFAULT_DELTA_MAX_LENGTH, DEFAULT_MEMORY, RowChoice, Settings, plan, plan_inputs
+from attnscope.scanning.measuring import ScanMeasurer, what_ifs
+from attnscope.scanning.record import identity, scan_result
+from attnscope.scanning.result import ScanResult
+from attnscope.scanning.tensor_scan import scan_inputs
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
+    from attnscope.diagnosis.running import DiagnosisWindows
     from attnscope.diagnosis.thresholds import Thresholds
     from attnscope.normalizers import Normalizer
 
@@ -93,12 +94,12 @@ def scan(
 
     Instead of a text, any torch module can be run on `inputs`: a tensor, a tuple of positional arguments, a mapping of
     named ones, or a function that runs the module. Each item of the batch is a window; `rows` are chosen among those
-    that are not padding; `lengths` and whatever else is about a text stay out.
+    that are not padding; `lengths` and other arguments about a text are refused.
 
         >>> attnscope.scan(torch.nn.MultiheadAttention(64, 8, batch_first=True), inputs=(x, x, x), rows="all")
 
     With `out`, the results are saved there, window by window as they are finished: after an interruption the same
-    call takes up where it stopped.
+    call goes on where it stopped.
     """
     started = time.perf_counter()
     loading = {
@@ -120,8 +121,8 @@ def scan(
             if model is None or isinstance(model, str | Path):
                 model = load_model(model, **loading)
             module, words = (model.module, model.tokenizer) if isinstance(model, Model) else (model, tokenizer)
-            job = InputsScan(plain_model(module), inputs, settings, words, progress, time.perf_counter() - started)
-            result = job.run()
+            load_seconds = time.perf_counter() - started
+            result = scan_inputs(plain_model(module), inputs, settings, words, progress, load_seconds)
             if folder is not None:
                 result.write_tables(folder)
                 result.write_report(folder)
@@ -146,34 +147,74 @@ def scan(
             delta_max_length,
             causal=model.causal,
         )
-        work = Scan(model, text, settings, progress, time.perf_counter() - started)
-        diagnosis = _diagnosis(work, verify, thresholds) if diagnose or verify else None
-        if folder is None:
-            return _diagnosed(work.run(None), diagnosis)
-        with tables.Parts(folder, identity(work), tables.SCANNED) as parts:
-            result = _diagnosed(work.run(parts), diagnosis)
-            result.write_tables(folder)
-            parts.clear()
-        result.write_report(folder)
+        load_seconds = time.perf_counter() - started
+        tokens = tokenize(model.tokenizer, text)
+        chosen = _windows_to_diagnose(model, text, tokens, settings, verify) if diagnose or verify else None
+        with (
+            nullcontext() if folder is None else Parts(folder, identity(model, text, settings), tables.SCANNED) as parts
+        ):
+            result = _scan_text(model, text, tokens, settings, progress, parts, load_seconds)
+            if chosen is not None:
+                result = _diagnosed(result, model, chosen, settings, thresholds, progress)
+            if parts is not None and folder is not None:
+                result.write_tables(folder)
+                parts.clear()
+        if folder is not None:
+            result.write_report(folder)
         return result
 
 
-def _diagnosis(job: Scan, verify: bool, thresholds: Thresholds | None) -> Callable[[ScanResult], dict[str, Any]]:
-    """A diagnosis to run after the scan; what it cannot do is refused now."""
-    from attnscope.diagnosis.running import choose_windows, diagnose_windows
+def _scan_text(
+    model: Model,
+    text: Text,
+    tokens: list[int],
+    settings: Settings,
+    progress: Progress | None,
+    parts: Parts | None,
+    load_seconds: float,
+) -> ScanResult:
+    """Run the model on the windows of the text; those among the parts are finished already."""
+    started = time.perf_counter()
+    inputs = window_tokens(model, tokens, settings.length, settings.windows, settings.bos, text.source)
+    windows = plan_windows(model, inputs, settings.lengths, settings.positions)
+    finished = list(run_windows(model, windows, ScanMeasurer(settings), progress=progress, parts=parts))
+    described = {
+        "source": text.source,
+        "sha256": text.digest,
+        "characters": len(text.content),
+        "tokens": len(tokens),
+    }
+    key_names = token_texts(model.tokenizer, windows[0].forwards[-1].tokens)
+    return scan_result(model, described, settings, finished, key_names, load_seconds, started)
 
-    count = job.settings.windows if job.settings.windows > 1 else None
-    chosen = choose_windows(job.model, job.text, job.tokens, job.settings.length, count, job.settings.bos, verify)
 
-    def tell(doing: str, done: int, total: int) -> None:
-        if job.progress is not None:
-            job.progress(Step(done, total, 0, 1, 0, doing))
+def _windows_to_diagnose(
+    model: Model, text: Text, tokens: list[int], settings: Settings, verify: bool
+) -> DiagnosisWindows:
+    """The windows of a diagnosis after the scan; what it cannot do is refused now."""
+    from attnscope.diagnosis.running import choose_windows
 
-    normalizers = dict(what_ifs(job.settings, Softmax()))
-    return lambda result: diagnose_windows(
-        job.model, chosen, thresholds=thresholds, what_if=result.rows, progress=tell, normalizers=normalizers
+    count = settings.windows if settings.windows > 1 else None
+    return choose_windows(model, text, tokens, settings.length, count, settings.bos, verify)
+
+
+def _diagnosed(
+    result: ScanResult,
+    model: Model,
+    windows: DiagnosisWindows,
+    settings: Settings,
+    thresholds: Thresholds | None,
+    progress: Progress | None,
+) -> ScanResult:
+    """The result with the findings of a diagnosis."""
+    from attnscope.diagnosis.running import diagnose_windows
+
+    def report(doing: str, done: int, total: int) -> None:
+        if progress is not None:
+            progress(Step(done, total, 0, 1, 0, doing))
+
+    normalizers = dict(what_ifs(settings, Softmax()))
+    findings = diagnose_windows(
+        model, windows, thresholds=thresholds, what_if=result.rows, progress=report, normalizers=normalizers
     )
-
-
-def _diagnosed(result: ScanResult, diagnosis: Callable[[ScanResult], dict[str, Any]] | None) -> ScanResult:
-    return result if diagnosis is None else replace(result, findings=diagnosis(result))
+    return replace(result, findings=findings)

@@ -1,6 +1,6 @@
-"""ColumnBlock of the tables, kept as the arrays they were measured in until a window is done.
+"""Columns of the tables as the arrays they were measured in, until a window is finished and its tables are built.
 
-A table is then built in one go: a window of many small tables takes longer to put together than to measure.
+A table is built in one go: a window of many small tables takes longer to put together than to measure.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ class ColumnBlock:
     layer: int
     label: str
     positions: tuple[int, ...]
-    columns: dict[str, NDArray[Any]]  # of the shape of `kept`, or of one that broadcasts to it
-    kept: NDArray[np.bool_]  # (heads, rows) or (heads, rows, several): which of them become lines
+    columns: dict[str, NDArray[Any]]  # of the shape of `included`, or of one that broadcasts to it
+    included: NDArray[np.bool_]  # (heads, rows) or (heads, rows, sizes): which of them become lines
 
     def named(self, label: str) -> ColumnBlock:
-        """The same numbers under another name."""
+        """The same numbers under another label."""
         return replace(self, label=label)
 
 
-def table(parts: Sequence[ColumnBlock], schema: pl.Schema, order: Sequence[str]) -> pl.DataFrame:
+def table(blocks: Sequence[ColumnBlock], schema: pl.Schema, order: Sequence[str]) -> pl.DataFrame:
     """All lines, NaN as missing values, in the order of some columns: layer, head and position first."""
-    if not parts:
+    if not blocks:
         return pl.DataFrame(schema=schema)
-    in_layers = sorted(parts, key=lambda part: part.layer)
-    runs = [list(run) for _, run in groupby(in_layers, lambda part: (part.layer, part.label))]
-    places = _places(runs)
-    size = places[-1].end
-    kept = np.empty(size, np.bool_)
-    for place in places:
-        place.within(kept)[...] = place.part.kept
-    chosen = None if kept.all() else kept.nonzero()[0]
+    in_layers = sorted(blocks, key=lambda block: block.layer)
+    runs = [list(run) for _, run in groupby(in_layers, lambda block: (block.layer, block.label))]
+    lines = _lines(runs)
+    size = lines[-1].end
+    included = np.empty(size, np.bool_)
+    for each in lines:
+        each.within(included)[...] = each.block.included
+    chosen = None if included.all() else included.nonzero()[0]
     data: dict[str, pl.Series] = {}
 
     def fill(name: str) -> None:
         kind = schema[name]
         if name == "normalizer":
-            labels = [
-                pl.repeat(label, sum(int(part.kept.sum()) for run in same for part in run), dtype=kind, eager=True)
-                for label, same in groupby(runs, lambda run: run[0].label)
-            ]
+            labels = []
+            for label, same in groupby(runs, lambda run: run[0].label):
+                count = sum(int(block.included.sum()) for run in same for block in run)
+                labels.append(pl.repeat(label, count, dtype=kind, eager=True))
             data[name] = pl.concat(labels)
             return
         number = _TYPES[kind]
         values = np.empty(size, number)
-        for place in places:
-            place.within(values)[...] = place.part.columns[name]
+        for each in lines:
+            each.within(values)[...] = each.block.columns[name]
         if chosen is not None:
             values = values[chosen]
         data[name] = pl.Series(name, values, nan_to_null=True)
@@ -73,14 +73,14 @@ def table(parts: Sequence[ColumnBlock], schema: pl.Schema, order: Sequence[str])
     else:
         for name in schema:
             fill(name)
-    found = pl.DataFrame({name: data[name] for name in schema})
-    return found if _in_order(runs) else found.sort(order, maintain_order=True)
+    frame = pl.DataFrame({name: data[name] for name in schema})
+    return frame if _in_order(runs) else frame.sort(order, maintain_order=True)
 
 
-class _Place(NamedTuple):
-    """Where a part's lines are in a column: among those of its run, the rows of each head one after another."""
+class _Lines(NamedTuple):
+    """Where the lines of a block are in a column: among those of its run, the rows of each head one after another."""
 
-    part: ColumnBlock
+    block: ColumnBlock
     begin: int  # of the run
     end: int
     shape: tuple[int, ...]
@@ -90,23 +90,23 @@ class _Place(NamedTuple):
         return column[self.begin : self.end].reshape(self.shape)[:, self.rows]
 
 
-def _places(runs: Sequence[Sequence[ColumnBlock]]) -> list[_Place]:
-    found = []
+def _lines(runs: Sequence[Sequence[ColumnBlock]]) -> list[_Lines]:
+    lines = []
     end = 0
     for run in runs:
-        heads, _, *several = run[0].kept.shape
-        begin, end = end, end + sum(part.kept.size for part in run)
-        shape = (heads, sum(part.kept.shape[1] for part in run), *several)
+        heads, _, *sizes = run[0].included.shape
+        begin, end = end, end + sum(block.included.size for block in run)
+        shape = (heads, sum(block.included.shape[1] for block in run), *sizes)
         row = 0
-        for part in run:
-            rows = slice(row, row + part.kept.shape[1])
-            found.append(_Place(part, begin, end, shape, rows))
+        for block in run:
+            rows = slice(row, row + block.included.shape[1])
+            lines.append(_Lines(block, begin, end, shape, rows))
             row = rows.stop
-    return found
+    return lines
 
 
 def _in_order(runs: Sequence[Sequence[ColumnBlock]]) -> bool:
-    """Whether lines are as they should be already: one normalizer, later layers and positions behind."""
+    """Whether lines are in order already: one normalizer, layers and positions ascending."""
     layers = [run[0].layer for run in runs]
-    positions = [[position for part in run for position in part.positions] for run in runs]
-    return all(a < b for line in (layers, *positions) for a, b in pairwise(line))
+    positions = [[position for block in run for position in block.positions] for run in runs]
+    return all(a < b for numbers in (layers, *positions) for a, b in pairwise(numbers))

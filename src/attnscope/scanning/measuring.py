@@ -1,8 +1,4 @@
-"""Measure the wanted rows of attention calls and collect them as lines of the tables.
-
-Rows are measured in blocks that keep within the memory budget. If a block does not fit into memory after all it is
-halved; a layer of which not even one row fits is left out and named.
-"""
+"""Measure the wanted rows of attention calls and collect them as lines of the tables: the measurer of a scan."""
 
 from __future__ import annotations
 
@@ -11,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 import torch
 
 from attnscope import tables
-from attnscope.capture.models import Model, PlainModel
+from attnscope.engine.parts import Part, WindowRecord, without_heads
 from attnscope.errors import ModelError
 from attnscope.measure import LayerVectors, Rows, Visibility, all_finite, arrays, to_array
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
@@ -29,7 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.attention import Call
-    from attnscope.capture.vectors import VectorSource
+    from attnscope.capture.vector_kinds import VectorKind
+    from attnscope.engine.run import LayerCall
+    from attnscope.engine.windows import Positions
 
 # Arrays of heads x rows x keys in float64 that measuring a block of rows holds at one time, at most.
 _COPIES = {"cpu": 4}
@@ -38,110 +35,96 @@ _COPIES_ELSEWHERE = 12
 # Shorter blocks see fewer keys, longer ones have more to share out to threads.
 _MOST_ROWS = 256
 
-# Weights of a head's row that the report shows over the text.
+# Largest weights of a head's row that the report shows over the text.
 _SHOWN_WEIGHTS = 64
 
 
-def what_ifs(settings: Settings, own: Normalizer, sinks: Tensor | None = None) -> Iterator[tuple[str, Normalizer]]:
-    """The other normalizers that were asked for by label, and they and the model's own at each temperature."""
+def what_ifs(
+    settings: Settings, normalizer: Normalizer, sinks: Tensor | None = None
+) -> Iterator[tuple[str, Normalizer]]:
+    """The other normalizers that were asked for, by label, and all of them and the model's at each temperature."""
     yield from settings.normalizers.items()
     for temperature in settings.temperatures:
         # The sink is a logit too: it is divided like the others.
-        tempered = own if sinks is None else SinkSoftmax(sinks / temperature)
-        for label, normalizer in {tables.OWN: tempered, **settings.normalizers}.items():
+        divided = normalizer if sinks is None else SinkSoftmax(sinks / temperature)
+        for label, each in {tables.OWN: divided, **settings.normalizers}.items():
             short = f"{temperature:g}"
             number = short if float(short) == temperature else repr(temperature)  # two that differ keep two names
-            yield f"{label}:temperature={number}", Tempered(normalizer, temperature)
+            yield f"{label}:temperature={number}", Tempered(each, temperature)
 
 
 @dataclass
-class Window:
-    """What one window leaves behind while the model runs."""
+class Window(WindowRecord):
+    """The columns of one window while the model runs."""
 
-    number: int
     rows: list[ColumnBlock] = field(default_factory=list)
     topn: list[ColumnBlock] = field(default_factory=list)
     weights: dict[int, ColumnBlock] = field(default_factory=dict)  # of the last row, by layer
     last: int = -1  # the last row wanted of the input at work
-    skipped: dict[tuple[int, int], str] = field(default_factory=dict)
-    heads: dict[int, dict[str, Any]] = field(default_factory=dict)
-    dropped_rows: int = 0
-    _seen: Visibility | None = field(default=None, init=False, repr=False)
+    _visibility: Visibility | None = field(default=None, init=False, repr=False)
     _mask_key: Hashable = field(default=None, init=False, repr=False)
 
-    def seen(self, call: Call, positions: tuple[int, ...]) -> Visibility:
-        """Which keys the rows of a call see, kept for the next layer that sees the same."""
+    def visibility(self, call: Call, positions: tuple[int, ...]) -> Visibility:
+        """The keys that rows of a call see, reused for the next layer with the same mask."""
         mask_key = None if call.mask_key is None else (call.mask_key, positions)
-        if self._seen is None or mask_key is None or mask_key != self._mask_key:
+        if self._visibility is None or mask_key is None or mask_key != self._mask_key:
             visible = call.visible(positions)
-            if self._seen is None or not self._seen.of_all_heads(visible):
-                self._seen = Visibility(visible)
+            if self._visibility is None or not self._visibility.of_all_heads(visible):
+                self._visibility = Visibility(visible)
         self._mask_key = mask_key
-        return self._seen
-
-    def part(self) -> tables.Part:
-        """The window's tables without the heads that were skipped, and its notes."""
-        notes = {
-            "skipped": [
-                {"layer": layer, "head": head, "window": self.number, "reason": reason}
-                for (layer, head), reason in sorted(self.skipped.items())
-            ],
-            "heads": [self.heads[layer] for layer in sorted(self.heads)],
-            "dropped_rows": self.dropped_rows,
-        }
-        order = ("layer", "head", "position", "length", "normalizer")
-        found = {
-            "rows": self._table(tables.ROWS, self.rows, order),
-            "topn": self._table(tables.TOPN, self.topn, (*order, "n")),
-            "weights": self._table(tables.WEIGHTS, list(self.weights.values()), ("layer",)),
-        }
-        return tables.Part(found, notes)
-
-    def _table(self, schema: pl.Schema, lines: list[ColumnBlock], order: tuple[str, ...]) -> pl.DataFrame:
-        found = table(lines, schema, order)
-        if self.skipped:
-            left_out = pl.DataFrame(list(self.skipped), schema={"layer": pl.Int32, "head": pl.Int32}, orient="row")
-            found = found.join(left_out, on=["layer", "head"], how="anti", maintain_order="left")
-        return found
+        return self._visibility
 
 
 @dataclass(frozen=True)
-class Measuring:
-    """Measures attention calls as the settings say."""
+class ScanMeasurer:
+    """Measures attention calls as the settings say: the measurer of a scan."""
 
-    model: Model | PlainModel
     settings: Settings
 
-    def measure(self, window: Window, layer: int, call: Call, positions: tuple[int, ...], source: VectorSource) -> None:
+    @property
+    def vectors(self) -> tuple[VectorKind]:
+        """The one kind of vectors that the settings name."""
+        return (self.settings.vectors,)
+
+    def start(self, number: int) -> Window:
+        """The empty record of a window."""
+        return Window(number)
+
+    def measure(self, window: Window, layer: LayerCall, positions: Positions) -> None:
         """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
-        vectors = source.vectors(call)
+        call, vectors = layer.call, layer.vectors[self.settings.vectors]
+        wanted = tuple(position for group in positions.values() for position in group)
         shared = LayerVectors(vectors)
-        heads, keys = call.heads, call.keys
-        window.heads[layer] = source.entry(call, layer)
-        own = effective_normalizer(call)
+        normalizer = effective_normalizer(call)
+        window.last = wanted[-1]
+
+        def measure(block: tuple[int, ...]) -> None:
+            visibility = window.visibility(call, block)
+            if layer.causal and (visibility.ends > np.array(block) + 1).any():
+                raise ModelError(
+                    f"{layer.name} sees later tokens, so it is not causal as its class says; attnscope cannot take "
+                    "every length from one forward"
+                )
+            stop = max(1, int(visibility.ends.max()))  # what no row sees need not be computed
+            logits = call.logits(block, keys=stop)
+            visible = visibility.visible[..., :stop]
+            rows = Rows(layer.number, block, logits, visible, vectors, call.sinks, shared, visibility)
+            self._block(window, rows, visibility.length, shared, normalizer)
+
         copies = _COPIES.get(vectors.device.type, _COPIES_ELSEWHERE)
-        size = max(1, min(_MOST_ROWS, self.settings.memory_budget // (heads * keys * 8 * copies)))
-        start = 0
-        while start < len(positions):
-            block = positions[start : start + size]
-            try:
-                seen = window.seen(call, block)
-                if self.model.causal:
-                    self._check_causal(layer, block, seen)
-                stop = max(1, int(seen.ends.max()))  # what no row sees need not be computed
-                logits = call.logits(block, keys=stop)
-                rows = Rows(layer, block, logits, seen.visible[..., :stop], vectors, call.sinks, shared, seen)
-                self._block(window, rows, seen.length, shared, own)
-            except (MemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
-                    raise
-                if len(block) > 1:
-                    size = len(block) // 2
-                    continue
-                reason = f"out of memory on a single row of {keys} keys"
-                window.skipped.update({(layer, head): reason for head in range(heads)})
-                return
-            start += len(block)
+        layer.in_blocks(
+            window, wanted, measure, budget=self.settings.memory_budget, copies=copies, most_rows=_MOST_ROWS
+        )
+
+    def finish(self, window: Window) -> Part:
+        """The window's tables, without the heads that were skipped."""
+        order = ("layer", "head", "position", "length", "normalizer")
+        frames = {
+            "rows": table(window.rows, tables.ROWS, order),
+            "topn": table(window.topn, tables.TOPN, (*order, "n")),
+            "weights": table(list(window.weights.values()), tables.WEIGHTS, ("layer",)),
+        }
+        return window.part({name: without_heads(each, window.skipped) for name, each in frames.items()})
 
     def _block(
         self, window: Window, rows: Rows, length: NDArray[np.int64], shared: LayerVectors, own: Normalizer
@@ -192,13 +175,6 @@ class Measuring:
             "length": length,
         }
 
-    def _check_causal(self, layer: int, positions: tuple[int, ...], seen: Visibility) -> None:
-        if (seen.ends > np.array(positions) + 1).any():
-            raise ModelError(
-                f"layer {layer} of {self.model.name} ({self.model.family}) sees later tokens, so it is not "
-                "causal as its class says; attnscope cannot take every length from one forward"
-            )
-
     def _usable_heads(
         self, window: Window, rows: Rows, per_row: dict[str, NDArray[Any]], shared: LayerVectors
     ) -> NDArray[np.bool_]:
@@ -215,11 +191,6 @@ class Measuring:
                 for head in (~finite).nonzero()[0].tolist():
                     window.skipped.setdefault((rows.layer, head), f"{name} not finite")
         return usable
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether an allocation failed; torch says so on the CPU in words alone."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _largest(rows: Rows, weights: Float[Tensor, "heads keys"], keys: dict[str, NDArray[np.int64]]) -> ColumnBlock:

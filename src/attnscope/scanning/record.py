@@ -1,23 +1,27 @@
-"""What `run.json` says of a scan, and what decides its numbers."""
+"""The result of a scan from the parts of its windows, what `run.json` says of it, and what decides its numbers."""
 
 from __future__ import annotations
 
 import platform
+import time
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import torch
 
 from attnscope import __version__, tables
 from attnscope.capture.fingerprint import weights_digest
 from attnscope.capture.huggingface import SWAP_CONFIG_KEY
+from attnscope.engine.parts import Part, merge_skipped
+from attnscope.scanning.result import ScanResult
 
 if TYPE_CHECKING:
     from attnscope.capture.models import Model, PlainModel
+    from attnscope.capture.text import Text
     from attnscope.planning import Settings
-    from attnscope.scanning.text_scan import Scan
 
 
 @cache
@@ -26,9 +30,9 @@ def version(package: str) -> str:
     return metadata.version(package)
 
 
-def identity(job: Scan) -> dict[str, Any]:
+def identity(model: Model, text: Text, settings: Settings) -> dict[str, Any]:
     """Whatever decides the numbers of the tables: two runs that agree in it can share windows."""
-    module = job.model.module
+    module = model.module
     return {
         "schema": tables.SCHEMA_VERSION,
         "attnscope": __version__,
@@ -36,10 +40,30 @@ def identity(job: Scan) -> dict[str, Any]:
         "weights": weights_digest(module),
         "attention": module.config._attn_implementation,
         "swap": getattr(module.config, SWAP_CONFIG_KEY, None),
-        "text": job.text.digest,
-        "settings": job.settings.as_json(),
-        "parameters": {label: repr(vars(n)) for label, n in job.settings.normalizers.items()},
+        "text": text.digest,
+        "settings": settings.as_json(),
+        "parameters": {label: repr(vars(n)) for label, n in settings.normalizers.items()},
     }
+
+
+def scan_result(
+    model: Model | PlainModel,
+    text: dict[str, Any],
+    settings: Settings,
+    parts: list[Part],
+    key_names: tuple[list[str], list[str]],
+    load_seconds: float,
+    started: float,
+) -> ScanResult:
+    """All windows in one result; `key_names` are names and texts of the first window's tokens."""
+    rows, topn = (pl.concat([part.tables[name] for part in parts]) for name in ("rows", "topn"))
+    timings = {
+        "load_seconds": round(load_seconds, 3),
+        "scan_seconds": round(time.perf_counter() - started, 3),
+        "measure_seconds": round(sum(part.measure_seconds for part in parts), 3),
+    }
+    run = run_record(model, text, settings, timings, [part.notes for part in parts])
+    return ScanResult(rows, topn, run, tables.TokenWeights(parts[0].tables["weights"], *key_names))
 
 
 def run_record(
@@ -49,13 +73,12 @@ def run_record(
     timings: dict[str, float],
     notes: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """The content of `run.json`; `notes` are what each window left beside its tables."""
+    """The content of `run.json`; `notes` are those of each window's part."""
     module = model.module
     config = getattr(module, "config", None)
     parameters = list(module.parameters())
     kinds = {str(p.dtype).removeprefix("torch."): None for p in parameters if p.is_floating_point()}
-    places = dict.fromkeys("offloaded" if p.is_meta else str(p.device) for p in parameters)
-    skipped = {(entry["layer"], entry["head"]): entry for note in reversed(notes) for entry in note["skipped"]}
+    devices = dict.fromkeys("offloaded" if p.is_meta else str(p.device) for p in parameters)
     heads = {entry["layer"]: entry for note in notes for entry in note["heads"]}
     return {
         "schema": tables.SCHEMA_VERSION,
@@ -69,7 +92,7 @@ def run_record(
             "attention": getattr(config, "_attn_implementation", None),
             "swap": getattr(config, SWAP_CONFIG_KEY, None),
             "dtype": ", ".join(kinds),
-            "device": ", ".join(places),
+            "device": ", ".join(devices),
             "parameters": sum(p.numel() for p in parameters),
             "heads": [heads[layer] for layer in sorted(heads)],
         },
@@ -80,6 +103,6 @@ def run_record(
             **{name: version(name) for name in ("torch", "transformers", "polars", "numpy")},
         },
         "timings": timings,
-        "skipped_heads": [skipped[key] for key in sorted(skipped)],
+        "skipped_heads": list(merge_skipped(note["skipped"] for note in notes).values()),
         "dropped_rows": sum(note["dropped_rows"] for note in notes),
     }

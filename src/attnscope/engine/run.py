@@ -1,0 +1,233 @@
+"""Run a model on windows or on tensors: layer numbers, vectors, progress, resuming, memory and timing.
+
+Requirement: what a layer leaves behind are numbers; its tensors are dropped before the next layer runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+import torch
+
+from attnscope.capture.attention import unpadded
+from attnscope.capture.forward import Inputs, forward, run
+from attnscope.capture.modes import evaluating
+from attnscope.capture.vectors import VectorSource
+from attnscope.engine.parts import WindowRecord
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from attnscope.capture.attention import Call
+    from attnscope.capture.models import Model, PlainModel
+    from attnscope.capture.vector_kinds import VectorKind
+    from attnscope.engine.windows import Positions, Window
+
+W = TypeVar("W", bound=WindowRecord)
+P = TypeVar("P")
+P_co = TypeVar("P_co", covariant=True)
+
+
+class Step(NamedTuple):
+    """How far a run has come: layers done of all, and where it is."""
+
+    done: int
+    total: int
+    window: int
+    windows: int
+    layer: int
+    doing: str = ""  # what goes on beside measuring
+
+
+Progress = Callable[[Step], None]
+"""Called after each layer, and after each step of a diagnosis."""
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One attention call of one sequence, with the number of its layer and the vectors that its weights average."""
+
+    number: int  # of the layer
+    call: Call
+    vectors: dict[VectorKind, Tensor]
+    name: str  # of the layer, for messages
+    causal: bool  # whether the plan relies on no query seeing a later key
+
+    def in_blocks(
+        self,
+        record: WindowRecord,
+        positions: tuple[int, ...],
+        measure: Callable[[tuple[int, ...]], None],
+        *,
+        budget: int,
+        copies: int,
+        most_rows: int | None = None,
+    ) -> bool:
+        """Call `measure` on blocks of positions that fit the budget: `copies` float64 arrays of heads x rows x keys.
+
+        A block that runs out of memory after all is halved. If not even one row fits, the layer is skipped and the
+        answer is False.
+        """
+        heads, keys = self.call.heads, self.call.keys
+        size = max(1, min(most_rows or len(positions), budget // (heads * keys * 8 * copies)))
+        start = 0
+        while start < len(positions):
+            block = positions[start : start + size]
+            try:
+                measure(block)
+            except (MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                if len(block) == 1:
+                    record.skip_layer(self.number, heads, f"out of memory on a single row of {keys} keys")
+                    return False
+                size = len(block) // 2
+                continue
+            start += len(block)
+        return True
+
+
+class Measurer(Protocol[W, P_co]):
+    """Turns the attention calls of a window into a finished part: `start`, `measure` for each call, `finish`."""
+
+    @property
+    def vectors(self) -> Sequence[VectorKind]:
+        """The kinds of vectors that calls must come with."""
+
+    def start(self, number: int) -> W:
+        """The empty record of a window."""
+
+    def measure(self, record: W, layer: LayerCall, positions: Positions) -> None:
+        """Measure the wanted rows of one call and add them to the record."""
+
+    def finish(self, record: W) -> P_co:
+        """The finished window."""
+
+
+class PartStore(Protocol[P]):
+    """Where finished windows wait until all are finished, as `engine.parts.Parts`."""
+
+    def get(self, window: int) -> P | None:
+        """A window that was finished before."""
+
+    def add(self, window: int, part: P) -> None:
+        """Store a finished window."""
+
+
+def run_windows(
+    model: Model,
+    windows: Sequence[Window],
+    measurer: Measurer[W, P],
+    *,
+    progress: Progress | None = None,
+    parts: PartStore[P] | None = None,
+) -> Iterator[P]:
+    """Each window's finished part in turn: measured now, or read back if an earlier run finished it."""
+    layers = model.module.config.get_text_config().num_hidden_layers
+    total = layers * sum(len(window.forwards) for window in windows)
+    done = 0
+    for window in windows:
+        part = None if parts is None else parts.get(window.number)
+        if part is None:
+            begin = Step(done, total, window.number, len(windows), 0)
+            part = _run_window(model, window, measurer, layers, begin, progress)
+            if parts is not None and len(windows) > 1:
+                parts.add(window.number, part)
+        done += layers * len(window.forwards)
+        yield part
+
+
+def _run_window(
+    model: Model, window: Window, measurer: Measurer[W, P], layers: int, begin: Step, progress: Progress | None
+) -> P:
+    record = measurer.start(window.number)
+    record.tokens = len(window.forwards[-1].tokens)
+    with _sources(model.module, measurer.vectors) as sources:
+        for index, each in enumerate(window.forwards):
+            calls = 0
+
+            def collect(call: Call, index: int = index, positions: Positions = each.positions) -> None:
+                nonlocal calls
+                layer = sources[0].layer(call.module, calls)
+                _measure(model, measurer, record, layer, call, positions, sources)
+                calls += 1
+                if progress is not None:  # a layer that attends twice counts once
+                    done = begin.done + index * layers + min(calls, layers)
+                    progress(begin._replace(done=done, layer=layer))
+
+            forward(model, each.tokens, collect)
+    return measurer.finish(record)
+
+
+def run_inputs(
+    model: PlainModel,
+    inputs: Inputs,
+    measurer: Measurer[W, P],
+    rows: Callable[[int], tuple[int, ...]],
+    *,
+    progress: Progress | None = None,
+) -> Iterator[P]:
+    """Run a module once on tensors; each item of the batch is a window, of which `rows(length)` are measured.
+
+    Rows of padding are left out before rows are chosen: `length` is how many rows see a key.
+    """
+    records: dict[int, W] = {}
+    calls = 0
+
+    def collect(call: Call) -> None:
+        nonlocal calls
+        layer = sources[0].layer(call.module, calls)
+        for item in range(call.batch):
+            if item not in records:
+                records[item] = measurer.start(item)
+            record, one = records[item], call.only(item)
+            queries = unpadded(one)
+            record.dropped_rows += one.heads * (one.queries - len(queries))
+            if calls == 0:
+                record.tokens = len(queries)
+            if queries:
+                positions = {len(queries): tuple(queries[index] for index in rows(len(queries)))}
+                _measure(model, measurer, record, layer, one, positions, sources)
+        calls += 1
+        if progress is not None:  # how many layers will come is not known
+            progress(Step(calls, calls, 0, 1, layer))
+
+    with _sources(model.module, measurer.vectors) as sources:
+        run(model.module, inputs, collect)
+    for item in sorted(records):
+        yield measurer.finish(records[item])
+
+
+@contextmanager
+def _sources(module: nn.Module, kinds: Sequence[VectorKind]) -> Iterator[list[VectorSource]]:
+    """The vectors of each kind while the module runs in evaluation mode."""
+    with ExitStack() as stack:
+        sources = [stack.enter_context(closing(VectorSource(module, kind))) for kind in kinds]
+        stack.enter_context(evaluating(module))
+        yield sources
+
+
+def _measure(
+    model: Model | PlainModel,
+    measurer: Measurer[W, P],
+    record: W,
+    layer: int,
+    call: Call,
+    positions: Positions,
+    sources: list[VectorSource],
+) -> None:
+    started = time.perf_counter()
+    record.layers[layer] = sources[0].entry(call, layer)
+    vectors = {source.kind: source.vectors(call) for source in sources}
+    name = f"layer {layer} of {model.name} ({model.family})"
+    measurer.measure(record, LayerCall(layer, call, vectors, name, model.causal), positions)
+    record.measure_seconds += time.perf_counter() - started
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed; on the CPU torch says so in words alone."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

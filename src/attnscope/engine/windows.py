@@ -1,0 +1,59 @@
+"""The plan of a run as plain data: the inputs of every window, and the rows wanted from each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnscope.capture.windows import special_tokens
+from attnscope.errors import InputError
+
+if TYPE_CHECKING:
+    from attnscope.capture.models import Model
+
+Positions = dict[int, tuple[int, ...]]
+"""Positions of the wanted queries, by the length of the prefix of the window that they stand for."""
+
+
+@dataclass(frozen=True)
+class Forward:
+    """One input of the model and the rows wanted from it."""
+
+    tokens: list[int]
+    positions: Positions
+
+
+@dataclass(frozen=True)
+class Window:
+    """The forwards of one window, the longest last."""
+
+    number: int
+    forwards: list[Forward]
+
+
+def plan_windows(
+    model: Model, windows: Sequence[list[int]], lengths: Sequence[int], rows: Callable[[int], tuple[int, ...]]
+) -> list[Window]:
+    """The forwards that give the rows `rows(length)` of every prefix of each window, special tokens included.
+
+    In a causal model one forward serves every length. In an encoder every token sees every other, so each length is a
+    forward of its own.
+    """
+    wanted = {length: rows(length) for length in lengths}
+    if model.causal:
+        return [Window(number, [Forward(tokens, wanted)]) for number, tokens in enumerate(windows)]
+    before, after = special_tokens(model.tokenizer)
+    extra = len(before) + len(after)
+    if lengths[0] <= extra:
+        raise InputError(f"--lengths {lengths[0]} leaves no room beside the {extra} special tokens")
+    return [
+        Window(
+            number,
+            [
+                Forward([*before, *tokens[: length - extra], *after], {length: positions})
+                for length, positions in wanted.items()
+            ],
+        )
+        for number, tokens in enumerate(windows)
+    ]
