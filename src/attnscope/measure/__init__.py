@@ -9,6 +9,7 @@
 holds the two against each other and against a slow oracle.
 """
 
+from attnscope.measure._scratch import free_scratch
 from attnscope.measure.columns import arrays, columns, to_array
 from attnscope.measure.layer import LayerVectors, all_finite
 from attnscope.measure.rows import Rows, softmax_weights
@@ -21,6 +22,7 @@ __all__ = [
     "all_finite",
     "arrays",
     "columns",
+    "free_scratch",
     "softmax_weights",
     "to_array",
 ]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnscope._arithmetic import largest
 from attnscope._compiling import helper, loop
 from attnscope.measure._kernels_top import TopSets
 from attnscope.measure._kernels_vectors import Group, dot, squared_distance, squared_distance_of_units
@@ -71,10 +72,12 @@ def take_in(
         products, distances2, best2 = gram[t - begin, :t], work[:t], farthest2[:t]
         norms, norm = group.norms[:t], group.norms[t]
         cut = 1 - nearest2 / 2 - error if group.inverses[t] > 0 else -1.0
-        near = farther = np.int64(0)
         for j in range(t):
             distances2[j] = norm * norm + norms[j] * (norms[j] - 2 * norm * products[j])
+        near = farther = np.int64(0)
+        for j in range(t):
             near += np.int64(products[j] >= cut)
+        for j in range(t):
             farther += np.int64(distances2[j] > best2[j])
         if near and nearest2 > 0:
             for j in range(t):
@@ -85,11 +88,11 @@ def take_in(
         delta2[t] = nearest2
         if farther:
             count = _update_partners(t, distances2, best2, farthest, count)
-        partner = 0
-        for j in range(t):
-            if distances2[j] > farthest2[t]:
-                farthest2[t], partner = distances2[j], j
         if t:
+            farthest2[t] = largest(distances2)
+            partner = 0
+            while partner < t - 1 and distances2[partner] != farthest2[t]:
+                partner += 1
             count = _append(farthest, count, t, t, partner, farthest2[t])
     return count
 

@@ -19,6 +19,7 @@ from attnscope.columns import ROW_NAMES, SET_NAMES, RowArrays, SetArrays
 from attnscope.measure import _kernels_rows
 from attnscope.measure._kernels_sets import set_columns
 from attnscope.measure._kernels_top import Contexts, TopSets, choose_top_sets, sum_contexts
+from attnscope.measure._scratch import scratch
 from attnscope.measure.layer import LayerVectors, double_units, prepare_group
 from attnscope.measure.visibility import Visibility
 
@@ -167,20 +168,18 @@ class _Block:
         sets, dims = len(self.top_n), group.vectors.shape[1]
         products_of_row = 2 * sets + 1
         step = max(1, min(_ROWS, len(rows), _PRODUCTS // (products_of_row * (end - begin))))
-        stacked = torch.empty(step * products_of_row, dims, dtype=units.dtype)
-        products = torch.empty(step * products_of_row, end - begin, dtype=units.dtype)
+        kind = np.float64 if double else np.float32
+        stacked = scratch("stacked contexts", (step, products_of_row, dims), kind)
+        products = scratch("products", (step, products_of_row, end - begin), kind)
+        plain, unit = scratch("contexts", (2, step, sets, dims))
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
             mean = weights[part, begin:end] @ vectors
-            plain, unit = np.empty((len(part), sets, dims)), np.empty((len(part), sets, dims))
             contexts = Contexts(plain, unit, mean.numpy())
-            used = len(part) * products_of_row
-            sum_contexts(
-                part, self.weights, self.sets, group, contexts, stacked[:used].view(-1, products_of_row, dims).numpy()
-            )
-            torch.mm(stacked[:used], units.T, out=products[:used])
+            sum_contexts(part, self.weights, self.sets, group, contexts, stacked)
+            flat = (torch.from_numpy(array[: len(part)]).flatten(0, 1) for array in (stacked, products))
+            torch.mm(next(flat), units.T, out=next(flat))
             set_columns(
-                part, self.weights, self.spans, group, self.sets, contexts,
-                products[:used].view(-1, products_of_row, end - begin).numpy(), begin, delta, d1,
+                part, self.weights, self.spans, group, self.sets, contexts, products, begin, delta, d1,
                 self.paper_bounds, self.set_arrays,
             )  # fmt: skip

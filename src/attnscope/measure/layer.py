@@ -11,6 +11,7 @@ import torch
 
 from attnscope.measure._kernels_pairs import Farthest, farthest_distances, take_in
 from attnscope.measure._kernels_vectors import Group, prepare
+from attnscope.measure._scratch import scratch
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -52,20 +53,21 @@ def all_finite(values: Float[Tensor, "some ..."]) -> Bool[Tensor, " some"]:
 
 
 def prepare_group(source: NDArray[np.floating]) -> tuple[Group, NDArray[np.float32]]:
-    """The vectors of a group, and their unit vectors for products in float32."""
+    """The vectors of a group and their float32 unit vectors, in scratch memory: valid until the next group."""
     keys, dims = source.shape
     size = float(np.abs(source).max(initial=0.0))
     exponent = math.frexp(size)[1] if 0 < size < math.inf else 0
-    group = Group(np.empty((keys, dims)), np.empty(keys), np.empty(keys), math.ldexp(1.0, exponent))
-    units = np.empty((keys, dims), np.float32)
+    vectors, norms = scratch("vectors", (keys, dims)), scratch("norms", (2, keys))
+    group = Group(vectors, norms[0], norms[1], math.ldexp(1.0, exponent))
+    units = scratch("units", (keys, dims), np.float32)
     prepare(source, exponent, group.vectors, group.norms, group.inverses, units)
     return group, units
 
 
 def double_units(group: Group, keys: slice) -> NDArray[np.float64]:
-    """Unit vectors in float64; zero stays zero."""
-    units: NDArray[np.float64] = group.vectors[keys] * group.inverses[keys, None]
-    return units
+    """Unit vectors in float64, in scratch memory; zero stays zero."""
+    vectors = group.vectors[keys]
+    return np.multiply(vectors, group.inverses[keys, None], out=scratch("double units", vectors.shape))
 
 
 class Pairs:
@@ -89,13 +91,14 @@ class Pairs:
         if end <= self._reached:
             return
         units = torch.from_numpy(double_units(group, slice(0, end)))
-        gram = torch.empty(_GRAM_ROWS, end, dtype=torch.float64)
+        buffer = torch.from_numpy(scratch("gram", (_GRAM_ROWS * end,)))
         for begin in range(self._reached, end, _GRAM_ROWS):
             stop = min(end, begin + _GRAM_ROWS)
-            products = torch.mm(units[begin:stop], units[:stop].T, out=gram[: stop - begin, :stop])
+            gram = buffer[: (stop - begin) * stop].view(-1, stop)
+            torch.mm(units[begin:stop], units[:stop].T, out=gram)
             self._make_room(self._count + (stop - begin) * stop)
             self._count = take_in(
-                group, products.numpy(), begin, stop, self._delta2, self._farthest2, self._farthest, self._count
+                group, gram.numpy(), begin, stop, self._delta2, self._farthest2, self._farthest, self._count
             )
         self._reached = end
 
