@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from attnscope.columns import PAPER_BOUNDS
 from attnscope.measure import LayerVectors, columns, topn
 from attnscope.measure._kernels_top import TopSets
-from attnscope.measure.layer import prepare_group
+from attnscope.measure._kernels_vectors import Group
+from attnscope.measure.layer import prepare_groups
 from attnscope.measure.rows import Rows, row_columns, softmax_weights
 from attnscope.measure.topn import topn_columns
 
@@ -356,13 +357,14 @@ def test_farthest_distance_between_members_and_others(dims: int, offset: float, 
     """d1 of random sets, asked for in two blocks, against all distances: lengths alike or not, a cluster."""
     random = np.random.default_rng(dims)
     vectors = offset + random.normal(size=(300, dims)) * np.exp(spread * random.normal(size=(300, 1)))
-    group, _ = prepare_group(vectors)
+    groups, units = prepare_groups(vectors[None])
+    group = Group(*(field[0] for field in groups))
     ends = np.array([3, 9, 40, 128, 129, 200, 257, 300])
     members = np.stack([random.permutation(end)[np.arange(100) % end] for end in ends])
     counts = np.array([[min(1, end - 1), min(20, end - 1), min(100, end - 1)] for end in ends])
     pairs, d1 = LayerVectors(torch.from_numpy(vectors)[None]).pairs(0), np.empty(counts.shape)
     for rows in (np.arange(5), np.arange(3, 8)):
-        pairs.measure(group, rows, ends, TopSets(members, counts, np.ones(8)), d1)
+        pairs.measure(group, units[0], rows, ends, TopSets(members, counts, np.ones(8)), d1)
     for row, end in enumerate(ends):
         for s, count in enumerate(counts[row]):
             inside = np.isin(np.arange(end), members[row, :count])

@@ -4,7 +4,7 @@ delta is the smallest distance between two unit vectors of a row, d1 of a top se
 and a key outside. Both come from one pass over the keys, along rows of their Gram matrix: it notes the smallest
 distance up to each key, and for every key how its farthest partner changes as keys are added.
 
-Products only find candidates: a pair that may be nearest, or farthest, is measured in float64 by its difference.
+Products in float32 only find candidates: every pair that may be nearest, or farthest, is measured in float64.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import numpy as np
 from attnscope._arithmetic import largest
 from attnscope._compiling import helper, loop
 from attnscope.measure._kernels_top import TopSets
-from attnscope.measure._kernels_vectors import Group, dot, squared_distance, squared_distance_of_units
+from attnscope.measure._kernels_vectors import Group, squared_distance, squared_distance_of_units
 
-_EPSILON = 2.0**-52
-_RANKED = 1e-11  # products rank distances if their error is below this share of the squared distance
+_EPSILON = 2.0**-24
 _CHECKED_TOGETHER = 64
 
 
@@ -53,7 +52,7 @@ def _record_of(farthest: Farthest, key: int, end: int) -> Any:
 @loop
 def take_in(
     group: Group,
-    gram: Any,  # (keys of the block, at least `end`): products of their unit vectors with those of all keys
+    gram: Any,  # (keys of the block, `end`) float32: products of their unit vectors with those of all keys
     begin: int,
     end: int,
     delta2: Any,  # (keys,) the smallest squared distance between unit vectors among the keys up to each
@@ -62,23 +61,23 @@ def take_in(
     count: int,  # of records
 ) -> int:
     """Take in the keys from `begin` to `end`; returns how many records there are."""
-    error = (group.vectors.shape[1] + 8) * _EPSILON
+    single = np.float32
+    error = (group.vectors.shape[1] + 12) * _EPSILON  # of a product
     nearest2 = delta2[begin - 1] if begin else np.inf
-    work = np.empty(end)
+    all_norms, upper, longest = np.empty(end, single), np.empty(end, single), 0.0
+    for j in range(end):
+        all_norms[j] = group.norms[j]
+    for j in range(begin):
+        longest = max(longest, group.norms[j])
     zero = 0  # the first zero vector, at distance 1 from all unit vectors: its products do not show it
     while zero < end and group.inverses[zero] > 0:
         zero += 1
     for t in range(begin, end):
-        products, distances2, best2 = gram[t - begin, :t], work[:t], farthest2[:t]
-        norms, norm = group.norms[:t], group.norms[t]
-        cut = 1 - nearest2 / 2 - error if group.inverses[t] > 0 else -1.0
+        products, distances2, norms, norm = gram[t - begin, :t], upper[:t], all_norms[:t], all_norms[t]
+        cut = single(1 - nearest2 / 2 - error if group.inverses[t] > 0 else -1.0)
+        near = np.int32(0)
         for j in range(t):
-            distances2[j] = norm * norm + norms[j] * (norms[j] - 2 * norm * products[j])
-        near = farther = np.int64(0)
-        for j in range(t):
-            near += np.int64(products[j] >= cut)
-        for j in range(t):
-            farther += np.int64(distances2[j] > best2[j])
+            near = np.int32(near + np.int32(products[j] >= cut))
         if near and nearest2 > 0:
             for j in range(t):
                 if products[j] >= cut:
@@ -86,41 +85,44 @@ def take_in(
         if zero < t:
             nearest2 = min(nearest2, squared_distance_of_units(group, t, zero))
         delta2[t] = nearest2
-        if farther:
-            count = _update_partners(t, distances2, best2, farthest, count)
+        slack, two = single(2 * error), single(2)
+        for j in range(t):  # upper bounds of the squared distances
+            both = norm + norms[j]
+            distances2[j] = norm * norm + norms[j] * (norms[j] - two * norm * products[j]) + slack * both * both
+        count = _update_partners(group, t, distances2, farthest2, farthest, count)
         if t:
-            farthest2[t] = largest(distances2)
-            partner = 0
-            while partner < t - 1 and distances2[partner] != farthest2[t]:
-                partner += 1
+            lower, partner = largest(distances2) - 4 * error * (norm + longest) ** 2, 0
+            for j in range(t):
+                if distances2[j] >= lower:
+                    distance2 = squared_distance(group.vectors[t], group.vectors[j])
+                    if distance2 > farthest2[t]:
+                        farthest2[t], partner = distance2, j
             count = _append(farthest, count, t, t, partner, farthest2[t])
+        longest = max(longest, group.norms[t])
     return count
 
 
 @helper
-def _update_partners(t: int, distances2: Any, best2: Any, farthest: Farthest, count: int) -> int:
+def _update_partners(group: Group, t: int, upper: Any, farthest2: Any, farthest: Farthest, count: int) -> int:
     """Make key t the partner of every earlier key that is farther from it than from all others so far."""
     for first in range(0, t, _CHECKED_TOGETHER):
-        part, best = distances2[first : first + _CHECKED_TOGETHER], best2[first : first + _CHECKED_TOGETHER]
-        farther = np.int64(0)
+        part, best = upper[first : first + _CHECKED_TOGETHER], farthest2[first : first + _CHECKED_TOGETHER]
+        farther = np.int32(0)
         for j in range(part.size):
-            farther += np.int64(part[j] > best[j])
+            farther = np.int32(farther + np.int32(part[j] > np.float32(best[j])))
         if farther:
             for j in range(part.size):
-                if part[j] > best[j]:
-                    best[j] = part[j]
-                    count = _append(farthest, count, first + j, t, t, part[j])
+                if part[j] > np.float32(best[j]):
+                    distance2 = squared_distance(group.vectors[t], group.vectors[first + j])
+                    if distance2 > best[j]:
+                        best[j] = distance2
+                        count = _append(farthest, count, first + j, t, t, distance2)
     return count
 
 
 @loop
 def farthest_distances(rows: Any, ends: Any, group: Group, sets: TopSets, farthest: Farthest, d1: Any) -> None:
     """Fill d1 (all rows, sets) of some rows that see the first `ends[r]` keys: NaN where a set has no key outside."""
-    error = (group.vectors.shape[1] + 8) * _EPSILON
-    longest = 0.0
-    for j in range(group.norms.size):
-        longest = max(longest, group.norms[j])
-    slack = 4 * error * longest * longest
     outside = np.empty(group.norms.size, np.bool_)
     largest_set = sets.members.shape[1]
     bounds, partners = np.empty(largest_set), np.empty(largest_set, np.int64)
@@ -140,15 +142,15 @@ def farthest_distances(rows: Any, ends: Any, group: Group, sets: TopSets, farthe
             done = count
             d1[r, s] = np.nan
             if 0 < count < end:
-                d1[r, s] = _farthest_apart(group, members[:count], bounds, partners, outside[:end], slack)
+                d1[r, s] = _farthest_apart(group, members[:count], bounds, partners, outside[:end])
 
 
 @helper
-def _farthest_apart(group: Group, members: Any, bounds: Any, partners: Any, outside: Any, slack: float) -> float:
+def _farthest_apart(group: Group, members: Any, bounds: Any, partners: Any, outside: Any) -> float:
     """The largest distance of a member to a key outside the set.
 
     A member's distance to its farthest partner bounds its distance to the keys outside. Members are asked in the order
-    of these bounds, until none can be larger. slack: how far a bound can be off.
+    of these bounds, until none can be larger.
     """
     largest2, bound, asked = -1.0, np.inf, -1
     while True:
@@ -157,25 +159,12 @@ def _farthest_apart(group: Group, members: Any, bounds: Any, partners: Any, outs
             value = bounds[c]
             if next_bound < value and (value < bound or (value == bound and c > asked)):
                 following, next_bound = c, value
-        if following < 0 or next_bound + slack < largest2:
+        if following < 0 or next_bound <= largest2:
             return np.sqrt(largest2)
         asked, bound = following, next_bound
-        member, partner = members[asked], partners[asked]
-        if not outside[partner] or slack > _RANKED * bound:
-            partner = _farthest_outside(group, member, outside, slack)
-        largest2 = max(largest2, squared_distance(group.vectors[member], group.vectors[partner]))
-
-
-@helper
-def _farthest_outside(group: Group, member: int, outside: Any, slack: float) -> int:
-    """The key outside the set that is farthest from a member."""
-    x, norm = group.vectors[member], group.norms[member]
-    best2, farthest = -1.0, 0
-    for j in range(outside.size):
-        if outside[j]:
-            distance2 = norm * norm + group.norms[j] * group.norms[j] - 2 * dot(x, group.vectors[j])
-            if not distance2 > slack / _RANKED:  # the terms cancel
-                distance2 = squared_distance(x, group.vectors[j])
-            if distance2 > best2:
-                best2, farthest = distance2, j
-    return farthest
+        if outside[partners[asked]]:
+            return np.sqrt(max(largest2, bound))
+        x = group.vectors[members[asked]]
+        for j in range(outside.size):
+            if outside[j]:
+                largest2 = max(largest2, squared_distance(x, group.vectors[j]))

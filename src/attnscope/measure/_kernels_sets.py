@@ -22,7 +22,7 @@ import numpy as np
 from attnscope._arithmetic import exp, largest
 from attnscope._compiling import helper, loop
 from attnscope.measure._kernels_top import Contexts, TopSets
-from attnscope.measure._kernels_vectors import Group, dot
+from attnscope.measure._kernels_vectors import Group, Groups, dot, group_at
 
 _CANCELLED = 1 / 8
 _ROUNDING = 1e-12  # relative, of a comparison with the radius
@@ -236,9 +236,10 @@ def _possibly_inside(lengths: Any, radius: float, before: Any) -> float:
 @loop
 def set_columns(
     rows: Any,  # (some,)
+    group_of: Any,  # (some,) the group of each
     weights: Any,  # (all rows, keys)
     spans: Any,  # (all rows, 2) the first visible key and the end
-    group: Group,
+    groups: Groups,
     sets: TopSets,
     contexts: Contexts,
     products: Any,  # (some rows, 2 sets + 1, keys from `begin` on): u.s, u.xbar, u.s of unit vectors, all scaled
@@ -253,9 +254,9 @@ def set_columns(
     count_of_sets, largest_set = sets.counts.shape[1], sets.members.shape[1]
     lines = np.empty((_LINES, weights.shape[1]), products.dtype)
     member_weights, member_lengths = np.empty(largest_set), np.empty(largest_set)
-    xi, scaled_mean = np.empty((2, largest_set)), np.empty(group.vectors.shape[1])
+    xi, scaled_mean = np.empty((2, largest_set)), np.empty(groups.vectors.shape[2])
     for i in range(rows.size):
-        r = rows[i]
+        r, group = rows[i], group_at(groups, group_of[i])
         if sets.counts[r, 0] == 0:
             for column in out:
                 column[r] = np.nan

@@ -13,7 +13,7 @@ import numpy as np
 
 from attnscope._compiling import helper, loop
 from attnscope._selection import order_keys, top_level
-from attnscope.measure._kernels_vectors import Group
+from attnscope.measure._kernels_vectors import Groups, group_at
 
 _LARGEST_EXPONENT = 1000  # of a row's scale, so that its inverse is a normal number too
 
@@ -87,16 +87,18 @@ def _move_largest_first(keys: Any, positions: Any, count: int, dropped: Any) -> 
 
 
 @loop
-def sum_contexts(rows: Any, weights: Any, sets: TopSets, group: Group, contexts: Contexts, stacked: Any) -> None:
-    """Fill the contexts of some rows from their sets; `contexts.mean` is there already.
+def sum_contexts(
+    rows: Any, group_of: Any, weights: Any, sets: TopSets, groups: Groups, contexts: Contexts, stacked: Any
+) -> None:
+    """Fill the contexts of some rows, each of its own group, from their sets; `contexts.mean` is there already.
 
     stacked: (rows, 2 sets + 1, dims), in the type of the products to come: contexts, mean and unit contexts, each times
     the row's scale.
     """
-    dims, count = group.vectors.shape[1], sets.counts.shape[1]
+    dims, count = groups.vectors.shape[2], sets.counts.shape[1]
     plain, unit = np.empty(dims), np.empty(dims)  # the sums so far
     for i in range(rows.size):
-        r = rows[i]
+        r, group = rows[i], group_at(groups, group_of[i])
         scale = sets.scales[r]
         stacked[i] = 0
         if sets.counts[r, 0] == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,27 +15,16 @@ class Group(NamedTuple):
     vectors: Any  # (keys, dims) float64
     norms: Any  # (keys,) |x|
     inverses: Any  # (keys,) 1 / |x|, 0 for a zero vector
-    scale: float  # lengths are multiplied by it in the end
+    scale: Any  # lengths are multiplied by it in the end
 
 
-@loop
-def prepare(source: Any, exponent: int, vectors: Any, norms: Any, inverses: Any, units: Any) -> None:
-    """Fill the last four from `source`, the vectors multiplied by 2^-exponent; units: x / |x|, 0 for zero."""
-    factor = math.ldexp(1.0, -exponent)
-    for j in range(source.shape[0]):
-        x = vectors[j]
-        largest = 0.0
-        for k in range(x.size):
-            x[k] = source[j, k] * factor
-            largest = max(largest, abs(x[k]))
-        magnified = 1 / largest if 0 < largest < 1e-100 else 1.0  # squares must not vanish
-        square = 0.0
-        for k in range(x.size):
-            square += (x[k] * magnified) * (x[k] * magnified)
-        norms[j] = np.sqrt(square) / magnified
-        inverses[j] = 1 / norms[j] if norms[j] > 1e-300 else 0.0
-        for k in range(x.size):
-            units[j, k] = x[k] * inverses[j]
+class Groups(NamedTuple):
+    """Several groups: the fields of `Group` with a first axis."""
+
+    vectors: Any
+    norms: Any
+    inverses: Any
+    scales: Any
 
 
 @helper
@@ -45,6 +33,40 @@ def dot(x: Any, y: Any) -> float:
     for k in range(x.size):
         total += x[k] * y[k]
     return total
+
+
+@helper
+def group_at(groups: Groups, g: int) -> Group:
+    return Group(groups.vectors[g], groups.norms[g], groups.inverses[g], groups.scales[g])
+
+
+@loop
+def prepare(source: Any, groups: Groups, units: Any) -> None:
+    """Fill vectors, norms, inverses and unit vectors, x / |x| or 0 for zero; source: (groups, keys, dims)."""
+    for g in range(source.shape[0]):
+        factor = 1 / groups.scales[g]
+        for j in range(source.shape[1]):
+            x, unit = groups.vectors[g, j], units[g, j]
+            for k in range(x.size):
+                x[k] = source[g, j, k] * factor
+            norm = _norm(x)
+            inverse = 1 / norm if norm > 1e-300 else 0.0
+            groups.norms[g, j], groups.inverses[g, j] = norm, inverse
+            for k in range(x.size):
+                unit[k] = x[k] * inverse
+
+
+@helper
+def _norm(x: Any) -> float:
+    square = dot(x, x)
+    if square > 1e-200 or not square < np.inf:
+        return np.sqrt(square)
+    longest = square = 0.0  # squares have vanished, or nearly
+    for k in range(x.size):
+        longest = max(longest, abs(x[k]))
+    for k in range(x.size):
+        square += (x[k] / longest) * (x[k] / longest)
+    return longest * np.sqrt(square) if longest > 0 else 0.0
 
 
 @helper

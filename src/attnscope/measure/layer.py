@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from attnscope.measure._kernels_pairs import Farthest, farthest_distances, take_in
-from attnscope.measure._kernels_vectors import Group, prepare
+from attnscope.measure._kernels_vectors import Group, Groups, prepare
 from attnscope.measure._scratch import scratch
 
 if TYPE_CHECKING:
@@ -52,22 +51,21 @@ def all_finite(values: Float[Tensor, "some ..."]) -> Bool[Tensor, " some"]:
     return sums.isfinite() if sums.isfinite().all() else values.flatten(1).isfinite().all(-1)
 
 
-def prepare_group(source: NDArray[np.floating]) -> tuple[Group, NDArray[np.float32]]:
-    """The vectors of a group and their float32 unit vectors, in scratch memory: valid until the next group."""
-    keys, dims = source.shape
-    size = float(np.abs(source).max(initial=0.0))
-    exponent = math.frexp(size)[1] if 0 < size < math.inf else 0
-    vectors, norms = scratch("vectors", (keys, dims)), scratch("norms", (2, keys))
-    group = Group(vectors, norms[0], norms[1], math.ldexp(1.0, exponent))
-    units = scratch("units", (keys, dims), np.float32)
-    prepare(source, exponent, group.vectors, group.norms, group.inverses, units)
-    return group, units
+def prepare_groups(source: NDArray[np.floating]) -> tuple[Groups, NDArray[np.float32]]:
+    """The vectors (groups, keys, dims) and their float32 unit vectors, in scratch memory."""
+    count, keys, _ = source.shape
+    norms, inverses = scratch("norms", (2, count, keys))
+    sizes = torch.linalg.vector_norm(torch.from_numpy(source), torch.inf, (1, 2)).double().numpy()
+    exponents = np.where((sizes > 0) & (sizes < np.inf), np.frexp(sizes)[1], 0)
+    groups = Groups(scratch("vectors", source.shape), norms, inverses, np.ldexp(1.0, exponents))
+    units = scratch("units", source.shape, np.float32)
+    prepare(source, groups, units)
+    return groups, units
 
 
-def double_units(group: Group, keys: slice) -> NDArray[np.float64]:
+def double_units(vectors: NDArray[np.float64], inverses: NDArray[np.float64]) -> NDArray[np.float64]:
     """Unit vectors in float64, in scratch memory; zero stays zero."""
-    vectors = group.vectors[keys]
-    return np.multiply(vectors, group.inverses[keys, None], out=scratch("double units", vectors.shape))
+    return np.multiply(vectors, inverses[:, None], out=scratch("double units", vectors.shape))
 
 
 class Pairs:
@@ -79,19 +77,22 @@ class Pairs:
         self._farthest = Farthest(np.full(keys, -1), *(np.empty(0, kind) for kind in (int, int, float, int)))
 
     def measure(
-        self, group: Group, rows: NDArray[np.int64], ends: NDArray[np.int64], sets: TopSets, d1: NDArray[np.float64]
+        self,
+        group: Group,
+        units: NDArray[np.float32],
+        rows: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        sets: TopSets,
+        d1: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """delta of some rows that see the first `ends[r]` keys, and their d1 into `d1` (all rows, sets)."""
-        self._take_in(group, int(ends[rows].max(initial=0)))
+        self._take_in(group, torch.from_numpy(units), int(ends[rows].max(initial=0)))
         farthest_distances(rows, ends, group, sets, self._farthest, d1)
         delta: NDArray[np.float64] = np.sqrt(self._delta2[ends[rows] - 1])
         return delta
 
-    def _take_in(self, group: Group, end: int) -> None:
-        if end <= self._reached:
-            return
-        units = torch.from_numpy(double_units(group, slice(0, end)))
-        buffer = torch.from_numpy(scratch("gram", (_GRAM_ROWS * end,)))
+    def _take_in(self, group: Group, units: Tensor, end: int) -> None:
+        buffer = torch.from_numpy(scratch("gram", (_GRAM_ROWS * end,), np.float32))
         for begin in range(self._reached, end, _GRAM_ROWS):
             stop = min(end, begin + _GRAM_ROWS)
             gram = buffer[: (stop - begin) * stop].view(-1, stop)
@@ -100,7 +101,7 @@ class Pairs:
             self._count = take_in(
                 group, gram.numpy(), begin, stop, self._delta2, self._farthest2, self._farthest, self._count
             )
-        self._reached = end
+        self._reached = max(self._reached, end)
 
     def _make_room(self, records: int) -> None:
         """Space for so many records; what is not written takes no memory."""
