@@ -91,15 +91,29 @@ def take_in(
             distances2[j] = norm * norm + norms[j] * (norms[j] - two * norm * products[j]) + slack * both * both
         count = _update_partners(group, t, distances2, farthest2, farthest, count)
         if t:
-            lower, partner = largest(distances2) - 4 * error * (norm + longest) ** 2, 0
-            for j in range(t):
-                if distances2[j] >= lower:
-                    distance2 = squared_distance(group.vectors[t], group.vectors[j])
-                    if distance2 > farthest2[t]:
-                        farthest2[t], partner = distance2, j
+            lower = single(largest(distances2) - 4 * error * (norm + longest) ** 2)
+            farthest2[t], partner = _exact_farthest(group, t, distances2, lower)
             count = _append(farthest, count, t, t, partner, farthest2[t])
         longest = max(longest, group.norms[t])
     return count
+
+
+@helper
+def _exact_farthest(group: Group, t: int, upper: Any, lower: Any) -> tuple[float, int]:
+    """The largest squared distance of key t to an earlier key whose upper bound reaches `lower`, and that key."""
+    best, partner = -1.0, 0
+    for first in range(0, t, _CHECKED_TOGETHER):
+        part = upper[first : first + _CHECKED_TOGETHER]
+        possible = np.int32(0)
+        for j in range(part.size):
+            possible = np.int32(possible + np.int32(part[j] >= lower))
+        if possible:
+            for j in range(part.size):
+                if part[j] >= lower:
+                    distance2 = squared_distance(group.vectors[t], group.vectors[first + j])
+                    if distance2 > best:
+                        best, partner = distance2, first + j
+    return best, partner
 
 
 @helper

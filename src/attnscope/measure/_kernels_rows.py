@@ -69,7 +69,7 @@ def _largest_eigenvalue(first: float, second: float, rest: float, left_over: flo
 
 @loop
 def row_columns(rows: Any, weights: Any, logits: Any, spans: Any, out: Any) -> None:
-    """Fill `out`, the `columns.RowArrays` of all rows, for some of them.
+    """Fill `out`, the `columns.RowArrays` of all rows, for some of them; a row without numbers is left as it is.
 
     weights, logits: (all rows, keys); spans: (all rows, 2) the first visible key and the end.
     """
@@ -82,8 +82,6 @@ def row_columns(rows: Any, weights: Any, logits: Any, spans: Any, out: Any) -> N
             others[j] = weights[r, first_key + j]
         first = largest(others)
         if not first > -np.inf:  # nothing visible, or no numbers
-            for column in out:
-                column[r] = np.nan
             continue
         lowest = -np.inf
         for j in range(length):

@@ -6,7 +6,7 @@ Decisions:
   scale, a power of two that brings the largest near 1, so that no square vanishes;
 - |y - f v|^2 is expanded into |y|^2 - 2 f y.v + f^2 |v|^2, with u.v from a matrix product (u = x/|x|). Where the terms
   cancel to less than an eighth it is formed directly, in float64;
-- terms have the type of the products, float32 in long rows and float64 in short ones, and are summed in float64;
+- terms have the type of the products, float64 or, in many long rows, float32, and are summed in float64;
 - what is compared or counted is exact: products only find the tokens that may decide the ball of eq. (10). Those are
   measured in float64 by one function, so that equal tokens tie.
 
@@ -249,7 +249,7 @@ def set_columns(
     paper_bounds: bool,
     out: Any,  # `columns.SetArrays` of (all rows, sets)
 ) -> None:
-    """Fill the columns of some rows; a row without sets gets NaN, as do the paper's bounds unless asked for."""
+    """Fill the columns of some rows. One without sets is left as it is, as are the paper's bounds unless asked for."""
     number = products.dtype.type
     count_of_sets, largest_set = sets.counts.shape[1], sets.members.shape[1]
     lines = np.empty((_LINES, weights.shape[1]), products.dtype)
@@ -258,8 +258,6 @@ def set_columns(
     for i in range(rows.size):
         r, group = rows[i], group_at(groups, group_of[i])
         if sets.counts[r, 0] == 0:
-            for column in out:
-                column[r] = np.nan
             continue
         first, last = spans[r, 0], spans[r, 1]
         length, scale, members, mean = last - first, sets.scales[r], sets.members[r], contexts.mean[i]
@@ -340,15 +338,11 @@ def set_columns(
             )  # fmt: skip
             out.radius[r, s] = radius
             out.separability_upper[r, s] = _possibly_inside(member_lengths[:count], radius, xi[0])
-            out.distance_bound_printed[r, s] = out.delta[r, s] = np.nan
-            out.separability_lower_printed[r, s] = out.separability_upper_printed[r, s] = np.nan
-            out.separability_lower[r, s] = np.nan
             if paper_bounds:
                 bound = (1 - mass) * d1[r, s] + longest * (mass * others - (1 - mass))
                 out.distance_bound_printed[r, s] = group.scale * bound
                 out.delta[r, s] = delta[r]
-                lower, upper, certain = _xi_bounds(member_weights[:count], radius, delta[r], xi)
-                known = delta[r] == delta[r]
-                out.separability_lower_printed[r, s] = lower if known else np.nan
-                out.separability_upper_printed[r, s] = upper if known else np.nan
-                out.separability_lower[r, s] = certain if known else np.nan
+                if delta[r] == delta[r]:
+                    lower, upper, certain = _xi_bounds(member_weights[:count], radius, delta[r], xi)
+                    out.separability_lower_printed[r, s], out.separability_upper_printed[r, s] = lower, upper
+                    out.separability_lower[r, s] = certain

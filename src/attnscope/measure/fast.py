@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 _PRODUCTS = 1 << 19  # formed at a time: what a core's own cache holds
 _PREPARED = 1 << 21  # numbers of vectors that a task holds in its own form, unless a single group has more
-_SHORT = 128  # rows up to this length have terms in float64: errors of few terms would not cancel out
+# Terms are float32 in many long rows, else float64: errors of few terms would not cancel out, and few rows take no time.
+_SHORT, _FEW = 128, 16
 
 
 def columns(
@@ -96,8 +97,8 @@ class _Block:
         self.vectors = layer.arrays  # made here, before threads ask for it
         count, sets = len(weights), len(top_n)
         self.rows_of_group = count // len(self.vectors)
-        self.row_arrays = RowArrays(*(np.empty(count) for _ in ROW_NAMES))
-        self.set_arrays = SetArrays(*(np.empty((count, sets)) for _ in SET_NAMES))
+        self.row_arrays = RowArrays(*np.full((len(ROW_NAMES), count), np.nan))
+        self.set_arrays = SetArrays(*np.full((len(SET_NAMES), count, sets), np.nan))
         # As many sets as the longest row has room for: a set of all keys has no line in the table.
         self.sets = TopSets(
             np.zeros((count, min(int(top_n[-1]), weights.shape[1])), np.int64),
@@ -153,8 +154,9 @@ class _Block:
                 own = near[near // self.rows_of_group == g]
                 group = Group(*(field[g - task.first] for field in groups))
                 delta[own] = self.layer.pairs(g).measure(group, units[g - task.first], own, ends, self.sets, d1)
+        doubles = (lengths <= _SHORT) | (self.rows_of_group <= _FEW)
         for double in (True, False):
-            part = rows[(lengths <= _SHORT) == double]
+            part = rows[doubles == double]
             if len(part):
                 self._measure_sets(_Prepared(task, groups, units, delta, d1), part, double)
 

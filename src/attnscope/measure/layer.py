@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from attnscope.measure._kernels_top import TopSets
 
-_GRAM_ROWS = 128  # formed at a time
+_GRAM_ROWS = 256  # formed at a time
 
 
 class LayerVectors:
@@ -55,7 +55,7 @@ def prepare_groups(source: NDArray[np.floating]) -> tuple[Groups, NDArray[np.flo
     """The vectors (groups, keys, dims) and their float32 unit vectors, in scratch memory."""
     count, keys, _ = source.shape
     norms, inverses = scratch("norms", (2, count, keys))
-    sizes = torch.linalg.vector_norm(torch.from_numpy(source), torch.inf, (1, 2)).double().numpy()
+    sizes = np.maximum(source.max((1, 2)), -source.min((1, 2))).astype(np.float64)
     exponents = np.where((sizes > 0) & (sizes < np.inf), np.frexp(sizes)[1], 0)
     groups = Groups(scratch("vectors", source.shape), norms, inverses, np.ldexp(1.0, exponents))
     units = scratch("units", source.shape, np.float32)
