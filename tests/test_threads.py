@@ -118,7 +118,7 @@ def test_a_forked_child_and_its_parent_go_on() -> None:
 
 UNTOUCHED = """
 import os, resource, signal, sys, threading, warnings
-import torch, transformers  # what they do to the process is theirs
+import accelerate, altair, numba, polars, torch, transformers.modeling_utils  # what they do to the process is theirs
 torch.set_num_threads(2)
 torch.ones(1000, 1000).mul(2)
 def state():

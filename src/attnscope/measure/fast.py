@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _PRODUCTS = 1 << 19  # formed at a time: what a core's own cache holds
 _PREPARED = 1 << 21  # numbers of vectors that a task holds in its own form, unless a single group has more
-# Terms are float32 in many long rows, else float64: errors of few terms would not cancel out, and few rows take no time.
+# Terms are float32 in many long rows, else float64: errors of few terms do not cancel out, and few rows take no time.
 _SHORT, _FEW = 128, 16
 
 
