@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
     from attnscope.theory.configuration import Configuration
 
-# Squared gaps of unit vectors below this have lost too many digits in the product to tell which pair is nearest.
-NEAR_DUPLICATE = 1e-9
-_GAP_BLOCK = 256
-
 
 def unit(vectors: Float[Tensor, "*batch keys dims"]) -> Float[Tensor, "*batch keys dims"]:
     """Scale vectors to the unit sphere; zero stays zero."""
@@ -57,50 +53,25 @@ def separability_columns(c: Configuration, delta: Float[Tensor, "*batch rows"]) 
 
 
 def smallest_gap(
-    units: Float[Tensor, "*batch keys dims"], visible: Bool[Tensor, "*batch rows keys"]
-) -> Float[Tensor, "*batch rows"]:
-    """delta of Assumption 2: the smallest distance between two visible vectors, for each row.
+    units: Float[Tensor, "groups keys dims"], visible: Bool[Tensor, "groups rows keys"]
+) -> Float[Tensor, "groups rows"]:
+    """delta of Assumption 2: the smallest distance between two visible vectors, for each row; infinity for one key.
 
-    Rows that see a prefix of the keys (causal attention) share one pass; infinity for fewer than two keys.
+    Rows that see a prefix of the keys (causal attention) share one pass.
     """
     length = visible.sum(-1)
-    places = torch.arange(visible.shape[-1], device=visible.device)
-    prefix = (visible == (places < length.unsqueeze(-1))).all(-1)
+    keys = torch.arange(visible.shape[-1], device=visible.device)
+    prefix = (visible == (keys < length.unsqueeze(-1))).all(-1)
     gaps = prefix_gaps(units).gather(-1, (length - 1).clamp_min(0))
-    for index in (~prefix).nonzero():
-        row = tuple(index.tolist())
-        seen = units[row[:-1]][visible[row]]
-        gaps[row] = prefix_gaps(seen)[-1] if len(seen) else torch.inf
+    for group, row in (~prefix).nonzero().tolist():
+        vectors = units[group, visible[group, row]]
+        gaps[group, row] = prefix_gaps(vectors)[-1] if len(vectors) else torch.inf
     return gaps
 
 
 def prefix_gaps(units: Float[Tensor, "*batch keys dims"]) -> Float[Tensor, "*batch keys"]:
-    """The smallest gap among the first 1, 2, ... keys, by blocks of keys: no keys x keys matrix."""
-    blocks = [
-        _nearest_before(units, start, min(start + _GAP_BLOCK, units.shape[-2]))
-        for start in range(0, units.shape[-2], _GAP_BLOCK)
-    ]
-    return torch.cat(blocks, -1).cummin(-1).values
-
-
-def _nearest_before(units: Float[Tensor, "*batch keys dims"], start: int, stop: int) -> Tensor:
-    """For keys start to stop, the distance to the nearest earlier key."""
-    block, earlier = units[..., start:stop, :], units[..., :stop, :]
-    half = earlier.square().sum(-1).unsqueeze(-2) / 2
-    score = block @ earlier.mT - half  # largest where the distance is smallest
-    own = torch.arange(start, stop, device=units.device)
-    not_earlier = torch.arange(stop, device=units.device) >= own[:, None]
-    score.masked_fill_(not_earlier, -torch.inf)
-    best, place = score.max(-1)
-    index = place.unsqueeze(-1).expand_as(block)
-    gaps = (block - earlier.gather(-2, index)).norm(dim=-1)
-    gaps.masked_fill_(own == 0, torch.inf)
-    doubtful = (gaps > 0) & (gaps.square() < NEAR_DUPLICATE)
-    if doubtful.any():
-        # The product cannot rank gaps this small: measure every candidate directly.
-        candidates = (doubtful.unsqueeze(-1) & (score >= best.unsqueeze(-1) - 1e-14)).nonzero(as_tuple=True)
-        lead, row, key = candidates[:-2], candidates[-2], candidates[-1]
-        direct = (block[(*lead, row)] - earlier[(*lead, key)]).norm(dim=-1)
-        flat = torch.arange(gaps.numel(), device=gaps.device).reshape(gaps.shape)[(*lead, row)]
-        gaps = gaps.flatten().scatter_reduce(0, flat, direct, "amin").reshape(gaps.shape)
-    return gaps
+    """The smallest distance among the first 1, 2, ... keys: differences of one key with all before it at a time."""
+    gaps = torch.full(units.shape[:-1], torch.inf, dtype=units.dtype, device=units.device)
+    for key in range(1, units.shape[-2]):
+        gaps[..., key] = (units[..., :key, :] - units[..., key : key + 1, :]).norm(dim=-1).amin(-1)
+    return gaps.cummin(-1).values
