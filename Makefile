@@ -2,7 +2,7 @@
 # rebuilt only when the dependencies change.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-browser test-real check format bench families sample-model results pictures clean
+.PHONY: help setup demo test test-browser test-real check format bench columns families sample-model results pictures clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -45,6 +45,9 @@ format: $(READY) ## Format the code and apply safe lint fixes
 
 bench: $(READY) ## Measure speed and memory as ratios, printed as JSON
 	@for script in benchmarks/bench_*.py; do $(BIN)/python "$$script"; done
+
+columns: $(READY) ## Rewrite the tables of columns in docs/architecture.md
+	@$(BIN)/python scripts/columns
 
 families: $(READY) ## Regenerate the table of model families in docs/families.md
 	@$(BIN)/python scripts/families
