@@ -57,10 +57,11 @@ def _largest_eigenvalue(first: float, second: float, rest: float, left_over: flo
             low = eigenvalue
         step = 1 / (slope / value - 1 / gap + 1 / (eigenvalue - second))
         newton = eigenvalue - step
-        following = newton if low < newton < high or abs(step) <= _CONVERGED * eigenvalue else (low + high) / 2
+        by_newton = low < newton < high or abs(step) <= _CONVERGED * eigenvalue
+        following = newton if by_newton else (low + high) / 2
         change = abs(following - eigenvalue)
         eigenvalue = following
-        if not change > _NEARLY_CONVERGED * min(first - eigenvalue, eigenvalue - second):
+        if by_newton and not change > _NEARLY_CONVERGED * min(first - eigenvalue, eigenvalue - second):
             break
         if not change > _CONVERGED * eigenvalue:
             break

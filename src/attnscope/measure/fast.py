@@ -151,10 +151,10 @@ class _Block:
         if self.paper_bounds:
             near = rows[ends[rows] <= self.delta_max_length]
             for g in range(task.first, task.last):
-                own = near[near // self.rows_of_group == g]
-                group = Group(*(field[g - task.first] for field in groups))
-                delta[own] = self.layer.pairs(g).measure(group, units[g - task.first], own, ends, self.sets, d1)
-        doubles = (lengths <= _SHORT) | (self.rows_of_group <= _FEW)
+                of_group = near[near // self.rows_of_group == g]
+                group, group_units = Group(*(field[g - task.first] for field in groups)), units[g - task.first]
+                delta[of_group] = self.layer.pairs(g).measure(group, group_units, of_group, ends, self.sets, d1)
+        doubles = (lengths <= _SHORT) | (max(self.rows_of_group, self.layer.rows_of_group) <= _FEW)
         for double in (True, False):
             part = rows[doubles == double]
             if len(part):

@@ -25,8 +25,9 @@ _GRAM_ROWS = 256  # formed at a time
 class LayerVectors:
     """The vectors of one layer, (groups, keys, dims), for all blocks of its rows; heads of a group share theirs."""
 
-    def __init__(self, vectors: Float[Tensor, "groups keys dims"]) -> None:
-        self.vectors = vectors.detach()
+    def __init__(self, vectors: Float[Tensor, "groups keys dims"], rows_of_group: int = 0) -> None:
+        """`rows_of_group`: how many rows of a group are measured in all, where they come in several blocks."""
+        self.vectors, self.rows_of_group = vectors.detach(), rows_of_group
         self._pairs: dict[int, Pairs] = {}
 
     @cached_property

@@ -94,7 +94,7 @@ class ScanMeasurer:
         """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
         call, vectors = layer.call, layer.vectors[self.settings.vectors]
         wanted = tuple(position for group in positions.values() for position in group)
-        shared = LayerVectors(vectors)
+        shared = LayerVectors(vectors, len(wanted) * call.heads // len(vectors))
         normalizer = effective_normalizer(call)
         window.last = wanted[-1]
 
