@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from attnscope.measure.rows import Rows
 
-_PRODUCTS = 1 << 19  # formed at a time: what a core's own cache holds
+_ROWS, _PRODUCTS = 32, 1 << 19  # that products are formed of at a time: what a core's own cache holds
 _PREPARED = 1 << 21  # numbers of vectors that a task holds in its own form, unless a single group has more
 # Terms are float32 in many long rows, else float64: errors of few terms do not cancel out, and few rows take no time.
 _SHORT, _FEW = 128, 16
@@ -181,7 +181,7 @@ class _Block:
         begin, end = int(self.spans[rows, 0].min()), int(self.spans[rows, 1].max())
         sets, dims = len(self.top_n), groups.vectors.shape[2]
         per_row, kind = 2 * sets + 1, np.float64 if double else np.float32
-        step = max(1, min(len(rows), _PRODUCTS // (per_row * max(1, end - begin))))
+        step = max(1, min(len(rows), _ROWS, _PRODUCTS // (per_row * max(1, end - begin))))
         stacked = scratch("stacked contexts", (step, per_row, dims), kind)
         products = scratch("products", (step, per_row, end - begin), kind)
         plain, unit = scratch("contexts", (2, step, sets, dims))
