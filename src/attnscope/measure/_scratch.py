@@ -18,7 +18,8 @@ def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) ->
     key, size = (threading.get_ident(), name), prod(shape) * np.dtype(dtype).itemsize
     buffer = _buffers.get(key)
     if buffer is None or buffer.size < size:
-        buffer = _buffers[key] = torch.empty(size, dtype=torch.uint8).numpy()  # aligned for vector instructions
+        aligned = torch.empty(-(-size // 8), dtype=torch.float64)  # for vector instructions, unlike numpy's memory
+        buffer = _buffers[key] = aligned.numpy().view(np.uint8)
     array: NDArray[Any] = buffer[:size].view(dtype).reshape(shape)
     return array
 
