@@ -27,6 +27,7 @@ from attnscope.experiments.settings import plan
 from attnscope.experiments.store import NAMES
 
 OPTIONS: dict[str, Any] = {"length": 64, "windows": 2, "draws": 9}
+SCANNED: Any = {"length": 64, "lengths": [32, 64], "windows": 2, "bounds": "paper"}
 KEYS = ["window", "layer", "head", "length", "n"]
 COLUMNS = ("top_mass", "distance", "expected_printed", "separability", "distance_bound_printed")
 
@@ -40,9 +41,7 @@ def test_every_family_that_can_be_scanned(family: str, tokenizer: Any) -> None:
     """Logits of the model's own making (bloom, gptj), encoders, and encoder-decoders."""
     module = tiny_model(family)
     tables = collect(module, **OPTIONS)
-    scan = attnscope.scan(
-        module, BOOK.content, tokenizer=tokenizer, length=64, lengths=[32, 64], top_n=[5, 20], windows=2
-    )
+    scan = attnscope.scan(module, BOOK.content, tokenizer=tokenizer, top_n=[5, 20], **SCANNED)
     ours = lines(tables["topn"].filter(sink="kept"))
     # An encoder's scan measures the last row of each length, as this does.
     both = lines(scan.topn).join(ours, on=KEYS, suffix="_ours")
@@ -56,9 +55,7 @@ def test_every_family_that_can_be_scanned(family: str, tokenizer: Any) -> None:
 def test_every_kind_of_vectors(kind: str, tokenizer: Any) -> None:
     module = build("llama-gqa")
     tables = collect(module, vectors=("value", kind), **OPTIONS)
-    scan = attnscope.scan(
-        module, BOOK.content, tokenizer=tokenizer, length=64, lengths=[32, 64], top_n=[5], windows=2, vectors=kind
-    )
+    scan = attnscope.scan(module, BOOK.content, tokenizer=tokenizer, top_n=[5], vectors=kind, **SCANNED)
     both = lines(scan.topn).join(lines(tables["topn"].filter(sink="kept", vectors=kind)), on=KEYS, suffix="_ours")
     assert len(both) == len(scan.topn) == 2 * 2 * 12
     for name in COLUMNS:
