@@ -72,7 +72,7 @@ def test_packed_weights_are_scanned_and_saved(vectors: Any, text: str, tmp_path:
     """Fault 10: int8."""
     model = quantized()
     options: Any = {"tokenizer": byte_tokenizer(), "length": LENGTH, "rows": 5, "top_n": [3], "vectors": vectors}
-    result = scan(model, text, out=tmp_path / "run", **options)
+    result = scan(model, text, out=tmp_path / "run", bounds="paper", **options)
     check_rows(result, model, text)
     assert result.topn.null_count().sum_horizontal().item() == 0
 
@@ -80,7 +80,7 @@ def test_packed_weights_are_scanned_and_saved(vectors: Any, text: str, tmp_path:
 @pytest.mark.parametrize("place", ["auto", {"": "cpu"}, SPREAD], ids=["auto", "cpu", "partly on disk"])
 def test_a_device_map_changes_no_number(place: Any, model_folder: Path, text: str, tmp_path: Path) -> None:
     """Fault 10: spread over devices, memory and disk."""
-    options: Any = {"length": LENGTH, "rows": 5, "top_n": [3], "vectors": "output", "windows": 2}
+    options: Any = {"length": LENGTH, "rows": 5, "top_n": [3], "vectors": "output", "windows": 2, "bounds": "paper"}
     whole = scan(model_folder, text, **options)
     spread = scan(model_folder, text, device_map=place, out=tmp_path / "run", **options)
     assert spread.rows.equals(whole.rows)

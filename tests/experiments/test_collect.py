@@ -63,6 +63,20 @@ def test_every_kind_of_vectors(kind: str, tokenizer: Any) -> None:
     assert set(tables["tests"]["vectors"]) == {"value", kind}
 
 
+@pytest.mark.parametrize("family", ["gemma2-softcap", "t5"])
+def test_heads_are_tested_together_where_their_rows_are_equally_long(family: str) -> None:
+    """Of layers that see different numbers of keys (a sliding window, a decoder beside its encoder): the longest."""
+    module = tiny_model(family) if family == "t5" else build(family, "eager")
+    tables = collect(module, rows=2, **OPTIONS)
+    keys = ["window", "row", "prefix", "sink"]
+    lengths = tables["rows"].select(*keys, "layer", "head", "length").unique()
+    assert lengths.group_by(keys).agg(pl.col("length").n_unique())["length"].max() > 1
+    longest = lengths.filter(pl.col("length") == pl.col("length").max().over(keys))
+    expected = longest.group_by(*keys, "length").agg(heads=pl.len())
+    tested = tables["tests"].select(*keys, "length", "heads").unique()
+    assert sorted(tested.rows()) == sorted(expected.rows())
+
+
 def test_lines_stand_in_one_order_whichever_thread_is_done_first() -> None:
     tables = collect(build("llama-gqa"), vectors=("value", "output"), rows=2, **OPTIONS)
     for name in ("rows", "topn", "drawn", "gradient", "sharpness", "coverage"):

@@ -134,7 +134,10 @@ class Window(WindowRecord):
     def tables(self) -> dict[str, pl.DataFrame]:
         """Everything measured, once all layers are; tables are empty where there was nothing to measure."""
         for sample, layers in sorted(self._profiles.items()):
-            for name, table in reduce.tests(sample, np.concatenate(layers), self.settings).items():
+            # Layers with a sliding window, or a decoder's beside its encoder's, see fewer keys: another range of N.
+            most = max(profile.shape[-1] for profile in layers)
+            profile = np.concatenate([profile for profile in layers if profile.shape[-1] == most])
+            for name, table in reduce.tests(sample, profile, self.settings).items():
                 self._pieces[name].append(table)
         self._profiles.clear()
         if self._best_circle is not None:
