@@ -72,7 +72,13 @@ def test_multihead_attention_on_a_padded_batch() -> None:
     padding[1, 7:] = True
     padding[2, :4] = True
     real = [list(range(TOKENS)), list(range(7)), list(range(4, TOKENS))]
-    result = scan(module, inputs={"query": x, "key": x, "value": x, "key_padding_mask": padding}, rows=5, top_n=TOP_N)
+    result = scan(
+        module,
+        inputs={"query": x, "key": x, "value": x, "key_padding_mask": padding},
+        rows=5,
+        top_n=TOP_N,
+        bounds="paper",
+    )
     assert result.rows["window"].unique().to_list() == [0, 1, 2]
     for window, seen in enumerate(real):
         mine = result.rows.filter(window=window)
@@ -94,7 +100,7 @@ def test_every_layer_of_an_encoder_and_the_last_row_of_each_item() -> None:
     module.layers[0].dropout.eval()
     modes = [part.training for part in module.modules()]
     x = states(2, TOKENS, WIDTH)
-    result = scan(module, inputs=x, top_n=TOP_N)
+    result = scan(module, inputs=x, top_n=TOP_N, bounds="paper")
     assert [part.training for part in module.modules()] == modes  # each part is put back as it was
     module.eval()
     with torch.no_grad():
@@ -135,7 +141,7 @@ def test_a_module_that_records_and_all_rows() -> None:
     module, x, bias = LoopOfRows(), states(2, 7, WIDTH), states(2, HEADS, 7, 7, seed=9)
     with torch.no_grad():
         query, key, value = (part.numpy().reshape(2, 7, HEADS, SIZE) for part in module.project(x).chunk(3, -1))
-    result = scan(module, inputs=(x, bias), rows="all", top_n=[2])
+    result = scan(module, inputs=(x, bias), rows="all", top_n=[2], bounds="paper")
     assert result.rows.height == 2 * HEADS * 7
 
     def truth(window: int, layer: int, head: int, row: int) -> Row:
@@ -156,8 +162,8 @@ def test_an_item_of_a_padded_batch_is_the_item_alone(side: str, vectors: Any) ->
     mask[1, short] = 1
     places = (mask.cumsum(-1) - 1).clamp(min=0)
     inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": places}
-    both = scan(model, inputs=inputs, rows=4, top_n=[1, 3], vectors=vectors)
-    alone = scan(model, inputs={"input_ids": ids[1:, short]}, rows=4, top_n=[1, 3], vectors=vectors)
+    both = scan(model, inputs=inputs, rows=4, top_n=[1, 3], bounds="paper", vectors=vectors)
+    alone = scan(model, inputs={"input_ids": ids[1:, short]}, rows=4, top_n=[1, 3], bounds="paper", vectors=vectors)
     for table in ("rows", "topn"):
         mine = getattr(both, table).filter(window=1).drop("window", "position", "normalizer")
         expected = getattr(alone, table).drop("window", "position", "normalizer")
@@ -168,8 +174,10 @@ def test_an_item_of_a_padded_batch_is_the_item_alone(side: str, vectors: Any) ->
 def test_it_agrees_with_the_scan_of_a_text(tokenizer: Any, text: str) -> None:
     model = build("gpt2")
     ids = tokenizer(text)["input_ids"][:41]
-    mine = scan(model, inputs={"input_ids": torch.tensor([ids])}, tokenizer=tokenizer, rows=7, top_n=[3])
-    usual = scan(model, text, tokenizer=tokenizer, length=41, rows=7, top_n=[3])
+    mine = scan(
+        model, inputs={"input_ids": torch.tensor([ids])}, tokenizer=tokenizer, rows=7, top_n=[3], bounds="paper"
+    )
+    usual = scan(model, text, tokenizer=tokenizer, length=41, rows=7, top_n=[3], bounds="paper")
     assert mine.rows.equals(usual.rows)
     assert mine.topn.equals(usual.topn)
     assert mine.token_weights is not None
@@ -194,8 +202,8 @@ def test_it_is_saved_with_a_report(tmp_path: Path) -> None:
 
 def test_a_function_may_run_the_module() -> None:
     module, x = attention(), states(1, TOKENS, WIDTH)
-    given = scan(module, inputs=(x, x, x), top_n=[3])
-    called = scan(module, inputs=lambda: module(x, x, x), top_n=[3])
+    given = scan(module, inputs=(x, x, x), top_n=[3], bounds="paper")
+    called = scan(module, inputs=lambda: module(x, x, x), top_n=[3], bounds="paper")
     assert called.topn.equals(given.topn)
     assert called.run["text"]["sha256"] is None
     assert len(given.run["text"]["sha256"]) == 64

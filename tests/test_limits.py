@@ -46,8 +46,9 @@ def test_nothing_of_heads_by_keys_by_keys_is_ever_allocated(rows: Any, tokenizer
     """Fault 16."""
     model = build("llama-gqa")
     length, heads = (512, 6) if rows == "last" else (192, 6)
+    options: Any = {"length": length, "rows": rows, "top_n": [1, 5], "bounds": "paper"}
     with Largest() as seen:
-        scan(model, long_text, tokenizer=tokenizer, length=length, rows=rows, top_n=[1, 5], memory_budget="512KB")
+        scan(model, long_text, tokenizer=tokenizer, memory_budget="512KB", **options)
     assert seen.elements > length  # something was noted
     assert seen.elements < heads * length * length / 2
 
@@ -55,11 +56,12 @@ def test_nothing_of_heads_by_keys_by_keys_is_ever_allocated(rows: Any, tokenizer
 def test_two_scans_in_two_threads_do_not_meet(tokenizer: Any, long_text: str) -> None:
     """Fault 17."""
     models = [build("gpt2"), build("llama-gqa")]
-    alone = [scan(model, long_text, tokenizer=tokenizer, length=31, windows=3, top_n=[3]) for model in models]
+    options: Any = {"tokenizer": tokenizer, "length": 31, "windows": 3, "top_n": [3], "bounds": "paper"}
+    alone = [scan(model, long_text, **options) for model in models]
     together: list[Any] = [None, None]
 
     def work(index: int) -> None:
-        together[index] = scan(models[index], long_text, tokenizer=tokenizer, length=31, windows=3, top_n=[3])
+        together[index] = scan(models[index], long_text, **options)
 
     threads = [threading.Thread(target=work, args=(index,)) for index in (0, 1)]
     for thread in threads:
@@ -89,9 +91,9 @@ def test_an_exception_leaves_model_and_registry_as_they_were(tokenizer: Any, lon
 def test_the_number_of_threads_changes_nothing_beyond_rounding(tokenizer: Any, long_text: str) -> None:
     """Fault 15."""
     model = build("llama-gqa").double()
-    one = scan(model, long_text, tokenizer=tokenizer, length=67, rows=9, top_n=[3])
+    one = scan(model, long_text, tokenizer=tokenizer, length=67, rows=9, top_n=[3], bounds="paper")
     torch.set_num_threads(2)
-    two = scan(model, long_text, tokenizer=tokenizer, length=67, rows=9, top_n=[3])
+    two = scan(model, long_text, tokenizer=tokenizer, length=67, rows=9, top_n=[3], bounds="paper")
     assert_frame_equal(one.rows, two.rows, rel_tol=1e-9)
     assert_frame_equal(one.topn, two.topn, rel_tol=1e-9)
 

@@ -17,7 +17,7 @@ from attnscope.cli import run
 from attnscope.errors import OutputError
 from attnscope.scanning import ScanResult, Step, scan
 
-OPTIONS: dict[str, Any] = {"length": 23, "windows": 4, "top_n": [1, 3]}
+OPTIONS: dict[str, Any] = {"length": 23, "windows": 4, "top_n": [1, 3], "bounds": "paper"}
 
 
 class StoppedError(Exception):

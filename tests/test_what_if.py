@@ -38,8 +38,8 @@ def test_some_rows_are_spread_evenly_and_end_with_the_last() -> None:
 
 def test_all_rows_hold_the_last_rows_of_every_length(tokenizer: Any, text: str) -> None:
     model = build("llama-gqa")
-    every = scan(model, text, tokenizer=tokenizer, length=43, rows="all", top_n=TOP_N)
-    last = scan(model, text, tokenizer=tokenizer, length=43, lengths=[2, 17, 43], top_n=TOP_N)
+    every = scan(model, text, tokenizer=tokenizer, length=43, rows="all", top_n=TOP_N, bounds="paper")
+    last = scan(model, text, tokenizer=tokenizer, length=43, lengths=[2, 17, 43], top_n=TOP_N, bounds="paper")
     assert every.rows.group_by("layer", "head").len()["len"].unique().to_list() == [43]
     some = pl.col("length").is_in([2, 17, 43])
     assert_frame_equal(every.rows.filter(some), last.rows, rel_tol=1e-12)
@@ -52,8 +52,8 @@ def test_all_rows_hold_the_last_rows_of_every_length(tokenizer: Any, text: str) 
 
 def test_the_block_size_changes_nothing(tokenizer: Any, text: str) -> None:
     model = build("mistral-window")
-    whole = scan(model, text, tokenizer=tokenizer, length=41, rows="all", top_n=TOP_N)
-    tight = scan(model, text, tokenizer=tokenizer, length=41, rows="all", top_n=TOP_N, memory_budget=1)
+    whole = scan(model, text, tokenizer=tokenizer, length=41, rows="all", top_n=TOP_N, bounds="paper")
+    tight = scan(model, text, tokenizer=tokenizer, length=41, rows="all", top_n=TOP_N, bounds="paper", memory_budget=1)
     assert_frame_equal(whole.rows, tight.rows, rel_tol=1e-12)
     assert_frame_equal(whole.topn, tight.topn, rel_tol=1e-12)
 
@@ -77,6 +77,7 @@ def test_what_ifs_share_one_forward_and_the_logits_of_the_model(tokenizer: Any, 
         length=29,
         lengths=[13, 29],
         top_n=TOP_N,
+        bounds="paper",
         normalizers=["entmax:alpha=1.3", "sparsemax"],
         temperatures=[0.5],
     )
@@ -86,7 +87,7 @@ def test_what_ifs_share_one_forward_and_the_logits_of_the_model(tokenizer: Any, 
     assert result.rows["normalizer"].unique().sort().to_list() == sorted(
         [*labels, *(f"{label}:temperature=0.5" for label in labels)]
     )
-    plain = scan(model, text, tokenizer=tokenizer, length=29, lengths=[13, 29], top_n=TOP_N)
+    plain = scan(model, text, tokenizer=tokenizer, length=29, lengths=[13, 29], top_n=TOP_N, bounds="paper")
     assert_frame_equal(result.rows.filter(normalizer=tables.OWN), plain.rows)
     assert_frame_equal(result.topn.filter(normalizer=tables.OWN), plain.topn)
 
@@ -97,11 +98,11 @@ def test_what_if_columns_agree_with_the_oracle_on_weights_made_by_hand(tokenizer
     ids = torch.tensor([tokenizer(text)["input_ids"][:23]])
     with torch.no_grad(), observed(model, lambda call: calls.append((call.logits([22]), call.value[0].double()))):
         model(input_ids=ids)
-    result = scan(
-        model, text, tokenizer=tokenizer, length=23, lengths=[23], top_n=[4], normalizers=["entmax:alpha=1.3"]
-    ).topn.filter(normalizer="entmax:alpha=1.3")
-    assert result.height == 15
-    for line in result.iter_rows(named=True):
+    options: Any = {"length": 23, "lengths": [23], "top_n": [4], "bounds": "paper"}
+    result = scan(model, text, tokenizer=tokenizer, normalizers=["entmax:alpha=1.3"], **options)
+    lines = result.topn.filter(normalizer="entmax:alpha=1.3")
+    assert lines.height == 15
+    for line in lines.iter_rows(named=True):
         logits, values = calls[line["layer"]]
         weights = entmax(logits[line["head"], 0], alpha=1.3).numpy()
         for name, value in oracle.topn_columns(weights, values[line["head"]].numpy(), 4).items():
@@ -139,7 +140,9 @@ def test_rows_with_weights_below_zero_have_sets_without_values(swapped: bool, to
         model(input_ids=torch.tensor([tokenizer(text)["input_ids"][:9]]))
     spec, what_ifs = ("own", []) if swapped else ("sa_softmax_raw", ["sa_softmax_raw"])
     with swap(model, "sa_softmax_raw", layers=[0]) if swapped else nullcontext():
-        result = scan(model, text, tokenizer=tokenizer, length=9, rows="all", top_n=[1], normalizers=what_ifs)
+        result = scan(
+            model, text, tokenizer=tokenizer, length=9, rows="all", top_n=[1], normalizers=what_ifs, bounds="paper"
+        )
     lines = result.topn.filter(normalizer=spec, layer=0)
     measures = lines.select(pl.exclude("window", "layer", "head", "position", "length", "n", "normalizer"))
     missing = measures.select(pl.all().is_null() | pl.all().is_nan()).to_numpy()
@@ -228,9 +231,9 @@ def test_out_of_memory_halves_the_block_then_leaves_the_layer_out(
             raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
         measure(self, window, rows, *rest)
 
-    plain = scan(model, text, tokenizer=tokenizer, length=17, rows="all", top_n=TOP_N)
+    plain = scan(model, text, tokenizer=tokenizer, length=17, rows="all", top_n=TOP_N, bounds="paper")
     monkeypatch.setattr(ScanMeasurer, "_block", with_little_memory)
-    result = scan(model, text, tokenizer=tokenizer, length=17, rows="all", top_n=TOP_N)
+    result = scan(model, text, tokenizer=tokenizer, length=17, rows="all", top_n=TOP_N, bounds="paper")
     assert sizes[:4] == [17, 8, 4, 2]
     assert {(head["layer"], head["reason"]) for head in result.skipped_heads} == {
         (1, "out of memory on a single row of 17 keys")
