@@ -144,6 +144,7 @@ def test_a_scan_is_started_cancelled_resumed_and_finished(
     (tmp_path / "runs").mkdir()
     with serving(tmp_path / "runs") as served:
         form = {"model": str(model_folder), "pasted": text * 4, "length": "64", "windows": "12", "rows": "all"}
+        form["bounds"] = "paper"
         started = served.post("/api/scans", form)
         assert started.status == 202
         name = started.json()["name"]
@@ -161,7 +162,8 @@ def test_a_scan_is_started_cancelled_resumed_and_finished(
         assert done["state"] == "finished", done
         folder = tmp_path / "runs" / name
         assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
-        assert json.loads((folder / "run.json").read_text())["text"]["source"] == "pasted text"
+        record = json.loads((folder / "run.json").read_text())
+        assert (record["text"]["source"], record["settings"]["bounds"]) == ("pasted text", "paper")
         # An invalid input is reported and leaves no files.
         wrong = served.post("/api/scans", {"model": str(model_folder), "text": "/no/such/text"}).json()["name"]
         failed = follow(served, wrong, lambda job: job["state"] != "running")
@@ -204,7 +206,8 @@ def test_the_form_is_checked() -> None:
     asked = parse_form({"model": " ", "length": "64", "lengths": "8, 16", "windows": "", "normalizers": "sparsemax"})
     assert (asked.model, asked.length, asked.lengths, asked.windows) == (None, 64, [8, 16], 1)
     assert (asked.rows, asked.normalizers, asked.source) == ("last", ["sparsemax"], "sample")
-    assert (asked.diagnose, asked.verify) == (False, False)
+    assert (asked.diagnose, asked.verify, asked.bounds) == (False, False, None)
+    assert parse_form({"bounds": "paper"}).bounds == "paper"
     assert parse_form({"diagnose": "on"}).diagnose
     tried = parse_form({"verify": "on"})
     assert (tried.diagnose, tried.verify) == (True, True)

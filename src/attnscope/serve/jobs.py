@@ -54,6 +54,7 @@ class ScanRequest:
     rows: str
     windows: int
     normalizers: list[str]
+    bounds: str | None
     diagnose: bool
     verify: bool
     source: str
@@ -95,6 +96,7 @@ def parse_form(form: dict[str, Any]) -> ScanRequest:
         text("rows") or "last",
         windows[0] if windows else 1,
         [part for part in (text("normalizers") or "").split(",") if part],
+        text("bounds"),
         checked("diagnose") or checked("verify"),
         checked("verify"),
         "pasted text" if pasted else path or "sample",

@@ -51,6 +51,7 @@ def _scan(folder: Path, request: dict[str, Any]) -> None:
         rows=row_choice(request.get("rows") or "last"),
         windows=request.get("windows") or 1,
         normalizers=request.get("normalizers") or (),
+        bounds=request.get("bounds"),
         diagnose=bool(request.get("diagnose")),
         verify=bool(request.get("verify")),
         out=folder,
