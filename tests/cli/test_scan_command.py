@@ -59,6 +59,16 @@ def test_what_has_no_value_is_a_dash(
     assert [line.split()[1:3] for line in printed.splitlines() if line.split()[:1] == ["20"]] == [["-", "-"]]
 
 
+@pytest.mark.parametrize("bounds", [None, "paper"])
+def test_the_summary_says_how_to_measure_the_paper_bounds(
+    bounds: str | None, book: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: Any = {"tokenizer": byte_tokenizer(), "length": 64, "bounds": bounds}
+    result = scan(build("gpt2"), book, **options)
+    print_summary(Console(width=200), result.rows, result.topn, result.run)
+    assert ("-: measured with --bounds paper" in capsys.readouterr().out) == (bounds is None)
+
+
 def test_json_prints_one_object_and_nothing_else(
     model_folder: Path, book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,10 +28,7 @@ _SCALE = (
     "#fee838",
 )
 
-_NOTE = Text(
-    "proved: the range the theory allows; printed: as the paper has it; random set: expected for N tokens at random",
-    style="dim",
-)
+_NOTE = "proved: the range the theory allows; printed: as the paper has it; random set: expected for N tokens at random"
 
 
 def print_summary(console: Console, rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> None:
@@ -39,7 +36,9 @@ def print_summary(console: Console, rows: pl.DataFrame, topn: pl.DataFrame, run:
     console.print(Group(_heading(run), Text()))
     if topn.is_empty():
         return
-    console.print(Group(_map(rows, topn, run), Text(), _by_n(topn, run), _NOTE, Text(), _by_length(rows, run)))
+    unmeasured = run["settings"].get("bounds", "paper") is None
+    note = Text(_NOTE + ("; -: measured with --bounds paper" if unmeasured else ""), style="dim")
+    console.print(Group(_map(rows, topn, run), Text(), _by_n(topn, run), note, Text(), _by_length(rows, run)))
     labels = sorted(topn["normalizer"].unique().to_list(), key=lambda label: (not label.startswith(OWN), label))
     if len(labels) > 1:
         console.print(Group(Text(), _what_if(rows, topn, run, labels)))

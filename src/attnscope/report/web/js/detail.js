@@ -129,7 +129,10 @@ function sharedLimits(compared) {
   return limits;
 }
 
-function chartFigure(subject, title, name, spec, note) {
+function chartFigure(subject, title, name, chartSpec, note) {
+  // Columns that were not measured have no points, and no entry in the legend.
+  const measured = (series) => (series ?? []).filter((one) => one.points.length);
+  const spec = { ...chartSpec, bands: measured(chartSpec.bands), lines: measured(chartSpec.lines), dots: measured(chartSpec.dots) };
   const where = `${subject.run.title(subject.i)}, length ${subject.run.groups[subject.group]}`;
   const description = `${title}, ${where}. ${spec.lines.map((line) => ends(line, spec)).join(" ")}`;
   return figure({
@@ -161,6 +164,9 @@ function separabilityFigure(subject) {
     { name: "printed upper bound", role: "printed", dash: "5 3", bare: true, points: run.curve("separability_upper_printed", i, group) },
     { name: "printed lower bound", role: "printedToo", dash: "2 3", bare: true, points: run.curve("separability_lower_printed", i, group) },
   ];
+  const bounds = run.data.run.settings.bounds === null
+    ? "A scan with --bounds paper shows the bounds too."
+    : "The band is what mathematics allows; dashed: the paper's bounds as printed.";
   const evidence = (group === 0 && run.judgment(i)?.evidence) || {};
   const n = run.data.usual_n;
   const dots = [["separability", "mean, all rows"], ["null_uniform", "equal weights"], ["null_random", "random tokens"], ["separability_without_sink", "without the first token"]]
@@ -169,7 +175,7 @@ function separabilityFigure(subject) {
   return chartFigure(subject, "Separability", "separability", {
     x: { ...N_AXIS, values: run.data.curves.n }, y: { range: [0, 1], format: share },
     bands: [{ name: "proved range", role: "proved", points: run.band("separability_lower", "separability_upper", i, group) }], lines, dots,
-  }, "How many of its top tokens stay apart from the rest. The band is what mathematics allows; dashed: the paper's bounds as printed." + (dots.length ? ` The dots at ${n} are means over all rows of the diagnosis: as it is, and what chance would give.` : ""));
+  }, `How many of its top tokens stay apart from the rest. ${bounds}` + (dots.length ? ` The dots at ${n} are means over all rows of the diagnosis: as it is, and what chance would give.` : ""));
 }
 
 function distanceFigure(subject, limits) {
