@@ -115,6 +115,8 @@ def test_the_papers_bounds_come_on_request(model_folder: Path, book: Path, tmp_p
     assert none.drop(bounds).equals(full.drop(bounds))
     assert some.drop(bounds).equals(full.drop(bounds))
     assert full.null_count().sum_horizontal().item() == 0
+    assert run([*common, "--out", str(tmp_path / "old"), "--bounds", "paper", "--delta-keys", "24"]) == 0  # former name
+    assert pl.read_parquet(tmp_path / "old" / "topn.parquet").equals(some)
     assert run([*common, "--bounds", "proved"]) == 2
     assert run([*common, "--delta-max-length", "0"]) == 2
 

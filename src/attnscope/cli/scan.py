@@ -48,7 +48,7 @@ def scan(
     temperature: str | None = None,
     memory_budget: str = "256MB",
     bounds: Literal["paper"] | None = None,
-    delta_max_length: int = 8192,
+    delta_max_length: Annotated[int, Parameter(name=["--delta-max-length", "--delta-keys"])] = 8192,
     diagnose: Flag = False,
     verify: Flag = False,
     threshold: Annotated[list[str] | None, Parameter(negative="")] = None,
