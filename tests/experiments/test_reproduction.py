@@ -152,13 +152,13 @@ def test_a_second_run_draws_from_the_tables(
     assert again.claims == done.claims
     with pytest.raises(AssertionError, match="the model was loaded"):
         reproduce(str(model_folder), book, out=done.folder, **(SETTINGS | {"seed": 1}))
-    assert "different settings; measuring anew" in capsys.readouterr().err
+    assert "different settings; measuring again" in capsys.readouterr().err
     table = done.folder / "tables" / "drawn.parquet"
     whole = table.read_bytes()
     table.write_bytes(whole[:-9])
     with pytest.raises(AssertionError, match="the model was loaded"):
         reproduce(str(model_folder), book, out=done.folder, **SETTINGS)
-    assert "drawn.parquet is damaged; measuring anew" in capsys.readouterr().err
+    assert "drawn.parquet is damaged; measuring again" in capsys.readouterr().err
     table.write_bytes(whole)
 
 

@@ -86,7 +86,7 @@ def reproduce(
             measured, run = stored
         else:
             if stored is not None:
-                say(f"the tables in {folder} are not used: {stored}; measuring anew")
+                say(f"the tables in {folder} are not used: {stored}; measuring again")
             loading = {"device": device, "revision": revision, "trust_remote_code": trust_remote_code}
             with Parts(folder, wanted, dict.fromkeys(store.NAMES)) as parts:
                 measured, run = _measure(model, book, asked, wanted, loading, progress, parts)
