@@ -331,6 +331,15 @@ def test_delta_where_zeros_are_nearer_than_anything_else(zeros: list[int]) -> No
     assert_prefix_gaps(vectors)
 
 
+@pytest.mark.parametrize("zeros", [[0], [1], [5], [0, 99], [97]])
+def test_delta_where_a_zero_is_nearer_than_vectors_at_sharp_angles(zeros: list[int]) -> None:
+    """Pairs are sqrt(1.5) apart, a zero is at 1 from all of them."""
+    vectors = np.sqrt(0.75) * np.eye(100, 101, 1)
+    vectors[:, 0] = 0.5
+    vectors[zeros] = 0
+    assert_prefix_gaps(vectors)
+
+
 @pytest.mark.parametrize("dims", [2, 7, 64])
 @pytest.mark.parametrize("top_n", [[100], [5, 100], [1, 5, 10, 20, 100]])
 @pytest.mark.parametrize("farther", [1e-2, 1e-3, 1e-5, 1e-9])

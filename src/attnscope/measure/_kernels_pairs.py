@@ -69,9 +69,6 @@ def take_in(
         all_norms[j] = group.norms[j]
     for j in range(begin):
         longest = max(longest, group.norms[j])
-    zero = 0  # the first zero vector, at distance 1 from all unit vectors: its products do not show it
-    while zero < end and group.inverses[zero] > 0:
-        zero += 1
     for t in range(begin, end):
         products, distances2, norms, norm = gram[t - begin, :t], upper[:t], all_norms[:t], all_norms[t]
         cut = single(1 - nearest2 / 2 - error if group.inverses[t] > 0 else -1.0)
@@ -82,8 +79,6 @@ def take_in(
             for j in range(t):
                 if products[j] >= cut:
                     nearest2 = min(nearest2, squared_distance_of_units(group, t, j))
-        if zero < t:
-            nearest2 = min(nearest2, squared_distance_of_units(group, t, zero))
         delta2[t] = nearest2
         slack, two = single(2 * error), single(2)
         for j in range(t):  # upper bounds of the squared distances
