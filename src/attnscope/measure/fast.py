@@ -22,6 +22,7 @@ from attnscope.measure._kernels_top import Contexts, TopSets, choose_top_sets, s
 from attnscope.measure._kernels_vectors import Group, Groups
 from attnscope.measure._scratch import scratch
 from attnscope.measure.layer import LayerVectors, double_units, prepare_groups
+from attnscope.measure.pairs import pair_distances
 from attnscope.measure.visibility import Visibility
 
 if TYPE_CHECKING:
@@ -152,8 +153,8 @@ class _Block:
             near = rows[ends[rows] <= self.delta_max_length]
             for g in range(task.first, task.last):
                 of_group = near[near // self.rows_of_group == g]
-                group, group_units = Group(*(field[g - task.first] for field in groups)), units[g - task.first]
-                delta[of_group] = self.layer.pairs(g).measure(group, group_units, of_group, ends, self.sets, d1)
+                group = Group(*(field[g - task.first] for field in groups))
+                pair_distances(group, units[g - task.first], of_group, ends, self.sets, delta, d1)
         doubles = (lengths <= _SHORT) | (max(self.rows_of_group, self.layer.rows_of_group) <= _FEW)
         for double in (True, False):
             part = rows[doubles == double]
