@@ -14,26 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnscope.columns import PAPER_BOUNDS
-from attnscope.measure import LayerVectors, columns, topn
+from attnscope.measure import columns, topn
 from attnscope.measure._kernels_top import TopSets
-from attnscope.measure._kernels_vectors import Group
-from attnscope.measure.layer import prepare_groups
+from attnscope.measure._kernels_vectors import group_at, prepare_groups
 from attnscope.measure.pairs import pair_distances
 from attnscope.measure.rows import Rows, row_columns, softmax_weights
 from attnscope.measure.topn import topn_columns
 
 # Relative to the column; a value that should be zero is compared with the size of what cancelled in it.
 RELATIVE = 1e-9
-# In rows of more than 128 keys the compiled way sums terms in float32; what it compares stays exact.
-FLOAT32 = 5e-7
-SUMS = {
-    "distance",
-    "distance_upper",
-    "expected_printed",
-    "expected_lower",
-    "expected_upper",
-    "epsilon_printed",
-}
 # Scaling a vector to the sphere rounds it: differences of near-duplicates 1e-10 apart keep six digits.
 NEAR_DUPLICATES = 1e-6
 ON_SPHERE = {"radius", "delta", "separability_lower_printed", "separability_upper_printed"}
@@ -224,7 +213,7 @@ def causal_rows(keys: int, offset: float = 0.0) -> Rows:
 
 
 def test_compiled_way_on_long_sharp_rows() -> None:
-    """A heavy first token of small length, weights from 1 to 1e-20: sums that float32 could spoil."""
+    """A heavy first token of small length, weights from 1 to 1e-20: terms that cancel."""
     generator = torch.Generator().manual_seed(11)
     keys, positions = 1500, (700, 1100, 1499)
     vectors = torch.randn(2, keys, 24, generator=generator)
@@ -236,8 +225,7 @@ def test_compiled_way_on_long_sharp_rows() -> None:
     weights = softmax_weights(rows)
     _, per_set = columns(rows, weights, n)
     for name, expected in topn_columns(rows, weights, n).items():
-        relative = FLOAT32 if name in SUMS else RELATIVE
-        torch.testing.assert_close(per_set[name], expected, rtol=relative, atol=1e-12, msg=name)
+        torch.testing.assert_close(per_set[name], expected, rtol=RELATIVE, atol=1e-12, msg=name)
 
 
 @pytest.mark.parametrize("offset", [0.0, 100.0])
@@ -249,8 +237,7 @@ def test_compiled_way_equals_its_specification_on_all_rows(offset: float) -> Non
         torch.testing.assert_close(per_row[name], expected, rtol=RELATIVE, atol=0, equal_nan=True, msg=name)
     valid = torch.tensor(n) < per_row["length"].unsqueeze(-1)
     for name, expected in topn_columns(rows, weights, n).items():
-        relative = FLOAT32 if name in SUMS else RELATIVE
-        torch.testing.assert_close(per_set[name][valid], expected[valid], rtol=relative, atol=1e-12, msg=name)
+        torch.testing.assert_close(per_set[name][valid], expected[valid], rtol=RELATIVE, atol=1e-12, msg=name)
 
 
 def test_many_sets_on_rows_far_apart() -> None:
@@ -261,8 +248,7 @@ def test_many_sets_on_rows_far_apart() -> None:
     per_row, per_set = columns(rows, weights, n)
     valid = torch.tensor(n) < per_row["length"].unsqueeze(-1)
     for name, expected in topn_columns(rows, weights, n).items():
-        relative = FLOAT32 if name in SUMS else RELATIVE
-        torch.testing.assert_close(per_set[name][valid], expected[valid], rtol=relative, atol=1e-12, msg=name)
+        torch.testing.assert_close(per_set[name][valid], expected[valid], rtol=RELATIVE, atol=1e-12, msg=name)
 
 
 @pytest.mark.parametrize("size", [1e-20, 1e-35, 1e-45, 1e-100, 1e-170])
@@ -364,17 +350,16 @@ def test_a_late_member_that_is_farther_by_little_is_found(dims: int, top_n: list
 @pytest.mark.parametrize("offset", [0.0, 1e3, 1e7])
 @pytest.mark.parametrize("spread", [0.0, 2.0])
 def test_farthest_distance_between_members_and_others(dims: int, offset: float, spread: float) -> None:
-    """d1 of random sets, asked for in two blocks in any order, against all distances: lengths alike or not, a cluster."""
+    """d1 of random sets in two blocks, rows in any order, against all distances: lengths alike or not, a cluster."""
     random = np.random.default_rng(dims)
     vectors = offset + random.normal(size=(300, dims)) * np.exp(spread * random.normal(size=(300, 1)))
-    groups, units = prepare_groups(vectors[None])
-    group = Group(*(field[0] for field in groups))
+    group = group_at(prepare_groups(vectors[None]), 0)
     ends = np.array([3, 9, 40, 128, 129, 200, 257, 300])
     members = np.stack([random.permutation(end)[np.arange(100) % end] for end in ends])
     counts = np.array([[min(1, end - 1), min(20, end - 1), min(100, end - 1)] for end in ends])
     delta, d1 = np.empty(8), np.empty(counts.shape)
     for rows in (np.array([4, 0, 2, 1, 3]), np.arange(3, 8)):
-        pair_distances(group, units[0], rows, ends, TopSets(members, counts, np.ones(8)), delta, d1)
+        pair_distances(group, rows, ends, TopSets(members, counts, np.ones(8)), delta, d1)
     for row, end in enumerate(ends):
         for s, count in enumerate(counts[row]):
             inside = np.isin(np.arange(end), members[row, :count])
@@ -441,7 +426,7 @@ def test_small_weights_give_small_distances(keys: int, exponent: int) -> None:
             "expected_upper",
             "epsilon_printed",
         ):
-            assert (small[name] / tiny).flatten().numpy() == pytest.approx(plain[name].flatten().numpy(), rel=1e-6)
+            assert (small[name] / tiny).flatten().numpy() == pytest.approx(plain[name].flatten().numpy(), rel=RELATIVE)
         order = np.argsort(-own[0, 0].numpy())
         for index, size in enumerate(n):
             gaps = np.linalg.norm(vectors[order[:size], None] - vectors[None, order[size:]], axis=-1)

@@ -18,7 +18,6 @@ from attnscope.capture.forward import Inputs, forward, run
 from attnscope.capture.modes import evaluating
 from attnscope.capture.vectors import VectorSource
 from attnscope.engine.parts import WindowRecord
-from attnscope.measure import free_scratch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -205,9 +204,8 @@ def run_inputs(
 
 @contextmanager
 def _sources(module: nn.Module, kinds: Sequence[VectorKind]) -> Iterator[list[VectorSource]]:
-    """The vectors of each kind while the module runs in evaluation mode; measuring's memory is freed afterwards."""
+    """The vectors of each kind while the module runs in evaluation mode."""
     with ExitStack() as stack:
-        stack.callback(free_scratch)
         sources = [stack.enter_context(closing(VectorSource(module, kind))) for kind in kinds]
         stack.enter_context(evaluating(module))
         yield sources

@@ -5,10 +5,9 @@ Decisions:
 - y = alpha x is a token's weighted vector, s a context, xbar the sum of all y. Weights are multiplied by the row's
   scale, a power of two that brings the largest near 1, so that no square vanishes;
 - |y - f v|^2 is expanded into |y|^2 - 2 f y.v + f^2 |v|^2, with u.v from a matrix product (u = x/|x|). Where the terms
-  cancel to less than an eighth it is formed directly, in float64;
-- terms have the type of the products, float64 or, in many long rows, float32, and are summed in float64;
+  cancel it is formed directly;
 - what is compared or counted is exact: products only find the tokens that may decide the ball of eq. (10). Those are
-  measured in float64 by one function, so that equal tokens tie.
+  measured by one function, so that equal tokens tie.
 
 Loops write one array each and read slices of one row: with more the compiler does not vectorize.
 """
@@ -24,16 +23,12 @@ from attnscope._compiling import helper, loop
 from attnscope.measure._kernels_top import Contexts, TopSets
 from attnscope.measure._kernels_vectors import Group, Groups, dot, group_at
 
-_CANCELLED = 1 / 8
+_CANCELLED = 1e-4  # of the sum of the squares: what is left has lost four of sixteen digits
+_SMALLEST_SQUARE = 1e-290  # below it, digits are lost
+_PRECISION = 2.0**-53
 _ROUNDING = 1e-12  # relative, of a comparison with the radius
 _CHECKED_TOGETHER = 64
 _LINES = 8
-
-
-@helper
-def _smallest_square(values: Any) -> Any:
-    """Squares below this have lost digits in the type of the values."""
-    return values.dtype.type(1e-30 if values.itemsize == 4 else 1e-290)
 
 
 @helper
@@ -45,16 +40,14 @@ def _squared_distances(
 
     lengths, products: scale |y| and scale u.v. Where |y|^2, y.v and |v|^2 cancel it is formed directly.
     """
-    number = lengths.dtype.type
     target2 = 0.0
     for k in range(target.size):
         target2 += (target[k] * scale) * (target[k] * scale)
-    twice, square, cancelled = number(2 * factor), number(factor * factor * target2), number(_CANCELLED)
-    tiny = _smallest_square(lengths)
+    twice, square = 2 * factor, factor * factor * target2
     for j in range(lengths.size):
         sum2 = lengths[j] * lengths[j] + square
         value = sum2 - twice * (lengths[j] * products[j])
-        out[j] = value if value > cancelled * sum2 + tiny else number(np.nan)
+        out[j] = value if value > _CANCELLED * sum2 + _SMALLEST_SQUARE else np.nan
     for first in range(0, out.size, _CHECKED_TOGETHER):
         part = out[first : first + _CHECKED_TOGETHER]
         missing = np.int32(0)
@@ -80,10 +73,10 @@ def _sums_of_others(values: Any, out: Any) -> None:
         top += 1
     rest = 0.0
     for j in range(top):
-        rest += np.float64(values[j])
+        rest += values[j]
     following = values[top + 1 :]
     for j in range(following.size):
-        rest += np.float64(following[j])
+        rest += following[j]
     total = rest + highest
     for j in range(values.size):
         out[j] = total - values[j]
@@ -93,12 +86,11 @@ def _sums_of_others(values: Any, out: Any) -> None:
 @helper
 def _sums_outside(squares: Any, level: Any, s: Any) -> tuple[float, float]:
     """Sums over the keys outside set s of the roots, and of the squares themselves."""
-    zero = squares.dtype.type(0)
     total = total2 = 0.0
     for j in range(squares.size):
-        square = squares[j] if level[j] > s else zero
-        total += np.float64(np.sqrt(square))
-        total2 += np.float64(square)
+        square = squares[j] if level[j] > s else 0.0
+        total += np.sqrt(square)
+        total2 += square
     return total, total2
 
 
@@ -110,9 +102,7 @@ def _expectation_sums(
 
     mean2: |mu|^2 / (1 + p)^2 with mu = (1 + p) y - p xbar; variance: the factor of the scatter in E|Y|^2.
     """
-    number = mean2.dtype.type
-    zero, alone, others = number(0), number(1 / (1 + p)), number(p / (1 + p))
-    spread = number(variance / (1 + p) ** 2)
+    alone, others, spread = 1 / (1 + p), p / (1 + p), variance / (1 + p) ** 2
     lower = upper = epsilon = 0.0
     for j in range(mean2.size):
         mean = np.sqrt(mean2[j])
@@ -120,9 +110,9 @@ def _expectation_sums(
         moments = mean2[j] + spread * scatter[j]
         square = moments if moments < triangle * triangle else triangle * triangle
         ratio = other_squares[j] / mean
-        lower += np.float64(mean)
-        upper += np.float64(np.sqrt(square))
-        epsilon += np.float64(ratio if other_squares[j] > zero else zero)
+        lower += mean
+        upper += np.sqrt(square)
+        epsilon += ratio if other_squares[j] > 0 else 0.0
     return (1 + p) * lower, (1 + p) * upper, epsilon / (1 + p)
 
 
@@ -147,27 +137,25 @@ def _ball(
     unit_lengths, products: |y| and u.s of unit vectors, scaled; they find the tokens that may be nearest.
     at_origin: how many tokens outside the set have no weight or no length.
     """
-    number = unit_lengths.dtype.type
-    precision = 2.0**-24 if unit_lengths.itemsize == 4 else 2.0**-53
-    relative, tiny, two = number((context.size + 12) * precision), _smallest_square(unit_lengths), number(2)
+    relative, tiny = (context.size + 12) * _PRECISION, _SMALLEST_SQUARE
     norm = np.sqrt(dot(context, context))
-    reach = number(2 * norm * scale)
+    reach = 2 * norm * scale
     for j in range(level.size):  # -phi, less its error
         length = unit_lengths[j]
-        value = length * (two * products[j] - length) - (relative * length * (length + reach) + tiny)
-        work[j] = value if level[j] > s else number(-np.inf)
+        value = length * (2 * products[j] - length) - (relative * length * (length + reach) + tiny)
+        work[j] = value if level[j] > s else -np.inf
     best = largest(work)
     lowest = radius = np.inf
     for start in range(0, level.size, _CHECKED_TOGETHER):
         part, lengths = work[start : start + _CHECKED_TOGETHER], unit_lengths[start : start + _CHECKED_TOGETHER]
         candidates = np.int32(0)
         for j in range(part.size):
-            upper = part[j] + two * (relative * lengths[j] * (lengths[j] + reach) + tiny)
+            upper = part[j] + 2 * (relative * lengths[j] * (lengths[j] + reach) + tiny)
             candidates = np.int32(candidates + np.int32(upper >= best))
         if candidates:
             for j in range(part.size):
                 key = first + start + j
-                possible = part[j] + two * (relative * lengths[j] * (lengths[j] + reach) + tiny) >= best
+                possible = part[j] + 2 * (relative * lengths[j] * (lengths[j] + reach) + tiny) >= best
                 if possible and level[start + j] > s and weights[key] > 0 and group.inverses[key] > 0:
                     phi, gap = _phi_and_distance(weights[key], group.vectors[key], group.inverses[key], context)
                     lowest, radius = min(lowest, phi), min(radius, gap)
@@ -177,7 +165,7 @@ def _ball(
     for c in range(members.size):
         key = members[c]
         weight = weights[key] if group.inverses[key] > 0 else 0.0
-        phi = weight * (weight - 2 * np.float64(products[key - first]) / scale)
+        phi = weight * (weight - 2 * products[key - first] / scale)
         if abs(phi - lowest) > relative * weight * (weight + 2 * norm) + _ROUNDING * abs(lowest):
             inside += phi < lowest
         else:
@@ -250,9 +238,8 @@ def set_columns(
     out: Any,  # `columns.SetArrays` of (all rows, sets)
 ) -> None:
     """Fill the columns of some rows. One without sets is left as it is, as are the paper's bounds unless asked for."""
-    number = products.dtype.type
     count_of_sets, largest_set = sets.counts.shape[1], sets.members.shape[1]
-    lines = np.empty((_LINES, weights.shape[1]), products.dtype)
+    lines = np.empty((_LINES, weights.shape[1]))
     member_weights, member_lengths = np.empty(largest_set), np.empty(largest_set)
     xi, scaled_mean = np.empty((2, largest_set)), np.empty(groups.vectors.shape[2])
     for i in range(rows.size):
@@ -285,10 +272,9 @@ def set_columns(
         # Variances do not depend on the origin: about the mean nothing cancels where all y are alike.
         _squared_distances(lengths, of_mean, mean, 1 / length, scale, row_weights, 0.0, vectors, scatter)
         _sums_of_others(scatter, work)
-        fraction = number(1 / (length - 1))
         for j in range(length):
-            value = work[j] - scatter[j] * fraction
-            scatter[j] = value if value > 0 else number(0)
+            value = work[j] - scatter[j] / (length - 1)
+            scatter[j] = value if value > 0 else 0.0
         for j in range(length):
             work[j] = lengths[j] * lengths[j]
         _sums_of_others(work, other_squares)
@@ -305,13 +291,13 @@ def set_columns(
                 member_weights[c], member_lengths[c] = weight, weight if group.inverses[key] > 0 else 0.0
                 at_origin -= member_lengths[c] == 0
             done = count
-            others, p, s_level = length - count, count / (length - 1), number(s)
+            others, p = length - count, count / (length - 1)
             share = others / length
             out.top_mass[r, s] = mass
 
             of_context = products[i, s, first - begin : last - begin]
             _squared_distances(lengths, of_context, context, 1.0, scale, row_weights, 0.0, vectors, work)
-            total, total2 = _sums_outside(work, level, s_level)
+            total, total2 = _sums_outside(work, level, s)
             out.distance[r, s] = group.scale * total / scale
             out.distance_upper[r, s] = group.scale * np.sqrt(others * total2) / scale
             lower2 = 0.0
@@ -329,12 +315,12 @@ def set_columns(
             for j in range(length):
                 printed_lengths[j] = (row_weights[j] + p) * norms[j]
             _squared_distances(printed_lengths, of_mean, scaled_mean, 1 / scale, 1.0, row_weights, p, vectors, work)
-            main, _ = _sums_outside(work, level, number(-1))
+            main, _ = _sums_outside(work, level, -1)
             out.expected_printed[r, s] = group.scale * share * main
 
             out.separability[r, s], radius = _ball(
                 weights[r], first, unit_lengths, products[i, count_of_sets + 1 + s, first - begin : last - begin],
-                group, unit_context, scale, level, s_level, members[:count], at_origin, work,
+                group, unit_context, scale, level, s, members[:count], at_origin, work,
             )  # fmt: skip
             out.radius[r, s] = radius
             out.separability_upper[r, s] = _possibly_inside(member_lengths[:count], radius, xi[0])

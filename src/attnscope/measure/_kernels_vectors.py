@@ -1,18 +1,22 @@
-"""Compiled loops: the vectors of a group in the forms that measuring needs, and distances between them."""
+"""The vectors of groups in the forms that measuring needs, and compiled loops for distances between them."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attnscope._compiling import helper, loop, rounded
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 
 class Group(NamedTuple):
     """The vectors that some heads share, brought near size 1 by a power of two."""
 
-    vectors: Any  # (keys, dims) float64
+    vectors: Any  # (keys, dims)
+    units: Any  # (keys, dims) x / |x|, 0 for a zero vector
     norms: Any  # (keys,) |x|
     inverses: Any  # (keys,) 1 / |x|, 0 for a zero vector
     scale: Any  # lengths are multiplied by it in the end
@@ -22,6 +26,7 @@ class Groups(NamedTuple):
     """Several groups: the fields of `Group` with a first axis."""
 
     vectors: Any
+    units: Any
     norms: Any
     inverses: Any
     scales: Any
@@ -37,16 +42,27 @@ def dot(x: Any, y: Any) -> float:
 
 @helper
 def group_at(groups: Groups, g: int) -> Group:
-    return Group(groups.vectors[g], groups.norms[g], groups.inverses[g], groups.scales[g])
+    return Group(groups.vectors[g], groups.units[g], groups.norms[g], groups.inverses[g], groups.scales[g])
+
+
+def prepare_groups(source: NDArray[np.floating]) -> Groups:
+    """The vectors (groups, keys, dims) as `Groups`."""
+    sizes = np.maximum(source.max((1, 2)), -source.min((1, 2))).astype(np.float64)
+    exponents = np.where((sizes > 0) & (sizes < np.inf), np.frexp(sizes)[1], 0)
+    vectors, units = np.empty((2, *source.shape))
+    norms, inverses = np.empty((2, *source.shape[:2]))
+    groups = Groups(vectors, units, norms, inverses, np.ldexp(1.0, exponents))
+    _prepare(source, groups)
+    return groups
 
 
 @loop
-def prepare(source: Any, groups: Groups, units: Any) -> None:
-    """Fill vectors, norms, inverses and unit vectors, x / |x| or 0 for zero; source: (groups, keys, dims)."""
+def _prepare(source: Any, groups: Groups) -> None:
+    """Fill all but the scales; source: (groups, keys, dims)."""
     for g in range(source.shape[0]):
         factor = 1 / groups.scales[g]
         for j in range(source.shape[1]):
-            x, unit = groups.vectors[g, j], units[g, j]
+            x, unit = groups.vectors[g, j], groups.units[g, j]
             for k in range(x.size):
                 x[k] = source[g, j, k] * factor
             norm = _norm(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxtyping import Float
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from attnscope.measure.rows import Rows
@@ -29,20 +28,6 @@ def columns(
     top_n: Sequence[int],
     delta_max_length: int = ALL_ROWS,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The same as `arrays`, as tensors on the device of the weights."""
-    per_row, per_set = (
-        {name: torch.as_tensor(values, device=weights.device) for name, values in measured.items()}
-        for measured in arrays(rows, weights, top_n, delta_max_length)
-    )
-    return per_row, per_set
-
-
-def arrays(
-    rows: Rows,
-    weights: Float[Tensor, "heads rows keys"],
-    top_n: Sequence[int],
-    delta_max_length: int = ALL_ROWS,
-) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
     """The columns of `rows.parquet`, (heads, rows), and of `topn.parquet` for ascending N, (heads, rows, sets).
 
     The paper's bounds (`attnscope.columns.PAPER_BOUNDS`) need all pairs of keys: they are measured in rows of at most
@@ -51,12 +36,4 @@ def arrays(
     """
     if _loops.usable(weights, rows.logits, rows.vectors) and weights.dtype == torch.float64:
         return fast.columns(rows, weights, top_n, delta_max_length)
-    per_row = by_row.row_columns(rows, weights)
-    per_set = topn.topn_columns(rows, weights, top_n, delta_max_length)
-    return {name: to_array(per_row[name]) for name in per_row}, {name: to_array(per_set[name]) for name in per_set}
-
-
-def to_array(values: Tensor) -> NDArray[Any]:
-    """A tensor as an array in main memory, without its gradient."""
-    array: NDArray[Any] = values.detach().cpu().numpy()
-    return array
+    return by_row.row_columns(rows, weights), topn.topn_columns(rows, weights, top_n, delta_max_length)

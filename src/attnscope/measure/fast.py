@@ -9,7 +9,7 @@ rows that do not begin with the first key if the paper's bounds are asked for, w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +19,7 @@ from attnscope.columns import ROW_NAMES, SET_NAMES, RowArrays, SetArrays
 from attnscope.measure import _kernels_rows
 from attnscope.measure._kernels_sets import set_columns
 from attnscope.measure._kernels_top import Contexts, TopSets, choose_top_sets, sum_contexts
-from attnscope.measure._kernels_vectors import Group, Groups
-from attnscope.measure._scratch import scratch
-from attnscope.measure.layer import LayerVectors, double_units, prepare_groups
+from attnscope.measure._kernels_vectors import Groups, group_at, prepare_groups
 from attnscope.measure.pairs import pair_distances
 from attnscope.measure.visibility import Visibility
 
@@ -35,27 +33,26 @@ if TYPE_CHECKING:
 
 _ROWS, _PRODUCTS = 32, 1 << 19  # that products are formed of at a time: what a core's own cache holds
 _PREPARED = 1 << 21  # numbers of vectors that a task holds in its own form, unless a single group has more
-# Terms are float32 in many long rows, else float64: errors of few terms do not cancel out, and few rows take no time.
-_SHORT, _FEW = 128, 16
 
 
 def columns(
     rows: Rows, weights: Tensor, top_n: Sequence[int], delta_max_length: int
-) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The same columns as `measure.rows.row_columns` and `measure.topn.topn_columns`.
 
     delta_max_length: the longest rows with the paper's bounds; 0 for no such bounds at all.
     """
     visibility = rows.visibility or Visibility(rows.visible)
-    layer = rows.layer_vectors or LayerVectors(rows.vectors)
-    block = _Block(_flat(weights), _flat(rows.logits), visibility, np.array(top_n), layer, delta_max_length)
+    single = rows.vectors if rows.vectors.dtype == torch.float64 else rows.vectors.float()
+    vectors = single.detach().contiguous().numpy()
+    block = _Block(_flat(weights), _flat(rows.logits), vectors, visibility, np.array(top_n), delta_max_length)
     share_out(block.measure, block.tasks())
     shape = weights.shape[:2]
-    per_row = {name: values.reshape(shape) for name, values in block.row_arrays._asdict().items()}
-    per_row["length"] = visibility.length.copy()
-    per_set = {name: values.reshape(*shape, -1) for name, values in block.set_arrays._asdict().items()}
-    with np.errstate(invalid="ignore"):  # a row with NaN has no support
-        return per_row | {"support": per_row["support"].astype(np.int64)}, per_set
+    arrays = block.row_arrays._asdict() | {"length": visibility.length.copy()}
+    per_row = {name: torch.from_numpy(values.reshape(shape)) for name, values in arrays.items()}
+    per_row["support"] = per_row["support"].long()
+    sets = block.set_arrays._asdict()
+    return per_row, {name: torch.from_numpy(values.reshape(*shape, -1)) for name, values in sets.items()}
 
 
 def _flat(values: Tensor) -> NDArray[np.float64]:
@@ -70,16 +67,6 @@ class _Task(NamedTuple):
     keys: NDArray[np.int64] | None = None  # the keys that all of the rows see, where those are not a run
 
 
-class _Prepared(NamedTuple):
-    """What the rows of a task are measured with."""
-
-    task: _Task
-    groups: Groups
-    units: NDArray[np.float32]
-    delta: NDArray[np.float64]
-    d1: NDArray[np.float64]
-
-
 class _Block:
     """The rows of all groups, and the arrays that their columns go to."""
 
@@ -87,15 +74,14 @@ class _Block:
         self,
         weights: NDArray[np.float64],
         logits: NDArray[np.float64],
+        vectors: NDArray[np.floating],
         visibility: Visibility,
         top_n: NDArray[np.int64],
-        layer: LayerVectors,
         delta_max_length: int,
     ) -> None:
-        self.weights, self.logits, self.top_n, self.layer = weights, logits, top_n, layer
-        self.visibility, self.delta_max_length = visibility, delta_max_length
+        self.weights, self.logits, self.vectors = weights, logits, vectors
+        self.visibility, self.top_n, self.delta_max_length = visibility, top_n, delta_max_length
         self.spans = np.ascontiguousarray(visibility.spans[visibility.mask_of, :2])
-        self.vectors = layer.arrays  # made here, before threads ask for it
         count, sets = len(weights), len(top_n)
         self.rows_of_group = count // len(self.vectors)
         self.row_arrays = RowArrays(*np.full((len(ROW_NAMES), count), np.nan))
@@ -146,62 +132,50 @@ class _Block:
         rows = task.rows
         _kernels_rows.row_columns(rows, self.weights, self.logits, self.spans, self.row_arrays)
         choose_top_sets(rows, self.weights, self.spans, self.top_n, self.sets)
-        groups, units = prepare_groups(self.vectors[task.first : task.last])
-        ends, lengths = self.spans[:, 1], self.spans[rows, 1] - self.spans[rows, 0]
+        groups = prepare_groups(self.vectors[task.first : task.last])
+        ends = self.spans[:, 1]
         delta, d1 = np.full(len(ends), np.nan), np.full((len(ends) * self.paper_bounds, len(self.top_n)), np.nan)
         if self.paper_bounds:
             near = rows[ends[rows] <= self.delta_max_length]
             for g in range(task.first, task.last):
                 of_group = near[near // self.rows_of_group == g]
-                group = Group(*(field[g - task.first] for field in groups))
-                pair_distances(group, units[g - task.first], of_group, ends, self.sets, delta, d1)
-        doubles = (lengths <= _SHORT) | (max(self.rows_of_group, self.layer.rows_of_group) <= _FEW)
-        for double in (True, False):
-            part = rows[doubles == double]
-            if len(part):
-                self._measure_sets(_Prepared(task, groups, units, delta, d1), part, double)
+                pair_distances(group_at(groups, g - task.first), of_group, ends, self.sets, delta, d1)
+        self._measure_sets(task, groups, delta, d1)
 
     def _measure_on(self, task: _Task) -> None:
         """Fill the columns of rows that see these keys, as rows that see all keys of a block of their own."""
         rows, keys = task.rows, task.keys
         assert keys is not None
         visible = torch.ones(1, 1, len(keys), dtype=torch.bool).expand(len(rows), 1, -1)
-        layer = LayerVectors(torch.from_numpy(self.vectors[task.first][keys][None]))
-        block = _Block(
-            self.weights[np.ix_(rows, keys)], self.logits[np.ix_(rows, keys)], Visibility(visible), self.top_n, layer,
-            self.delta_max_length,
-        )  # fmt: skip
+        weights, logits = self.weights[np.ix_(rows, keys)], self.logits[np.ix_(rows, keys)]
+        vectors = self.vectors[task.first][None, keys]
+        block = _Block(weights, logits, vectors, Visibility(visible), self.top_n, self.delta_max_length)
         block.measure(_Task(0, 1, np.arange(len(rows))))
         for arrays, results in ((self.row_arrays, block.row_arrays), (self.set_arrays, block.set_arrays)):
             for name, values in results._asdict().items():
                 getattr(arrays, name)[rows] = values
 
-    def _measure_sets(self, prepared: _Prepared, rows: NDArray[np.int64], double: bool) -> None:
-        """Fill the columns of `topn.parquet`, with products in float64 or float32."""
-        task, groups, units, delta, d1 = prepared
-        begin, end = int(self.spans[rows, 0].min()), int(self.spans[rows, 1].max())
+    def _measure_sets(self, task: _Task, groups: Groups, delta: NDArray[np.float64], d1: NDArray[np.float64]) -> None:
+        """Fill the columns of `topn.parquet`, some rows at a time."""
+        begin, end = int(self.spans[task.rows, 0].min()), int(self.spans[task.rows, 1].max())
         sets, dims = len(self.top_n), groups.vectors.shape[2]
-        per_row, kind = 2 * sets + 1, np.float64 if double else np.float32
-        step = max(1, min(len(rows), _ROWS, _PRODUCTS // (per_row * max(1, end - begin))))
-        stacked = scratch("stacked contexts", (step, per_row, dims), kind)
-        products = scratch("products", (step, per_row, end - begin), kind)
-        plain, unit = scratch("contexts", (2, step, sets, dims))
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            group_of = part // self.rows_of_group - task.first
-            contexts = Contexts(plain, unit, scratch("means", (step, dims)))
+        per_row = 2 * sets + 1
+        step = max(1, min(len(task.rows), _ROWS, _PRODUCTS // (per_row * max(1, end - begin))))
+        plain, unit = np.empty((2, step, sets, dims))
+        contexts = Contexts(plain, unit, np.empty((step, dims)))
+        stacked, products = np.empty((step, per_row, dims)), np.empty((step, per_row, end - begin))
+        for start in range(0, len(task.rows), step):
+            rows = task.rows[start : start + step]
+            group_of = rows // self.rows_of_group - task.first
             runs = [(g, *np.searchsorted(group_of, (g, g + 1))) for g in np.unique(group_of)]
             for g, a, b in runs:
-                vectors = torch.from_numpy(groups.vectors[g, begin:end])
-                weights = torch.from_numpy(self.weights[part[a:b], begin:end])
-                torch.mm(weights, vectors, out=torch.from_numpy(contexts.mean[a:b]))
-            sum_contexts(part, group_of, self.weights, self.sets, groups, contexts, stacked)
+                weights, vectors = self.weights[rows[a:b], begin:end], groups.vectors[g, begin:end]
+                torch.mm(torch.from_numpy(weights), torch.from_numpy(vectors), out=torch.from_numpy(contexts.mean[a:b]))
+            sum_contexts(rows, group_of, self.weights, self.sets, groups, contexts, stacked)
             for g, a, b in runs:
-                keys = (g, slice(begin, end))
-                of_keys = double_units(groups.vectors[keys], groups.inverses[keys]) if double else units[keys]
                 left, result = (torch.from_numpy(array[a:b]).flatten(0, 1) for array in (stacked, products))
-                torch.mm(left, torch.from_numpy(of_keys).T, out=result)
+                torch.mm(left, torch.from_numpy(groups.units[g, begin:end]).T, out=result)
             set_columns(
-                part, group_of, self.weights, self.spans, groups, self.sets, contexts, products, begin, delta, d1,
+                rows, group_of, self.weights, self.spans, groups, self.sets, contexts, products, begin, delta, d1,
                 self.paper_bounds, self.set_arrays,
             )  # fmt: skip

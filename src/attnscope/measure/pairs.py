@@ -29,7 +29,6 @@ _GRAM_ROWS = 256  # formed at a time
 
 def pair_distances(
     group: Group,
-    units: NDArray[np.float32],  # (keys, dims)
     rows: NDArray[np.int64],
     ends: NDArray[np.int64],  # (all rows,)
     sets: TopSets,
@@ -39,10 +38,11 @@ def pair_distances(
     """Fill delta and d1 of some rows that see the first `ends[r]` keys; d1 is NaN where a set has no key outside."""
     rows = rows[np.argsort(ends[rows], kind="stable")]
     keys = int(ends[rows].max(initial=0))
+    units = torch.from_numpy(group.units[:keys]).float()
     nearest2, farthest2, partners = np.full(1, np.inf), np.full(keys, -1.0), np.zeros(keys, np.int64)
     for begin in range(0, keys, _GRAM_ROWS):
         end = min(keys, begin + _GRAM_ROWS)
-        gram = torch.from_numpy(units[begin:end]) @ torch.from_numpy(units[:end]).T
+        gram = units[begin:end] @ units[:end].T
         first, last = np.searchsorted(ends[rows], (begin, end), side="right")
         _take_in(group, gram.numpy(), begin, nearest2, farthest2, partners, rows[first:last], ends, sets, delta, d1)
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from attnscope.measure.layer import LayerVectors
     from attnscope.measure.visibility import Visibility
 
 
@@ -33,7 +32,6 @@ class Rows:
     visible: Bool[Tensor, "heads rows keys"]
     vectors: Float[Tensor, "groups all_keys dims"]  # there may be more, after the last key that a row sees
     sinks: Float[Tensor, " heads"] | None = None  # a logit that takes weight and has no vector
-    layer_vectors: LayerVectors | None = None  # `vectors`, shared by blocks of rows of one layer
     visibility: Visibility | None = None  # `visible`, shared by layers with the same masks; it may have more keys
 
     @property

@@ -12,14 +12,14 @@ import torch
 from attnscope import tables
 from attnscope.engine.parts import Part, WindowRecord, without_heads
 from attnscope.errors import ModelError
-from attnscope.measure import LayerVectors, Rows, Visibility, all_finite, arrays, to_array
+from attnscope.measure import Rows, Visibility, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.planning import Settings
 from attnscope.scanning.column_blocks import ColumnBlock, table
 from attnscope.swapping.effective_normalizer import effective_normalizer
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -92,9 +92,9 @@ class ScanMeasurer:
 
     def measure(self, window: Window, layer: LayerCall, positions: Positions) -> None:
         """Measure the wanted rows of one attention call, in blocks that keep within the memory budget."""
-        call, vectors = layer.call, layer.vectors[self.settings.vectors]
+        call, vectors = layer.call, layer.vectors[self.settings.vectors].contiguous()
         wanted = tuple(position for group in positions.values() for position in group)
-        shared = LayerVectors(vectors, len(wanted) * call.heads // len(vectors))
+        finite = _to_array(_all_finite(vectors)).repeat(call.heads // len(vectors))
         normalizer = effective_normalizer(call)
         window.last = wanted[-1]
 
@@ -108,8 +108,8 @@ class ScanMeasurer:
             stop = max(1, int(visibility.ends.max()))  # what no row sees need not be computed
             logits = call.logits(block, keys=stop)
             visible = visibility.visible[..., :stop]
-            rows = Rows(layer.number, block, logits, visible, vectors, call.sinks, shared, visibility)
-            self._block(window, rows, visibility.length, shared, normalizer)
+            rows = Rows(layer.number, block, logits, visible, vectors, call.sinks, visibility)
+            self._block(window, rows, visibility.length, finite, normalizer)
 
         copies = _COPIES.get(vectors.device.type, _COPIES_ELSEWHERE)
         layer.in_blocks(
@@ -127,7 +127,7 @@ class ScanMeasurer:
         return window.part({name: without_heads(each, window.skipped) for name, each in frames.items()})
 
     def _block(
-        self, window: Window, rows: Rows, length: NDArray[np.int64], shared: LayerVectors, own: Normalizer
+        self, window: Window, rows: Rows, length: NDArray[np.int64], finite: NDArray[np.bool_], own: Normalizer
     ) -> None:
         keys = self._keys(rows, window.number, length)
         counts = np.array(self.settings.top_n)
@@ -141,12 +141,13 @@ class ScanMeasurer:
                 found[label] = of_rows.named(label), of_sets.named(label)
                 continue
             weights = normalizer.weights(rows.logits, rows.visible)
-            per_row, per_set = arrays(rows, weights, self.settings.top_n, self.settings.paper_bounds_length)
+            measured = columns(rows, weights, self.settings.top_n, self.settings.paper_bounds_length)
+            per_row, per_set = ({name: _to_array(values) for name, values in part.items()} for part in measured)
             if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
-                per_row["jacobian_norm"] = to_array(normalizer.jacobian_norm(rows.logits, rows.visible))
-                per_row["jacobian_bound"] = to_array(normalizer.jacobian_bound(rows.logits, rows.visible))
+                per_row["jacobian_norm"] = _to_array(normalizer.jacobian_norm(rows.logits, rows.visible))
+                per_row["jacobian_bound"] = _to_array(normalizer.jacobian_bound(rows.logits, rows.visible))
             if label == tables.OWN:
-                usable = self._usable_heads(window, rows, per_row, shared)
+                usable = self._usable_heads(window, rows, per_row, finite)
                 window.dropped_rows += int((usable[:, None] & ~kept).sum())
                 kept = usable[:, None] & kept
             kept_sets = kept[..., None] & (counts < length[..., None])
@@ -176,15 +177,14 @@ class ScanMeasurer:
         }
 
     def _usable_heads(
-        self, window: Window, rows: Rows, per_row: dict[str, NDArray[Any]], shared: LayerVectors
+        self, window: Window, rows: Rows, per_row: dict[str, NDArray[Any]], vectors: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Which heads have finite logits and vectors; the others are recorded and left out."""
+        """Which heads have finite logits, and vectors as given; the others are recorded and left out."""
         # What is measured of a row shows whether a logit is not finite; only then all of them are looked at.
         sound = np.isfinite(per_row["logit_range"] + per_row["weight_sum"]) | (per_row["length"] == 0)
         logits = sound.all(-1)
         if not logits.all():
-            logits = to_array(all_finite(torch.where(rows.visible, rows.logits, 0)))
-        vectors = shared.finite.repeat(rows.heads // len(shared.vectors))
+            logits = _to_array(_all_finite(torch.where(rows.visible, rows.logits, 0)))
         usable: NDArray[np.bool_] = logits & vectors
         if not usable.all():
             for name, finite in (("logits", logits), ("vectors", vectors)):
@@ -193,9 +193,21 @@ class ScanMeasurer:
         return usable
 
 
+def _to_array(values: Tensor) -> NDArray[Any]:
+    """A tensor as an array in main memory, without its gradient."""
+    array: NDArray[Any] = values.detach().cpu().numpy()
+    return array
+
+
+def _all_finite(values: Float[Tensor, "some ..."]) -> Bool[Tensor, " some"]:
+    """Whether all values are finite, for each index of the first axis: one pass, as sums carry what is not."""
+    sums = values.flatten(1).sum(-1)
+    return sums.isfinite() if sums.isfinite().all() else values.flatten(1).isfinite().all(-1)
+
+
 def _largest(rows: Rows, weights: Float[Tensor, "heads keys"], keys: dict[str, NDArray[np.int64]]) -> ColumnBlock:
     """The largest weights of the last row of every head, the larger first; weights of zero are left out."""
-    weight, key = (to_array(found)[:, None] for found in weights.topk(min(_SHOWN_WEIGHTS, weights.shape[-1])))
+    weight, key = (_to_array(found)[:, None] for found in weights.topk(min(_SHOWN_WEIGHTS, weights.shape[-1])))
     shape = keys["length"].shape
     last = {name: np.broadcast_to(values, shape)[:, -1:, None] for name, values in keys.items()}
     columns = last | {"key": key, "weight": weight}
