@@ -19,6 +19,7 @@ from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
     from attnscope import capture as capture
+    from attnscope import doctor as doctor
     from attnscope import experiments as experiments
     from attnscope import normalizers as normalizers
     from attnscope import swapping as swapping
@@ -39,7 +40,7 @@ _LAZY = {
     "swap": "attnscope.swapping",
 }
 
-_ROOMS = ("capture", "experiments", "normalizers", "swapping", "theory")
+_ROOMS = ("capture", "doctor", "experiments", "normalizers", "swapping", "theory")
 
 __all__ = [
     "AttnscopeError",
@@ -51,6 +52,7 @@ __all__ = [
     "__version__",
     "capture",
     "diagnose",
+    "doctor",
     "experiments",
     "normalizers",
     "scan",

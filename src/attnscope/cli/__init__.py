@@ -21,6 +21,7 @@ from attnscope import __version__
 from attnscope.cli.audit import audit
 from attnscope.cli.bench import bench
 from attnscope.cli.compare import compare, guidelines
+from attnscope.cli.doctor import doctor
 from attnscope.cli.reproduce import reproduce
 from attnscope.cli.scan import scan
 from attnscope.cli.serve import serve
@@ -41,6 +42,7 @@ app.command(audit)
 app.command(reproduce)
 app.command(compare)
 app.command(guidelines)
+app.command(doctor)
 app.command(serve)
 
 
