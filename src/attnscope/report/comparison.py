@@ -9,6 +9,8 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
+from attnscope.tables import comparable
+
 COLORS = ["#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#000000"]  # Okabe-Ito
 
 # Headings short enough for all columns to fit into 80.
@@ -18,6 +20,7 @@ _COLUMNS = {
     "kl": "KL",
     "separability": "separ.",
     "distance_ratio": "dist.",
+    "defined": "def.",
     "entropy_ratio": "entr.",
     "sink_weight": "sink",
     "support": "supp.",
@@ -27,7 +30,8 @@ _COLUMNS = {
 }
 _NOTE = (
     "perpl.: perplexity; agree, KL: with the model itself; separ.: separability; dist.: distance / expected for a "
-    "random set; entr.: entropy / ln length; sink: weight of the first key; supp.: keys with weight; "
+    "random set; def.: share of rows that have both (N keys of weight), means are over these; "
+    "entr.: entropy / ln length; sink: weight of the first key; supp.: keys with weight; "
     "Jac.: Jacobian norm; time, mem.: times the model's own"
 )
 
@@ -49,7 +53,7 @@ def _number(value: float) -> str:
 def print_comparison(console: Console, table: pl.DataFrame, run: dict[str, Any]) -> None:
     """Print one table for each mode and length."""
     for (mode, length), part in named(table).group_by(["mode", "length"], maintain_order=True):
-        columns = [c for c in _COLUMNS if part[c].is_not_null().any()]
+        columns = [c for c in _COLUMNS if part[c].is_not_null().any() and (c != "defined" or (part[c] < 1).any())]
         title = f"{run['model']}, {mode}, length {length:,}, top set of {part['n'][0]}"
         grid = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
         grid.add_column("normalizer", overflow="fold")
@@ -69,15 +73,15 @@ def print_comparison(console: Console, table: pl.DataFrame, run: dict[str, Any])
 
 
 def capacity_chart(table: pl.DataFrame) -> alt.LayerChart | alt.FacetChart:
-    """Separability against perplexity at the longest length, one mark for each normalizer."""
+    """Separability against perplexity at the longest length, one mark for each normalizer that can be compared."""
     longest = int(table["length"].to_numpy().max())
     part = (
-        named(table)
+        comparable(named(table))
         .filter(mode="swapped", length=longest)
         .select("name", "normalizer", "calibration", "perplexity", "separability", "kl", "jacobian_norm")
     )
     part = part.filter(pl.col("separability").is_not_null() & pl.col("perplexity").is_finite())
-    low, high = part["separability"].min(), part["separability"].max()
+    low, high = part["separability"].min() or 0.0, part["separability"].max() or 0.0
     room = 0.08 * (float(high) - float(low) or 1.0)  # type: ignore[arg-type]
     base = alt.Chart(alt.InlineData(values=part.to_dicts())).encode(
         x=alt.X("perplexity:Q", title="perplexity (log scale)", scale=alt.Scale(type="log", nice=False, padding=60)),
