@@ -15,7 +15,7 @@ import polars as pl
 from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
 from attnscope.report.notes import notable_numbers
-from attnscope.report.states import error_measures, state_looks, state_rules
+from attnscope.report.states import error_measures, state_looks, state_rules, withdrawn_states
 from attnscope.tables import OWN, TokenWeights, within_support
 
 DATA_VERSION = 1
@@ -53,7 +53,7 @@ def page_data(
         "heads": _columns(heads),
         "measures": explained(n),
         "evidence": explained_evidence(limits) | error_measures(limits) if findings else {},
-        "states": state_looks(limits),
+        "states": state_looks(limits, withdrawn_states(findings or {})),
         "rules": state_rules(limits),
         "notes": notable_numbers(heads, run, n) if findings is None else [],
         "usual_n": n,
