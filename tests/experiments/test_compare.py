@@ -126,7 +126,7 @@ def test_capacity_is_measured_on_the_swapped_models_own_rows(model: Model, writt
                 x = value.unflatten(-1, (2, 14))[:, head // 3].numpy()
                 found["support"].append(int((row > 0).sum()))
                 found["entropy_ratio"].append(-sum(p * math.log(p) for p in row if p > 0) / math.log(len(row)))
-                if (row > 0).sum() >= 3:  # else position alone decides which keys make up the top set
+                if (row > 0).sum() >= 3:  # else keys of weight zero make up the top set
                     found["separability"].append(oracle.topn_columns(row, x, 3)["separability"])
     for hook in hooks:
         hook.remove()

@@ -83,9 +83,11 @@ def verdict(
     if worrying:
         headline = f"{worrying} of {counted(total)} to worry about"
     elif unconfirmed:
-        looked = ", ".join(f"{one['heads']} looked {one['state']} ({times(one)} apart)" for one in unconfirmed)
-        needed = f"{thresholds.held_ratio:g} times in all and more than 1 in every window"
-        headline = f"No head to worry about that the model confirms: {looked}, but a label needs {needed}"
+        effects = [(one, effect_words(one, thresholds.as_json())) for one in unconfirmed]
+        looked = [
+            f"{one['heads']} looked {one['state']}, but {effect[0].lower()}{effect[1:]}" for one, effect in effects
+        ]
+        headline = f"No head to worry about that the model confirms: {'; '.join(looked)}, not {thresholds.held_ratio:g}"
     else:
         headline = f"No head to worry about: none of the {total} needs many tokens"
     trust = f"Other windows of the text give the same label to {agreement['share']:.0%} of the heads."

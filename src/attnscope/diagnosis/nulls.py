@@ -30,8 +30,7 @@ def separability_columns(
 ) -> dict[str, Float[Tensor, "groups rows"]]:
     """Separability of the top n, without the first key, and under both nulls.
 
-    NaN where no other key is left or fewer than n keys get weight: which keys of weight zero fill up a top set is
-    decided by position alone.
+    NaN where no other key is left, or fewer than n keys get weight: keys of weight zero fill up a top set by position.
     """
     units = unit(vectors)
     top = top_sets(weights, visible, [n])

@@ -55,7 +55,7 @@ SCHEMA = pl.Schema(
         "agreement": pl.Float64,
         "kl": pl.Float64,
         **dict.fromkeys(MEASURED, pl.Float64),
-        "defined": pl.Float64,  # share of rows with N keys of weight: the others have no separability and distance
+        "defined": pl.Float64,  # share of rows with N keys of weight: the others have no separability
         "time_ratio": pl.Float64,
         "memory_ratio": pl.Float64,
     }

@@ -19,8 +19,8 @@ _COLUMNS = {
     "agreement": "agree",
     "kl": "KL",
     "separability": "separ.",
-    "distance_ratio": "dist.",
     "defined": "def.",
+    "distance_ratio": "dist.",
     "entropy_ratio": "entr.",
     "sink_weight": "sink",
     "support": "supp.",
@@ -30,7 +30,7 @@ _COLUMNS = {
 }
 _NOTE = (
     "perpl.: perplexity; agree, KL: with the model itself; separ.: separability; dist.: distance / expected for a "
-    "random set; def.: share of rows that have both (N keys of weight), means are over these; "
+    "random set; def.: share of rows that have a separability (N keys of weight); "
     "entr.: entropy / ln length; sink: weight of the first key; supp.: keys with weight; "
     "Jac.: Jacobian norm; time, mem.: times the model's own"
 )
