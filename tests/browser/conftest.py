@@ -72,7 +72,7 @@ def result(tokenizer: Any) -> ScanResult:
 
 @pytest.fixture(scope="session")
 def reports(result: ScanResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Reports in a folder: `plain.html`, `judged.html` with findings (of an older version) and claims, `refuted.html`."""
+    """Reports in a folder: `plain.html`, `judged.html` with findings of an older version and claims, `refuted.html`."""
     folder = tmp_path_factory.mktemp("reports with space")
     heads = [(layer, head) for layer in range(3) for head in range(5)]
     run = result.run | {"model": result.run["model"] | {"name": f"{HOSTILE}\u202e"}}

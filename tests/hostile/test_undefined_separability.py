@@ -68,7 +68,7 @@ def test_the_summary_and_the_page_leave_undefined_separability_out(result: ScanR
     console = Console(record=True, width=200, file=io.StringIO())
     print_summary(console, result.rows, topn, result.run)
     line = next(line for line in console.export_text().splitlines() if line.strip().startswith("topk:k=3"))
-    assert line.split()[1:3] == ["-", "0%"]
+    assert line.split()[1:3] == ["-", "-"]
     tried = page_data(result.rows, topn, result.run)["what_if"]
     at = tried["labels"].index("topk:k=3")
     columns = {name: values[at :: len(tried["labels"])] for name, values in tried["columns"].items()}
@@ -85,7 +85,9 @@ def test_a_comparison_says_in_which_rows_separability_is_defined(model: Model) -
         assert by_name[mode, "topk:k=5"]["defined"] == by_name[mode, "own"]["defined"] == 1
     console = Console(record=True, width=200, file=io.StringIO())
     print_comparison(console, compared.table, compared.run)
-    assert "def." in console.export_text()
+    assert "*" not in console.export_text()
+    print_comparison(console, compared.table.with_columns(defined=0.5), compared.run)
+    assert "*: mean over the rows with N keys of weight" in console.export_text()
     marks = json.loads(capacity_chart(compared.table).to_json())
     assert "topk:k=3" not in json.dumps(marks)
     assert "topk:k=5" in json.dumps(marks)
@@ -119,13 +121,12 @@ def test_a_guideline_is_judged_over_the_whole_sweep_where_it_is_defined() -> Non
     ]
 
 
-def test_guidelines_sweep_sizes_at_which_the_top_set_is_defined(model: Model) -> None:
+def test_guidelines_of_a_model_leave_out_what_is_not_defined(model: Model) -> None:
     """Fault 31."""
-    small, entropy, _ = guidelines(model, Text(TEXT, "t"), lengths=[16, 48], top_n=20).findings
-    defined = [line["share"] * 48 for line in small.table if line["defined"] == 1]
-    assert defined == pytest.approx([20, 48])
-    assert all(line["separability"] is None for line in small.table if line["share"] < 20 / 48)
-    assert [line["length"] for line in entropy.table] == [48]  # rows of 16 keys have no top 20
+    small, entropy, _ = guidelines(model, Text(TEXT, "t"), lengths=[16, 96], top_n=20).findings
+    assert [round(96 * line["share"]) for line in small.table] == [2, 6, 24, 96]
+    assert [line["separability"] is None for line in small.table] == [True, True, False, False]
+    assert [line["length"] for line in entropy.table] == [96]  # rows of 16 keys have no top 20
     assert entropy.verdict == "undecided"
 
 

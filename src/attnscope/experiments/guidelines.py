@@ -70,8 +70,7 @@ def guidelines(
         model = load_model(model, **options)
     lengths = plan(model.positions, None, lengths, [top_n]).lengths
     length = max(lengths)
-    # Separability of the top N is defined where N keys have weight, so the sweep has a k of N too.
-    counts = sorted({top_n, *(max(1, round(share * length)) for share in SHARES)})
+    counts = sorted({max(1, round(share * length)) for share in SHARES})
     active = {f"topk:k={count}": count / length for count in counts}
     sharp = {f"softmax:temperature={t:g}": t for t in TEMPERATURES}
     compared = compare(

@@ -9,7 +9,7 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from attnscope.tables import comparable
+from attnscope.tables import COMPARED, comparable
 
 COLORS = ["#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#000000"]  # Okabe-Ito
 
@@ -19,7 +19,6 @@ _COLUMNS = {
     "agreement": "agree",
     "kl": "KL",
     "separability": "separ.",
-    "defined": "def.",
     "distance_ratio": "dist.",
     "entropy_ratio": "entr.",
     "sink_weight": "sink",
@@ -30,10 +29,10 @@ _COLUMNS = {
 }
 _NOTE = (
     "perpl.: perplexity; agree, KL: with the model itself; separ.: separability; dist.: distance / expected for a "
-    "random set; def.: share of rows that have a separability (N keys of weight); "
-    "entr.: entropy / ln length; sink: weight of the first key; supp.: keys with weight; "
+    "random set; entr.: entropy / ln length; sink: weight of the first key; supp.: keys with weight; "
     "Jac.: Jacobian norm; time, mem.: times the model's own"
 )
+_PARTLY = "*: mean over the rows with N keys of weight, too few to compare"
 
 
 def named(table: pl.DataFrame) -> pl.DataFrame:
@@ -50,20 +49,28 @@ def _number(value: float) -> str:
     return "0" if abs(value) < 5e-5 else f"{value:.3g}"
 
 
+def _cell(line: dict[str, Any], column: str) -> str:
+    """A number of the table; separability of too few rows to be compared has an asterisk."""
+    if line[column] is None:
+        return ""
+    return _number(line[column]) + ("*" if column == "separability" and line["defined"] < COMPARED else "")
+
+
 def print_comparison(console: Console, table: pl.DataFrame, run: dict[str, Any]) -> None:
     """Print one table for each mode and length."""
     for (mode, length), part in named(table).group_by(["mode", "length"], maintain_order=True):
-        columns = [c for c in _COLUMNS if part[c].is_not_null().any() and (c != "defined" or (part[c] < 1).any())]
+        columns = [c for c in _COLUMNS if part[c].is_not_null().any()]
         title = f"{run['model']}, {mode}, length {length:,}, top set of {part['n'][0]}"
         grid = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
         grid.add_column("normalizer", overflow="fold")
         for column in columns:
             grid.add_column(_COLUMNS[column], justify="right", no_wrap=True)
         for line in part.to_dicts():
-            grid.add_row(line["name"], *("" if line[c] is None else _number(line[c]) for c in columns))
+            grid.add_row(line["name"], *(_cell(line, column) for column in columns))
         console.print(grid)
         console.print()
-    console.print(_NOTE, style="dim")
+    partly = table.filter(pl.col("separability").is_not_null()).height > comparable(table).height
+    console.print(_NOTE + (f"; {_PARTLY}" if partly else ""), style="dim")
     for calibrated in run["calibration"]:
         value = "one value per head" if calibrated["value"] is None else f"{calibrated['value']:.3g}"
         console.print(

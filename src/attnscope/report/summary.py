@@ -137,14 +137,14 @@ def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels
     """One line for each normalizer, on the same logits; a row has no top N to separate if fewer keys get weight."""
     n = overview.usual_n(topn)
     title = f"What if, {overview.shown_rows(run)}, median over heads"
-    names = ("normalizer", f"top {n} separable", "in rows", "its weight", "largest", "support", "Jacobian")
+    names = ("normalizer", f"top {n} separable", "defined", "its weight", "largest", "support", "Jacobian")
     table = _table(title, *names)
     for label in labels:
         line = overview.median_of_heads(rows, topn, run, label)
         table.add_row(
             label,
             _formatted(line["separability"], ".0%"),
-            _formatted(line["defined"], ".0%"),
+            _formatted(line["defined"] or None, ".0%"),
             _formatted(line["top_mass"], ".3f"),
             _formatted(line["max_weight"], ".3f"),
             _formatted(line["support"], ",.0f"),
