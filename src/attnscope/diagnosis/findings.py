@@ -87,7 +87,8 @@ def verdict(
         looked = [
             f"{one['heads']} looked {one['state']}, but {effect[0].lower()}{effect[1:]}" for one, effect in effects
         ]
-        headline = f"No head to worry about that the model confirms: {'; '.join(looked)}, not {thresholds.held_ratio:g}"
+        headline = f"None of {counted(total)} to worry about that the model confirms: {'; '.join(looked)}"
+        headline += f", not {thresholds.held_ratio:g}"
     else:
         headline = f"No head to worry about: none of the {total} needs many tokens"
     trust = f"Other windows of the text give the same label to {agreement['share']:.0%} of the heads."
