@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from models import build, byte_tokenizer
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import STATES
 from attnscope.diagnosis.thresholds import Thresholds
 from attnscope.diagnosis.verify import verify
+from attnscope.errors import ModelError
 from attnscope.report.data import page_data
 from attnscope.report.diagnosis import print_findings
 from attnscope.report.states import NO_LABEL
@@ -136,6 +138,15 @@ def test_a_label_of_whole_layers_is_untested_and_not_confirmed() -> None:
     checked = verify(model, [tokenizer(TEXT)["input_ids"][:32]], labels, Thresholds(), 0, lambda *_: None)
     assert checked["predictions"] == []
     assert checked["untested"] == list(STATES)
+
+
+def test_a_model_without_finite_logits_is_not_verified() -> None:
+    """Fault 11. NaN compares as neither more nor less: no label may hold or fail by it."""
+    model = build("llama-mqa")
+    with torch.no_grad():
+        model.model.layers[1].self_attn.q_proj.weight[14:28] = torch.nan
+    with pytest.raises(ModelError, match="not finite; leave --verify out"):
+        diagnose(model, TEXT, tokenizer=byte_tokenizer(), length=32, windows=2, rows=4, verify=True)
 
 
 def test_findings_of_older_runs_are_still_shown(result: ScanResult, labeled: dict[str, Any]) -> None:

@@ -247,7 +247,7 @@ def _predictions(verification: dict[str, Any] | None) -> dict[str, Any] | None:
         f"{len(held)} of {len(held) + len(failed)} predictions held on {counted(verification['windows'], 'window')} of "
         f"{verification['length']:,} tokens not seen before. Labeled and random heads differ in KL divergence, as "
         f"predicted, by {ratios}." + (f" Not held: {', '.join(failed)}." if failed else ""),
-        f"{' and '.join(failed)} did not hold on this model, so that label is withdrawn: its heads carry none."
+        f"Withdrawn, as it did not hold on this model: {', '.join(failed)}. Heads that carried it have no label."
         if failed
         else "The labels mean on this model what they say.",
         [],

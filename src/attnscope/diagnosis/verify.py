@@ -76,12 +76,18 @@ class Trial:
         start = length // 2
         count = min(rows, length - start)
         self.rows = torch.tensor([start + i * (length - start) // count for i in range(count)])
-        self.reference = [self._log_probabilities(ids) for ids in self.inputs]
+        # Logits in the model's dtype: log probabilities in float64 would be twice the size or more.
+        self.reference = [self._logits(ids) for ids in self.inputs]
 
-    def _log_probabilities(self, ids: Tensor) -> Float[Tensor, "rows tokens"]:
+    def _logits(self, ids: Tensor) -> Float[Tensor, "rows tokens"]:
         with torch.no_grad():
             logits = next_token_logits(self.model.module, ids, self.rows.to(ids.device))
-        return logits.double().log_softmax(-1)
+        if not logits.isfinite().all():
+            raise ModelError(
+                f"--verify compares next-token distributions, and {self.model.name} gave logits that are not finite; "
+                "leave --verify out"
+            )
+        return logits
 
     def kl(self, changes: Interventions, windows: int | None = None) -> ByWindow:
         """KL divergence of each window (or of the first `windows`), mean over rows, while these heads are changed."""
@@ -92,8 +98,11 @@ class Trial:
 
     def kl_now(self, windows: int | None = None) -> ByWindow:
         """KL divergence of each window, mean over rows, of the model in its present state."""
-        pairs = zip(self.reference[:windows], self.inputs[:windows], strict=True)
-        return np.array([float(kl_divergence(log_p, self._log_probabilities(ids)).mean()) for log_p, ids in pairs])
+        effects = []
+        for reference, ids in zip(self.reference[:windows], self.inputs[:windows], strict=True):
+            log_p, log_q = (logits.double().log_softmax(-1) for logits in (reference, self._logits(ids)))
+            effects.append(float(kl_divergence(log_p, log_q).mean()))
+        return np.array(effects)
 
 
 def verify(
@@ -230,7 +239,6 @@ def judged(
         "kl_state": float(labeled.mean()),
         "kl_random": float(random.mean()),
         **effect,
-        "needed": thresholds.held_ratio,
         "heads": heads,
         "random_heads": random_heads,
         "kl_state_draws": labeled.mean(1).tolist(),
