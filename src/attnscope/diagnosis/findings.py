@@ -83,12 +83,11 @@ def verdict(
     if worrying:
         headline = f"{worrying} of {counted(total)} to worry about"
     elif unconfirmed:
-        effects = [(one, effect_words(one, thresholds.as_json())) for one in unconfirmed]
-        looked = [
-            f"{one['heads']} looked {one['state']}, but {effect[0].lower()}{effect[1:]}" for one, effect in effects
-        ]
-        headline = f"None of {counted(total)} to worry about that the model confirms: {'; '.join(looked)}"
-        headline += f", not {thresholds.held_ratio:g}"
+        looked = ", ".join(f"{one['heads']} looked {one['state']}, which came to {times(one)}" for one in unconfirmed)
+        headline = (
+            f"None of {counted(total)} to worry about that the model confirms: {looked}; a label needs "
+            f"{thresholds.held_ratio:g}, and more than 1 in every window"
+        )
     else:
         headline = f"No head to worry about: none of the {total} needs many tokens"
     trust = f"Other windows of the text give the same label to {agreement['share']:.0%} of the heads."
