@@ -22,6 +22,7 @@ import attnscope
 from attnscope.capture.models import load_model
 from attnscope.capture.text import Text, read_text, tokenize
 from attnscope.normalizers import LearnedLipmax, LearnedSSMax
+from attnscope.tables import within_support
 
 SUBJECTS: dict[str, Any] = {"softmax": None, "ssmax": LearnedSSMax, "entmax15": "entmax15", "lipmax": LearnedLipmax}
 
@@ -33,10 +34,11 @@ def held_out_loss(module: Any, windows: list[torch.Tensor]) -> float:
         return sum(float(module(input_ids=w[None], labels=w[None]).loss) for w in windows) / len(windows)
 
 
-def capacity(model: Any, text: Text, length: int) -> float:
-    """Mean separability of the top 20 at the end of a held-out window, under the swapped normalizer."""
+def capacity(model: Any, text: Text, length: int) -> dict[str, Any]:
+    """Mean separability of the top 20 at the end of a held-out window, in the rows where 20 keys have weight."""
     result = attnscope.scan(model, text, lengths=[length], top_n=[20])
-    return float(result.topn["separability"].to_numpy().mean())
+    separability = within_support(result.rows, result.topn)["separability"]
+    return {"separability": separability.mean(), "defined": separability.count() / len(separability)}
 
 
 def finetune(subject: str, steps: int, length: int, rate: float, seed: int, held_out: int = 4) -> dict[str, Any]:
@@ -55,9 +57,8 @@ def finetune(subject: str, steps: int, length: int, rate: float, seed: int, held
     normalizer = SUBJECTS[subject]
     change = None if normalizer is None else attnscope.swap(module, normalizer)
 
-    def measures() -> dict[str, float]:
-        loss = held_out_loss(module, held_out_windows)
-        return {"loss": loss, "separability": capacity(model, held_out_text, length)}
+    def measures() -> dict[str, Any]:
+        return {"loss": held_out_loss(module, held_out_windows), **capacity(model, held_out_text, length)}
 
     before = measures()
     new = [] if change is None else change.parameters

@@ -27,6 +27,8 @@ def test_fine_tuning_a_swapped_model_lowers_its_loss(capsys: pytest.CaptureFixtu
     assert [result["normalizer"] for result in results] == ["entmax15", "lipmax"]
     for result in results:
         assert result["after"]["loss"] < result["before"]["loss"]
-        assert 0 <= result["after"]["separability"] <= 1
+        separability, defined = result["after"]["separability"], result["after"]["defined"]
+        assert 0 <= defined <= 1
+        assert separability is None if defined == 0 else 0 <= separability <= 1
     assert results[0]["learned_range"] is None
     assert results[1]["learned_range"][0] < results[1]["learned_range"][1]

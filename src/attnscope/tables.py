@@ -43,6 +43,8 @@ def _schema(declared: Iterable[columns.Column]) -> dict[str, type[pl.DataType]]:
 
 ROWS = pl.Schema(KEYS | _schema(columns.ROWS))
 TOPN = pl.Schema(KEYS | {"n": pl.Int32} | _schema(columns.TOPN))
+SEPARABILITY = tuple(name for name in columns.SET_NAMES if name.startswith("separability"))
+COMPARED = 0.95  # means over fewer rows than this share are about other rows than the means they would be compared with
 
 # The largest weights of one row of each head, to be shown over the text.
 WEIGHTS = pl.Schema(
@@ -172,6 +174,24 @@ def save_run(
     write_all(folder, files)
     if findings is None:  # those of an older run do not belong to these tables
         (folder / "findings.json").unlink(missing_ok=True)
+
+
+def within_support(rows: pl.DataFrame, topn: pl.DataFrame) -> pl.DataFrame:
+    """The top sets of `topn` as they can be judged: without separability where a set is larger than its row's support.
+
+    Position alone decides which keys of weight zero fill up such a set. In eq. (10) they coincide with all those left
+    out, so none of them is nearer: separability is at most support / N there, however well a row separates its keys.
+    """
+    keys = list(KEYS)
+    support = rows.select(*keys, "support").unique(keys)
+    inside = pl.col("support") >= pl.col("n")
+    joined = topn.join(support, on=keys, how="left", maintain_order="left")
+    return joined.with_columns(pl.when(inside).then(pl.col(SEPARABILITY)).name.keep()).drop("support")
+
+
+def comparable(table: pl.DataFrame) -> pl.DataFrame:
+    """The lines of a comparison whose separability, a mean over the share `defined` of all rows, can be compared."""
+    return table.filter(pl.col("defined") >= COMPARED)
 
 
 def save_report(folder: Path, report: str) -> None:

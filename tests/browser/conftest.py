@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from models import build
-from reports import made_claims, made_findings
+from reports import made_claims, made_findings, withdrawn_findings
 
 from attnscope.report.page import render
 from attnscope.scanning import ScanResult, scan
@@ -72,7 +72,7 @@ def result(tokenizer: Any) -> ScanResult:
 
 @pytest.fixture(scope="session")
 def reports(result: ScanResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two reports in a folder: `plain.html`, and `judged.html` with findings and claims."""
+    """Reports in a folder: `plain.html`, `judged.html` with findings of an older version and claims, `refuted.html`."""
     folder = tmp_path_factory.mktemp("reports with space")
     heads = [(layer, head) for layer in range(3) for head in range(5)]
     run = result.run | {"model": result.run["model"] | {"name": f"{HOSTILE}\u202e"}}
@@ -85,6 +85,8 @@ def reports(result: ScanResult, tmp_path_factory: pytest.TempPathFactory) -> Pat
         token_weights=result.token_weights,
         claims=made_claims(),
     )
+    refuted = render(result.rows, result.topn, run, findings=withdrawn_findings(heads))
+    (folder / "refuted.html").write_text(refuted, encoding="utf-8")
     (folder / "plain.html").write_text(plain, encoding="utf-8")
     (folder / "judged.html").write_text(judged, encoding="utf-8")
     return folder

@@ -49,6 +49,29 @@ def test_labels_are_explained_with_their_limits_and_doubts(opened: Open, reports
     assert page.locator("#cell-0-2-4").get_attribute("aria-label") == "layer 2, head 4: tokens needed 24, selective"
 
 
+def test_a_refuted_label_is_shown_nowhere_as_if_it_held(opened: Open, reports: Path) -> None:
+    """Fault 31."""
+    page = opened((reports / "refuted.html").as_uri() + "#head=0.3")
+    bar = page.locator(".state-bar").inner_text().replace("\n", " ")
+    assert bar == "3 sink-bound 3 constant 3 local 3 selective 3 no label"
+    withdrawn = page.locator(".groups .withdrawn").inner_text()
+    assert "1.1 times (0.9 to 1.3 over 4 windows)" in withdrawn
+    assert "broad" not in page.locator(".legend").inner_text()
+    assert "x no label 3" in page.locator(".legend").inner_text()
+    assert page.locator("#cell-0-0-3").get_attribute("aria-label") == "layer 0, head 3: no label"
+    assert page.locator(".subject h3 .badge").inner_text() == "x no label"
+    words = page.locator(".judgment").inner_text()
+    assert "1.1 times (0.9 to 1.3 over 4 windows)" in words
+    assert "enough" not in words
+    assert "needs many tokens" not in page.locator(".subject").inner_text().lower()
+    assert "broad" not in page.locator("#filter-state").inner_text()
+    page.locator("#filter-state").select_option("no label")
+    assert page.locator('#map .cell:not([opacity="0.15"])').count() == 3
+    lines = page.locator(".predictions tbody tr").all_inner_texts()
+    assert ["(9.8 to 10.2)" in lines[0], "(0.9 to 1.3)" in lines[1]] == [True, True]
+    assert page.locator(".predictions .badge").count() == 1  # a badge says what a label means: not of one that failed
+
+
 def test_the_claims_are_a_table(opened: Open, reports: Path) -> None:
     page = opened((reports / "judged.html").as_uri())
     lines = page.locator("#claims tbody tr").all_inner_texts()

@@ -52,18 +52,20 @@ def one_more_state() -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_more_state")
 def test_a_new_state_is_one_object(text: str) -> None:
-    found = diagnose(build("gpt2"), text, tokenizer=byte_tokenizer(), length=64, windows=2, rows=16, verify=True)
+    options: dict[str, Any] = {"tokenizer": byte_tokenizer(), "length": 64, "windows": 2, "rows": 16}
+    found = diagnose(build("gpt2"), text, **options)
     heads = [(head["layer"], head["head"]) for head in found["heads"] if head["state"] == "hopeless"]
     assert 0 < len(heads) < 15
     group = next(group for group in found["verdict"]["groups"] if group["name"] == "worry")
     assert "hopeless" in group["states"]
     finding = next(finding for finding in found["findings"] if finding["id"] == "hopeless-heads")
     assert (finding["advice"], finding["evidence"]["count"]) == ("Keep 5%.", len(heads))
-    prediction = next(one for one in found["verification"]["predictions"] if one["state"] == "hopeless")
-    assert prediction["sentence"].startswith("hopeless: ")
     console = Console(record=True, width=120, file=io.StringIO())
     print_findings(console, found)
     assert re.search(rf"H hopeless +{len(heads)}  not even the top 5% help", console.export_text())
+    checked = diagnose(build("gpt2"), text, **options, verify=True)["verification"]
+    prediction = next(one for one in checked["predictions"] if one["state"] == "hopeless")
+    assert prediction["sentence"].startswith("hopeless: ")
     assert state_looks(found["thresholds"])["hopeless"]["mark"] == "H"
 
 

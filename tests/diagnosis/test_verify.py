@@ -13,9 +13,10 @@ from models import build, byte_tokenizer
 
 import attnscope
 from attnscope.capture.models import load_model
+from attnscope.capture.text import Text
 from attnscope.capture.windows import spread_windows
 from attnscope.cli import run
-from attnscope.diagnosis.running import diagnose
+from attnscope.diagnosis.running import choose_windows, diagnose
 from attnscope.diagnosis.states import STATES
 from attnscope.diagnosis.thresholds import Thresholds
 from attnscope.diagnosis.verify import Trial, judged, top_shares, verify
@@ -54,9 +55,9 @@ def test_a_trial_measures_what_a_change_by_hand_does(text: str) -> None:
     p, q = (torch.distributions.Categorical(logits=z[20:].double()) for z in (own, other))
     expected = float(torch.distributions.kl_divergence(p, q).mean())
     assert expected > 1e-4
-    assert trial.kl({(1, 3): first_key}) == pytest.approx(expected, rel=1e-3)
-    assert trial.kl({}) == 0
-    assert trial.kl({(1, 3): top_share(1.0)}) < 1e-9
+    assert trial.kl({(1, 3): first_key}).tolist() == pytest.approx([expected], rel=1e-3)
+    assert trial.kl({}).tolist() == [0]
+    assert trial.kl({(1, 3): top_share(1.0)})[0] < 1e-9
 
 
 def test_every_head_keeps_its_own_share_of_the_largest_logits() -> None:
@@ -89,21 +90,56 @@ def test_another_normalizer_is_tried_in_every_head(text: str) -> None:
     assert checked["untested"] == list(STATES)
 
 
+def by_draw(*windows: float) -> np.ndarray[Any, Any]:
+    """KL divergences of two draws whose means over draws are these, one for each window."""
+    return np.array([[0.8 * kl for kl in windows], [1.2 * kl for kl in windows]])
+
+
 def test_a_prediction_holds_when_random_heads_suffer_more_and_for_broad_heads_less() -> None:
     limits = Thresholds()
-    single = ([0.1], [0.1], [0.1])
-    enough = judged(STATES["local"], 4, [4, 4], 0.1, [0.1], [0.4, 0.6], 0.3, *single, limits)
+    enough = judged(STATES["local"], 4, [4, 4], by_draw(0.1), by_draw(0.5), limits)
     assert (enough["held"], enough["ratio"], enough["kl_random"]) == (True, pytest.approx(5.0), pytest.approx(0.5))
-    assert "5.0 times less" in enough["sentence"]
-    assert not judged(STATES["local"], 4, [4, 4], 0.4, [0.4], [0.4, 0.6], 0.3, *single, limits)["held"]
-    broad = judged(STATES["broad"], 4, [4, 4], 2.0, [2.0], [0.4, 0.6], 0.3, *single, limits)
+    assert "5.0 times (one window) as much as in 4 local heads (KL 0.5 against 0.1)" in enough["sentence"]
+    assert not judged(STATES["local"], 4, [4, 4], by_draw(0.4), by_draw(0.5), limits)["held"]
+    broad = judged(STATES["broad"], 4, [4, 4], by_draw(2.0), by_draw(0.5), limits)
     assert (broad["held"], broad["ratio"]) == (True, pytest.approx(4.0))
-    part = judged(STATES["local"], 9, [4, 4], 0.9, [0.1, 0.1], [0.4, 0.6], 0.3, *single, limits)
-    assert (part["held"], part["kl_all"], part["kl_state"]) == (True, 0.9, pytest.approx(0.1))
+    part = judged(STATES["local"], 9, [4, 4], by_draw(0.1), by_draw(0.5), limits)
     assert "4 of the 9 local heads" in part["sentence"]
-    wrong = judged(STATES["broad"], 4, [4], 0.1, [0.1], [0.5], 0.3, *single, limits)
+    wrong = judged(STATES["broad"], 4, [4], by_draw(0.1), by_draw(0.5), limits)
     assert not wrong["held"]
-    assert "5.0 times less" in wrong["sentence"]
+    assert "0.2 times (one window)" in wrong["sentence"]
+
+
+def test_a_prediction_states_its_ratio_over_windows_and_no_window_may_show_the_opposite() -> None:
+    limits = Thresholds()
+    steady = judged(STATES["local"], 4, [4, 4], by_draw(0.1, 0.1), by_draw(0.2, 0.6), limits)
+    assert (steady["held"], steady["ratio"]) == (True, pytest.approx(4.0))
+    assert steady["ratio_windows"] == pytest.approx([2.0, 6.0])
+    assert "4.0 times (2.0 to 6.0 over 2 windows)" in steady["sentence"]
+    mixed = judged(STATES["local"], 4, [4, 4], by_draw(0.1, 0.1), by_draw(0.09, 0.9), limits)
+    assert (mixed["held"], mixed["ratio"], mixed["ratio_low"]) == (False, pytest.approx(4.95), pytest.approx(0.9))
+    short = judged(STATES["broad"], 4, [4, 4], by_draw(0.17, 0.19), by_draw(0.1, 0.1), limits)
+    assert not short["held"]
+    assert "1.8 times (1.7 to 1.9 over 2 windows) as much" in short["sentence"]
+    assert "A label needs 2 times" in short["sentence"]
+    assert judged(STATES["local"], 1, [1], by_draw(0.0), by_draw(0.1), limits)["ratio"] is None  # infinite
+    nothing = judged(STATES["local"], 1, [1], by_draw(0.0), by_draw(0.0), limits)
+    assert (nothing["held"], nothing["ratio"]) == (False, 1.0)
+
+
+def test_windows_are_held_out_evenly_between_those_that_give_the_labels() -> None:
+    model = load_model(build("gpt2"), tokenizer=byte_tokenizer())
+
+    def firsts(tokens: int, windows: int | None, verify: bool = True) -> tuple[list[int], list[int]]:
+        chosen = choose_windows(model, Text("", "t"), list(range(tokens)), 10, windows, False, verify)
+        return [window[0] for window in chosen.labeled], [window[0] for window in chosen.held_out]
+
+    assert firsts(80, None) == ([0, 20, 40, 60], [10, 30, 50, 70])
+    assert firsts(800, None) == ([45, 245, 445, 645], [145, 345, 545, 745])
+    assert firsts(50, 4) == ([0, 10, 30, 40], [20])
+    assert firsts(30, None) == ([0, 20], [10])
+    assert firsts(40, None) == ([0, 20], [10, 30])
+    assert firsts(40, None, verify=False) == ([0, 10, 20, 30], [])
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +153,11 @@ def test_findings_keep_to_their_contract(verified: dict[str, Any]) -> None:
     assert verified["schema"] == 1
     assert [(h["layer"], h["head"]) for h in verified["heads"]] == [(a, b) for a in range(3) for b in range(5)]
     for head in verified["heads"]:
-        assert head["state"] in STATES
-        assert all(0 <= head[name] <= 1 for name in ("sureness", "state_share", "off_share", "over_sharp_share"))
-        assert (head["edge"] is None) == (head["sureness"] >= 0.95)
+        assert (head["state"] or head["withdrawn"]) in STATES
+        assert all(0 <= head[name] <= 1 for name in ("off_share", "over_sharp_share"))
+        if head["state"] is not None:
+            assert all(0 <= head[name] <= 1 for name in ("sureness", "state_share"))
+            assert (head["edge"] is None) == (head["sureness"] >= 0.95)
         evidence = head["evidence"]
         assert evidence["separability_low"] <= evidence["separability"] <= evidence["separability_high"]
         assert 1 <= evidence["tokens_in_use"] <= 64
@@ -140,15 +178,18 @@ def test_the_verdict_counts_every_head_once(verified: dict[str, Any]) -> None:
     states = [head["state"] for head in verified["heads"]]
     for group in verdict["groups"]:
         assert group["heads"] == sum(state in group["states"] for state in states)
-    assert sum(group["heads"] for group in verdict["groups"]) == len(states)
-    assert verdict["headline"].startswith(f"{states.count('broad')} of" if "broad" in states else "No head")
+    assert sum(one["heads"] for one in (*verdict["groups"], *verdict["withdrawn"])) == len(states)
+    assert verdict["headline"].startswith(
+        f"{states.count('broad')} of" if "broad" in states else ("No head", "None of 15")
+    )
 
 
 def test_every_state_is_tried_or_said_to_be_untested(verified: dict[str, Any]) -> None:
     checked = verified["verification"]
     assert sorted([p["state"] for p in checked["predictions"]] + checked["untested"]) == sorted(STATES)
     for prediction in checked["predictions"]:
-        carrying = sum(head["state"] == prediction["state"] for head in verified["heads"])
+        place = "state" if prediction["held"] else "withdrawn"
+        carrying = sum(head[place] == prediction["state"] for head in verified["heads"])
         assert prediction["heads"] == carrying
         assert all(drawn <= carrying for drawn in prediction["random_heads"])
         assert len(prediction["kl_state_draws"]) == (1 if prediction["random_heads"][0] == carrying else 3)

@@ -119,3 +119,22 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
             "untested": ["constant"],
         },
     }
+
+
+def withdrawn_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
+    """Findings for some heads of which the label broad did not hold inside the model."""
+    found = made_findings(heads)
+    without = [entry for entry in found["heads"] if entry["state"] == "broad"]
+    for entry in found["heads"]:
+        entry["withdrawn"] = None
+    for entry in without:
+        entry |= {"state": None, "sureness": None, "edge": None, "state_share": None, "withdrawn": "broad"}
+    sentence = f"{len(without)} heads without a label: broad held 1.1 times (0.9 to 1.3 over 4 windows)."
+    withdrawn = [{"state": "broad", "heads": len(without), "sentence": sentence}]
+    found["verdict"] |= {"headline": "No head to worry about.", "groups": [], "withdrawn": withdrawn}
+    found["findings"] = []
+    found["verification"]["windows"] = 4
+    for prediction in found["verification"]["predictions"]:
+        ratio = prediction["ratio"]
+        prediction |= {"ratio_low": ratio - 0.2, "ratio_high": ratio + 0.2, "ratio_windows": [ratio - 0.2, ratio + 0.2]}
+    return found

@@ -114,9 +114,9 @@ def scan(
         Label every head by the simpler rule that would do its work, on 4 windows spread over the text (or --windows,
         from 2 up), and print what follows.
     verify
-        Diagnose, then try every label inside the model on one more window: replace heads' weights by what their label
-        says is enough, and compare the change of the next-token distribution with that for random heads. Takes about
-        70 runs of the model.
+        Diagnose, then try every label inside the model on 4 more windows: replace heads' weights by what their label
+        says is enough, and compare the change of the next-token distribution with that for random heads. Labels that
+        do not hold are withdrawn. Takes about 160 runs of the model.
     threshold
         Change a limit of the diagnosis, e.g. local=0.2; may be given several times. docs/diagnosis.md lists them.
     out

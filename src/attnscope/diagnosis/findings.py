@@ -18,7 +18,7 @@ from attnscope.diagnosis.measure_findings import (
     separability_finding,
     what_if_findings,
 )
-from attnscope.diagnosis.sentences import Described, carrying, column, counted, finding
+from attnscope.diagnosis.sentences import Described, carrying, column, counted, effect_words, finding, times
 from attnscope.diagnosis.states import GROUPS, STATES, WORRY, Finding, Group, most_pressing_first
 from attnscope.diagnosis.thresholds import limit_words
 
@@ -47,7 +47,7 @@ def findings(
     unranked = [
         needs_finding(heads, windows, length, thresholds, seed),
         budget_finding(heads, thresholds, verification),
-        *(state_finding(template, heads, length, thresholds, verification) for template in of_states),
+        *(state_finding(template, heads, length, thresholds) for template in of_states),
         _over_sharp(heads, thresholds),
         _stability(heads, agreement),
         _predictions(verification),
@@ -59,48 +59,78 @@ def findings(
     return [{"rank": rank, **one} for rank, one in enumerate(ranked, 1)]
 
 
-def verdict(heads: Described, agreement: dict[str, Any], verification: dict[str, Any] | None) -> dict[str, Any]:
-    """The diagnosis in a headline, three groups of heads and how far to trust them."""
+def withdraw(heads: Described, verification: dict[str, Any] | None) -> Described:
+    """The heads without the labels that verification refuted, which `withdrawn` names instead."""
+    refuted = {prediction["state"] for prediction in _refuted(verification)}
+    gone = dict.fromkeys(("state", "sureness", "edge", "state_share"))
+    return [head | gone | {"withdrawn": head["state"]} if head["state"] in refuted else head for head in heads]
+
+
+def _refuted(verification: dict[str, Any] | None) -> list[dict[str, Any]]:
+    return [prediction for prediction in (verification or {}).get("predictions", ()) if not prediction["held"]]
+
+
+def verdict(
+    heads: Described, agreement: dict[str, Any], thresholds: Thresholds, verification: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The diagnosis in a headline, three groups of heads, the labels withdrawn, and how far to trust them."""
     total = len(heads)
     tried = verification["predictions"] if verification else []
-    failed = [p["state"] for p in tried if not p["held"]]
+    refuted = _refuted(verification)
     worry = [state.name for state in STATES.values() if state.group is WORRY]
     worrying = len(carrying(heads, *worry))
-    headline = f"{worrying} of {counted(total)} to worry about"
-    if not worrying:
-        headline = f"No head to worry about: none of the {total} needs many tokens"
-    elif set(worry) & set(failed):
+    unconfirmed = [prediction for prediction in refuted if prediction["state"] in worry]
+    if worrying:
+        headline = f"{worrying} of {counted(total)} to worry about"
+    elif unconfirmed:
+        looked = ", ".join(f"{one['heads']} looked {one['state']}, which came to {times(one)}" for one in unconfirmed)
         headline = (
-            f"{worrying} of {counted(total)} {'looks' if worrying == 1 else 'look'} {' or '.join(worry)}, but inside "
-            "the model other heads suffer as much from losing keys: do not act on that label"
+            f"None of {counted(total)} to worry about that the model confirms: {looked}; a label needs "
+            f"{thresholds.held_ratio:g}, and more than 1 in every window"
         )
+    else:
+        headline = f"No head to worry about: none of the {total} needs many tokens"
     trust = f"Other windows of the text give the same label to {agreement['share']:.0%} of the heads."
     unsure = sum(head["edge"] is not None for head in heads)
     if unsure:
         trust += f" {counted(unsure)} {'lies' if unsure == 1 else 'lie'} near the edge between two labels."
-    if tried:
-        trust += f" Tried inside the model, {len(tried) - len(failed)} of {len(tried)} labels meant what they say"
-        trust += f"; not so: {', '.join(failed)}." if failed else "."
+    if verification and tried:
+        trust += f" Tried inside the model on {counted(verification['windows'], 'other window')}, "
+        trust += f"{len(tried) - len(refuted)} of {len(tried)} labels meant what they say"
+        trust += f"; withdrawn: {', '.join(one['state'] for one in refuted)}." if refuted else "."
     else:
         trust += " The labels were not tried inside the model (--verify does that)."
     groups = [_group(group, heads) for group in GROUPS.values()]
-    return {"headline": headline + ".", "groups": [one for one in groups if one["heads"]], "trust": trust}
+    return {
+        "headline": headline + ".",
+        "groups": [one for one in groups if one["heads"]],
+        "withdrawn": [_withdrawn(prediction, thresholds) for prediction in refuted],
+        "trust": trust,
+    }
+
+
+def _withdrawn(prediction: dict[str, Any], thresholds: Thresholds) -> dict[str, Any]:
+    """The heads of a refuted label in one sentence."""
+    sentence = (
+        f"{counted(prediction['heads'])} without a label: {prediction['state']} did not hold inside the model. "
+        f"{effect_words(prediction, thresholds.as_json(), 'these heads')}, where {thresholds.held_ratio:g} times "
+        "are needed, and more than 1 in every window."
+    )
+    return {"state": prediction["state"], "heads": prediction["heads"], "sentence": sentence}
 
 
 def _group(group: Group, heads: Described) -> dict[str, Any]:
     """The heads of some states in one sentence; its first word is a verb, which agrees with their number."""
-    states = [state for state in STATES.values() if state.group is group]
+    states = [state for state in STATES.values() if state.group is group and carrying(heads, state.name)]
     counts = {state.name: len(carrying(heads, state.name)) for state in states}
     count = sum(counts.values())
-    parts = " and ".join(f"{counts[state.name]} {state.part}" for state in states if counts[state.name])
+    parts = " and ".join(f"{counts[state.name]} {state.part}" for state in states)
     verb, _, rest = group.sentence.format(parts=parts).partition(" ")
     sentence = f"{counted(count)} {verb + 's' if count == 1 else verb} {rest}"
     return {"name": group.name, "states": list(counts), "heads": count, "sentence": sentence}
 
 
-def state_finding(
-    template: Finding, heads: Described, length: int, thresholds: Thresholds, verification: dict[str, Any] | None
-) -> dict[str, Any] | None:
+def state_finding(template: Finding, heads: Described, length: int, thresholds: Thresholds) -> dict[str, Any] | None:
     """The finding on the heads of the states that share this template, if there are any such heads."""
     states = [state for state in STATES.values() if state.finding is template]
     counts = {state.name: len(carrying(heads, state.name)) for state in states}
@@ -127,14 +157,14 @@ def state_finding(
     words = limit_words(thresholds.as_json()) | {
         "total": counted(len(heads)),
         "s": "s" if len(members) == 1 else "",
-        "parts": ", ".join(f"{counts[state.name]} {state.part} ({state.name})" for state in states),
+        "parts": ", ".join(
+            f"{counts[state.name]} {state.part} ({state.name})" for state in states if counts[state.name]
+        ),
         "compared": "" if elsewhere is None else f", against {elsewhere:,.0f} in the other heads",
     }
-    refuted = any(p["state"] in counts and not p["held"] for p in (verification or {}).get("predictions", ()))
-    severity = template.severities[len(members) / len(heads) >= MANY]
     return finding(
         template.id,
-        template.severities[0] if severity == "act" and refuted else severity,
+        template.severities[len(members) / len(heads) >= MANY],
         template.title,
         template.sentence.format(**words, **evidence, length=length, worst=members[0]),
         template.advice.format(**words),
@@ -165,9 +195,12 @@ def _over_sharp(heads: Described, thresholds: Thresholds) -> dict[str, Any] | No
 
 def _stability(heads: Described, agreement: dict[str, Any]) -> dict[str, Any]:
     counts = {state: len(carrying(heads, state)) for state in STATES}
-    listed = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    withdrawn = sum(head["withdrawn"] is not None for head in heads)
+    listed = ", ".join(
+        f"{count} {state}" for state, count in (counts | {"without a label": withdrawn}).items() if count
+    )
     edge = [head for head in heads if head["edge"] is not None]
-    mixed = sum(head["state_share"] < 0.5 for head in heads)
+    mixed = sum(head["state_share"] < 0.5 for head in heads if head["state"] is not None)
     shaky = agreement["kappa"] < 0.6
     sure = agreement["sure_heads"]
     sentence = (
@@ -194,6 +227,7 @@ def _stability(heads: Described, agreement: dict[str, Any]) -> dict[str, Any]:
         edge,
         **agreement,
         counts=counts,
+        withdrawn_heads=withdrawn,
         edge_heads=len(edge),
         mixed_heads=mixed,
     )
@@ -204,15 +238,15 @@ def _predictions(verification: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     held = [p["state"] for p in verification["predictions"] if p["held"]]
     failed = [p["state"] for p in verification["predictions"] if not p["held"]]
-    ratios = ", ".join(f"{p['state']} {p['ratio']:.1f}" for p in verification["predictions"] if p["ratio"] is not None)
+    ratios = ", ".join(f"{p['state']} {times(p)}" for p in verification["predictions"])
     return finding(
         "predictions",
         "watch" if failed else "note",
         "Tried inside the model",
-        f"{len(held)} of {len(held) + len(failed)} predictions held on {verification['length']:,} tokens not seen "
-        f"before: how many times the KL divergence of labeled and random heads differ is {ratios}."
-        + (f" Not held: {', '.join(failed)}." if failed else ""),
-        "Do not act on labels that did not hold on this model."
+        f"{len(held)} of {len(held) + len(failed)} predictions held on {counted(verification['windows'], 'window')} of "
+        f"{verification['length']:,} tokens not seen before. Labeled and random heads differ in KL divergence, as "
+        f"predicted, by {ratios}." + (f" Not held: {', '.join(failed)}." if failed else ""),
+        f"Withdrawn, as it did not hold on this model: {', '.join(failed)}. Heads that carried it have no label."
         if failed
         else "The labels mean on this model what they say.",
         [],

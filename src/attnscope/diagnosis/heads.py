@@ -147,6 +147,7 @@ def describe(windows: Sequence[WindowRows], labels: dict[Head, Labels], seed: in
                 "state": labeled.state,
                 "sureness": labeled.sureness,
                 "edge": None if labeled.sure else labeled.edge,
+                "withdrawn": None,
                 "state_share": labeled.state_share,
                 "off_share": labeled.off_share,
                 "over_sharp_share": labeled.over_sharp_share,

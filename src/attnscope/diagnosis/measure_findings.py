@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attnscope.diagnosis.sentences import Described, column, counted, finding
+from attnscope.diagnosis.sentences import Described, column, counted, finding, times
 from attnscope.diagnosis.statistics import LEVEL, Growth, growth
 from attnscope.tables import OWN
 from attnscope.theory.heads import coverage_independent, coverage_range, heads_needed
@@ -83,17 +83,16 @@ def budget_finding(heads: Described, thresholds: Thresholds, verification: dict[
     if tried:
         changes = "; ".join(
             f"with {one['share']:.1%} of the keys (error {one['error']:.0%}) by a KL divergence of "
-            f"{one['kl_by_need']:.2g}, against {one['kl_uniform']:.2g} with the same share in every head"
+            f"{one['kl_by_need']:.2g}, against {one['kl_uniform']:.2g} with the same share in every head: {times(one)}"
             for one in tried
         )
         sentence += f" Done inside the model on text not seen before, it changes the next-token distribution {changes}."
-        better = all(one["kl_by_need"] < one["kl_uniform"] for one in tried)
-        gain = min(one["kl_uniform"] / one["kl_by_need"] for one in tried) if better else 0.0
+        better = all(one["ratio_low"] is None or one["ratio_low"] > 1 for one in tried)
         advice = (
-            f"Sharing out keys by need is at least {gain:.1f} times gentler than one number for all: take share_in_use "
-            "of each head from findings.json for a sparse kernel or a key cache."
+            "Sharing out keys by need is gentler than one number for all in every window: take share_in_use of each "
+            "head from findings.json for a sparse kernel or a key cache."
             if better
-            else "Sharing out keys by need is no better than one number for all on this model; use the simpler one."
+            else "Sharing out keys by need is not gentler than one number for all in every window; use the simpler one."
         )
     return finding(
         "key-budget",
@@ -177,19 +176,21 @@ def what_if_findings(
     if rows is None or rows.is_empty():
         return []
     states = pl.DataFrame(
-        [(head["layer"], head["head"], head["state"]) for head in heads],
+        [(head["layer"], head["head"], head["state"] or "unlabeled") for head in heads],
         schema={"layer": pl.Int32, "head": pl.Int32, "state": pl.String},
         orient="row",
     )
     # Short rows have few tokens to use: heads are compared on the longer half of the rows.
     long = rows.filter(pl.col("length") > pl.col("length").max() // 2)
     model_rows = long.filter(normalizer=OWN)
-    tried = (verification or {}).get("normalizers", {})
+    tried = (verification or {}).get("normalizer_windows", {})
     labels = sorted(set(rows["normalizer"].unique().to_list()) - {OWN})
     return [_what_if(model_rows, long.filter(normalizer=label), label, states, tried.get(label)) for label in labels]
 
 
-def _what_if(model_rows: pl.DataFrame, other: pl.DataFrame, label: str, states: pl.DataFrame, kl: float | None) -> Any:
+def _what_if(
+    model_rows: pl.DataFrame, other: pl.DataFrame, label: str, states: pl.DataFrame, tried: list[float] | None
+) -> Any:
     """A finding on one normalizer: heads that would use half as many tokens or fewer, twice as many or more."""
     import polars as pl
 
@@ -215,9 +216,10 @@ def _what_if(model_rows: pl.DataFrame, other: pl.DataFrame, label: str, states: 
         + (f" ({most})" if most else "")
         + f". The gradient through the weights (Jacobian norm) changes {gradient:.2g} times."
     )
-    if kl is not None:
+    if tried:
         sentence += " Put into every head of this model without training, it changes the next-token distribution by "
-        sentence += f"a KL divergence of {kl:.2g}."
+        sentence += f"a KL divergence of {np.mean(tried):.2g}"
+        sentence += f" ({min(tried):.2g} to {max(tried):.2g} over {len(tried)} windows)." if len(tried) > 1 else "."
     return finding(
         f"what-if:{label}",
         "note",
@@ -236,5 +238,5 @@ def _what_if(model_rows: pl.DataFrame, other: pl.DataFrame, label: str, states: 
         heads_with_fewer=fewer.height,
         heads_with_more=more.height,
         states=dict(by_state.iter_rows()),
-        kl=kl,
+        kl=float(np.mean(tried)) if tried else None,
     )

@@ -28,7 +28,10 @@ def separability_columns(
     n: int,
     generator: torch.Generator,
 ) -> dict[str, Float[Tensor, "groups rows"]]:
-    """Separability of the top n, without the first key, and under both nulls; NaN where a row has too few keys."""
+    """Separability of the top n, without the first key, and under both nulls.
+
+    NaN where no other key is left, or fewer than n keys get weight: keys of weight zero fill up a top set by position.
+    """
     units = unit(vectors)
     top = top_sets(weights, visible, [n])
     drawn = random_sets(visible, n, RANDOM_SETS, generator)
@@ -38,14 +41,14 @@ def separability_columns(
     rest = visible & (visible.cumsum(-1) > 1)
     without = torch.where(rest, weights, 0)
     no_first = ball(Configuration(without, units, rest, top_sets(without, rest, [n]))).separability
-    length = visible.sum(-1)
+    defined = (visible.sum(-1) > n) & ((weights > 0).sum(-1) >= n)
     columns = {
-        "separability": (measured[..., 0], length > n),
-        "null_random": (measured[..., 1:].mean(-1), length > n),
-        "null_uniform": (uniform[..., 0], length > n),
-        "separability_without_sink": (no_first[..., 0], length > n + 1),
+        "separability": (measured[..., 0], defined),
+        "null_random": (measured[..., 1:].mean(-1), defined),
+        "null_uniform": (uniform[..., 0], defined),
+        "separability_without_sink": (no_first[..., 0], (rest.sum(-1) > n) & ((without > 0).sum(-1) >= n)),
     }
-    return {name: torch.where(defined, value, torch.nan) for name, (value, defined) in columns.items()}
+    return {name: torch.where(where, value, torch.nan) for name, (value, where) in columns.items()}
 
 
 def random_sets(

@@ -13,7 +13,7 @@ from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, given_text, tokenize
 from attnscope.capture.windows import spread_windows
 from attnscope.diagnosis.budgets import budget_by_error, budget_by_share
-from attnscope.diagnosis.findings import findings, verdict
+from attnscope.diagnosis.findings import findings, verdict, withdraw
 from attnscope.diagnosis.heads import Labels, describe, label
 from attnscope.diagnosis.observing import DiagnosisMeasurer, WindowRows, plan_diagnosis
 from attnscope.diagnosis.statistics import agreement
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from attnscope.normalizers import Normalizer
 
 SCHEMA_VERSION = 1
-WINDOWS, ROWS = 4, 64
+WINDOWS, HELD_OUT, ROWS = 4, 4, 64
 
 Report = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
@@ -61,10 +61,10 @@ def diagnose(
         >>> [finding["sentence"] for finding in found["findings"]]
 
     `windows` of `length` tokens (4, or as many as fit), spread over the text, are watched at `rows` rows each. With
-    `verify`, the labels are tried on one more window: heads' weights are replaced inside the model by what their state
-    says would be enough, and the change of the next-token distribution is compared with that for random heads.
-    `what_if` is the rows table of a scan with other normalizers. Returns what `findings.json` holds
-    (docs/diagnosis.md).
+    `verify`, the labels are tried on other windows (4, or as many as fit): heads' weights are replaced inside the model
+    by what their state says would be enough, and the change of the next-token distribution is compared with that for
+    random heads. Labels that do not hold are withdrawn. `what_if` is the rows table of a scan with other normalizers.
+    Returns what `findings.json` holds (docs/diagnosis.md).
     """
     limits = thresholds or Thresholds()
     text = given_text(text)
@@ -94,7 +94,7 @@ class DiagnosisWindows(NamedTuple):
 def choose_windows(
     model: Model, text: Text, tokens: list[int], length: int, windows: int | None, bos: bool, verify: bool
 ) -> DiagnosisWindows:
-    """Windows over the whole text, one in the middle held out to verify; refuses what cannot be diagnosed."""
+    """Windows over the whole text, some of them held out to verify; refuses what cannot be diagnosed."""
     if windows is not None and (not isinstance(windows, int) or isinstance(windows, bool) or windows < 2):
         raise InputError(f"a diagnosis takes 2 windows or more; received {windows!r}")
     if model.module.config.is_encoder_decoder:
@@ -106,9 +106,11 @@ def choose_windows(
         from attnscope.diagnosis.verify import check_verifiable
 
         check_verifiable(model)
-    count = windows or min(WINDOWS, max(2, len(tokens) // length - verify))
-    inputs = spread_windows(model, tokens, length, count + verify, bos, text.source)
-    held_out = [inputs.pop(len(inputs) // 2)] if verify else []
+    fitting = len(tokens) // length
+    count = windows or min(WINDOWS, max(2, (fitting + 1) // 2 if verify else fitting))
+    spare = min(HELD_OUT, max(1, fitting - count)) if verify else 0
+    inputs = spread_windows(model, tokens, length, count + spare, bos, text.source)
+    held_out = [inputs.pop((2 * i + 1) * (count + spare) // (2 * spare) - i) for i in range(spare)]
     return DiagnosisWindows(inputs, held_out, length)
 
 
@@ -144,10 +146,10 @@ def diagnose_windows(
         budgets = [budget_by_error(windows, labels, limits.enough), budget_by_share(windows, labels, limits.budget)]
         with evaluating(model.module):
             checked = verify(model, chosen.held_out, labels, limits, seed, report, budgets, normalizers)
-    heads = describe(windows, labels, seed)
+    heads = withdraw(describe(windows, labels, seed), checked)
     return {
         "schema": SCHEMA_VERSION,
-        "verdict": verdict(heads, agreed, checked),
+        "verdict": verdict(heads, agreed, limits, checked),
         "length": length,
         "windows": len(windows),
         "rows": rows,

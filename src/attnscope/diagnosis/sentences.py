@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from attnscope.diagnosis.states import Severity
+from attnscope.diagnosis.states import STATES, Severity
+from attnscope.diagnosis.thresholds import limit_words
 
 Described = list[dict[str, Any]]
 """Entries of `findings.json`, one for each head."""
@@ -30,6 +32,29 @@ def finding(
 def carrying(heads: Described, *states: str) -> Described:
     """The heads with one of these labels."""
     return [head for head in heads if head["state"] in states]
+
+
+def times(effect: Mapping[str, Any]) -> str:
+    """How many times two effects inside the model are apart, with the range over the held-out windows."""
+    windows = len(effect["ratio_windows"])
+    spread = f"{_ratio(effect['ratio_low'])} to {_ratio(effect['ratio_high'])} over {windows} windows"
+    return f"{_ratio(effect['ratio'])} times ({spread if windows > 1 else 'one window'})"
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return "infinitely many"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def effect_words(
+    prediction: Mapping[str, Any], thresholds: Mapping[str, Any], labeled: str = "them", others: str = "other heads"
+) -> str:
+    """What putting a state's rule into its heads does to the model, compared with other heads."""
+    state = STATES[prediction["state"]]
+    rule = state.rule.words.format(**limit_words(thresholds))
+    larger, smaller = (others, labeled) if state.enough else (labeled, others)  # as predicted
+    return f"{rule} in {larger} changes the next-token distribution {times(prediction)} as much as in {smaller}"
 
 
 def column(heads: Described, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:

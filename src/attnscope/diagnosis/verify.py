@@ -1,13 +1,14 @@
-"""Test every state as a prediction: replace heads' weights by its rule inside the model, on a held-out window.
+"""Test every state as a prediction: replace heads' weights by its rule inside the model, on held-out windows.
 
 The effect is the KL divergence of the next-token distribution from the unmodified model's, mean over the second half of
-the window. A rule that is enough for the heads of its state must change little there, and much in other heads: the same
-number of heads is drawn at random in each layer among those without the label, several times. Where a layer has too few
-of them all are taken, and as many of the labeled ones are drawn to be compared with them.
+each window. A rule that is enough for the heads of its state must change little there, and much in other heads: the
+same number of heads is drawn at random in each layer among those without the label, several times. Where a layer has
+too few of them all are taken, and as many of the labeled ones are drawn to be compared with them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,8 @@ import numpy as np
 import torch
 
 from attnscope.capture.huggingface import SWAP_CONFIG_KEY
-from attnscope.diagnosis.sentences import counted
+from attnscope.diagnosis.sentences import counted, effect_words
 from attnscope.diagnosis.states import STATES, State
-from attnscope.diagnosis.thresholds import limit_words
 from attnscope.divergence import kl_divergence
 from attnscope.engine.next_token import next_token_logits
 from attnscope.errors import InputError, ModelError
@@ -27,6 +27,7 @@ from attnscope.swapping.interventions import WeightRule, softmax_over
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from attnscope.capture.models import Model
@@ -37,8 +38,11 @@ if TYPE_CHECKING:
     from attnscope.diagnosis.thresholds import Thresholds
     from attnscope.normalizers import Normalizer
 
+    ByWindow = Float[NDArray[np.float64], " windows"]
+
 DRAWS = 3  # random sets of heads
 SINGLE_HEADS = 3  # of each state, one at a time
+SINGLE_WINDOWS = 1  # held-out windows on which single heads are tried
 ROWS = 128  # next-token distributions compared in a window
 
 Interventions = dict["Head", "WeightRule | Tensor"]
@@ -72,24 +76,33 @@ class Trial:
         start = length // 2
         count = min(rows, length - start)
         self.rows = torch.tensor([start + i * (length - start) // count for i in range(count)])
-        self.reference = [self._log_probabilities(ids) for ids in self.inputs]
+        # Logits in the model's dtype: log probabilities in float64 would be twice the size or more.
+        self.reference = [self._logits(ids) for ids in self.inputs]
 
-    def _log_probabilities(self, ids: Tensor) -> Float[Tensor, "rows tokens"]:
+    def _logits(self, ids: Tensor) -> Float[Tensor, "rows tokens"]:
         with torch.no_grad():
             logits = next_token_logits(self.model.module, ids, self.rows.to(ids.device))
-        return logits.double().log_softmax(-1)
+        if not logits.isfinite().all():
+            raise ModelError(
+                f"--verify compares next-token distributions, and {self.model.name} gave logits that are not finite; "
+                "leave --verify out"
+            )
+        return logits
 
-    def kl(self, changes: Interventions) -> float:
-        """Mean KL divergence while these heads are changed."""
+    def kl(self, changes: Interventions, windows: int | None = None) -> ByWindow:
+        """KL divergence of each window (or of the first `windows`), mean over rows, while these heads are changed."""
         if not changes:
-            return 0.0
+            return np.zeros(len(self.inputs[:windows]))
         with intervene(self.model.module, changes):
-            return self.kl_now()
+            return self.kl_now(windows)
 
-    def kl_now(self) -> float:
-        """Mean KL divergence of the model in its present state."""
-        pairs = zip(self.reference, self.inputs, strict=True)
-        return float(torch.cat([kl_divergence(log_p, self._log_probabilities(ids)) for log_p, ids in pairs]).mean())
+    def kl_now(self, windows: int | None = None) -> ByWindow:
+        """KL divergence of each window, mean over rows, of the model in its present state."""
+        effects = []
+        for reference, ids in zip(self.reference[:windows], self.inputs[:windows], strict=True):
+            log_p, log_q = (logits.double().log_softmax(-1) for logits in (reference, self._logits(ids)))
+            effects.append(float(kl_divergence(log_p, log_q).mean()))
+        return np.array(effects)
 
 
 def verify(
@@ -105,7 +118,7 @@ def verify(
     """Outcome of every state's prediction on held-out windows, and the effect of fewer keys and other normalizers."""
     generator = np.random.default_rng(seed)
     plans = {name: _Plan(state, labels, thresholds, generator) for name, state in STATES.items()}
-    plans = {name: plan for name, plan in plans.items() if plan.members and plan.others}
+    plans = {name: plan for name, plan in plans.items() if plan.draws[0]}  # there are heads to compare with
     others = normalizers or {}
     total = 1 + sum(plan.runs for plan in plans.values()) + 2 * len(budgets) + len(others)
     done = 0
@@ -128,7 +141,8 @@ def verify(
         "predictions": predictions,
         "untested": [name for name in STATES if name not in plans],
         "budgets": by_budget,
-        "normalizers": by_normalizer,
+        "normalizers": {label: float(kl.mean()) for label, kl in by_normalizer.items()},
+        "normalizer_windows": {label: kl.tolist() for label, kl in by_normalizer.items()},
     }
 
 
@@ -168,10 +182,13 @@ class _Plan:
     def predict(self, trial: Trial, thresholds: Thresholds, advance: Callable[[str], None]) -> dict[str, Any]:
         """Run the model with all these changes and say whether the prediction held."""
 
-        def measure(what: str, changes: Interventions) -> float:
-            value = trial.kl(changes)
+        def measure(what: str, changes: Interventions, windows: int | None = None) -> ByWindow:
+            value = trial.kl(changes, windows)
             advance(f"{self.state.name} heads, {what}")
             return value
+
+        def one_at_a_time(what: str, heads: Sequence[Head], changes: Callable[[list[Head]], Interventions]) -> float:
+            return float(np.mean([measure(what, changes([head]), SINGLE_WINDOWS) for head in heads]))
 
         together = measure("all together", self.changes(self.members))
         matched = (
@@ -180,77 +197,81 @@ class _Plan:
             else [measure("as many as random ones", self.changes(draw)) for draw in self.matched]
         )
         random = [measure("random heads", self.changes(draw)) for draw in self.draws]
-        single = [measure("one at a time", self.changes([head])) for head in self.single]
-        single_random = [measure("one at a time", self.changes([head])) for head in self.single_random]
+        single = one_at_a_time("one at a time", self.single, self.changes)
+        single_random = one_at_a_time("one at a time", self.single_random, self.changes)
         if self.rule is None:
             ablated, single_ablated = together, single
         else:
             ablated = measure("ablated", self.ablation(self.members))
-            single_ablated = [measure("ablated", self.ablation([head])) for head in self.single]
-        return judged(
-            self.state,
-            len(self.members),
-            [len(draw) for draw in self.draws],
-            together,
-            matched,
-            random,
-            ablated,
-            single,
-            single_random,
-            single_ablated,
-            thresholds,
-        )
+            single_ablated = one_at_a_time("ablated", self.single, self.ablation)
+        sizes = [len(draw) for draw in self.draws]
+        return judged(self.state, len(self.members), sizes, np.stack(matched), np.stack(random), thresholds) | {
+            "kl_all": float(together.mean()),
+            "kl_ablated": float(ablated.mean()),
+            "share_of_ablation": float(together.mean() / ablated.mean()) if ablated.mean() > 0 else None,
+            "kl_single": single,
+            "kl_single_random": single_random,
+            "kl_single_ablated": single_ablated,
+            "super_additive": float(together[:SINGLE_WINDOWS].mean() / (single * len(self.members)))
+            if single > 0
+            else None,
+        }
 
 
 def judged(
     state: State,
     heads: int,
     random_heads: list[int],
-    together: float,
-    matched: list[float],
-    random: list[float],
-    ablated: float,
-    single: list[float],
-    single_random: list[float],
-    single_ablated: list[float],
+    labeled: Float[NDArray[np.float64], "draws windows"],
+    random: Float[NDArray[np.float64], "draws windows"],
     thresholds: Thresholds,
 ) -> dict[str, Any]:
-    """The outcome of a prediction: a rule that is enough must change less than in random heads, any other more."""
-    labeled, average = float(np.mean(matched)), float(np.mean(random))
-    larger, smaller = (average, labeled) if state.enough else (labeled, average)  # as predicted
-    ratio = larger / smaller if smaller > 0 else float("inf")
-    held = ratio >= thresholds.held_ratio
-    compared = "less" if state.enough == (ratio >= 1) else "more"
-    factor = ratio if ratio >= 1 else 1 / ratio if ratio > 0 else float("inf")
-    times = f"{factor:.1f} times" if np.isfinite(factor) else "infinitely"
-    verdict = "held" if held else "did not hold"
-    rule = state.rule.words.format(**limit_words(thresholds.as_json()))
-    count = random_heads[0]
-    which = f"{count} of the {heads} {state.name} heads" if count != heads else counted(count, f"{state.name} head")
-    sentence = (
-        f"{state.name}: {verdict}. {rule} in {which} changes the next-token distribution {times} {compared} than in as "
-        f"many random heads of the same layers (KL {labeled:.3g} against {average:.3g}; {min(random):.3g} to "
-        f"{max(random):.3g} over {len(random)} draws)."
-    )
-    return {
+    """The outcome of a prediction: a rule that is enough must change less than in random heads, any other more.
+
+    It must do so `held_ratio` times over all windows together, and no window may show the opposite.
+    """
+    larger, smaller = (random, labeled) if state.enough else (labeled, random)  # as predicted
+    effect = ratios(larger.mean(0), smaller.mean(0))
+    lowest, ratio = (math.inf if effect[name] is None else effect[name] for name in ("ratio_low", "ratio"))
+    outcome = {
         "state": state.name,
-        "held": held,
-        "kl_state": labeled,
-        "kl_random": average,
-        "ratio": ratio if np.isfinite(ratio) else None,
-        "sentence": sentence,
-        "kl_all": together,
+        "held": ratio >= thresholds.held_ratio and lowest > 1,
+        "kl_state": float(labeled.mean()),
+        "kl_random": float(random.mean()),
+        **effect,
         "heads": heads,
         "random_heads": random_heads,
-        "kl_state_draws": matched,
-        "kl_random_draws": random,
-        "kl_ablated": ablated,
-        "share_of_ablation": together / ablated if ablated > 0 else None,
-        "kl_single": float(np.mean(single)),
-        "kl_single_random": float(np.mean(single_random)),
-        "kl_single_ablated": float(np.mean(single_ablated)),
-        "super_additive": together / (float(np.mean(single)) * heads) if np.mean(single) > 0 else None,
+        "kl_state_draws": labeled.mean(1).tolist(),
+        "kl_random_draws": random.mean(1).tolist(),
+        "kl_state_windows": labeled.mean(0).tolist(),
+        "kl_random_windows": random.mean(0).tolist(),
     }
+    count = random_heads[0]
+    which = f"{count} of the {heads} {state.name} heads" if count != heads else counted(count, f"{state.name} head")
+    effect_in_words = effect_words(outcome, thresholds.as_json(), which, "as many random heads of the same layers")
+    sentence = (
+        f"{state.name}: {'held' if outcome['held'] else 'did not hold'}. {effect_in_words} "
+        f"(KL {larger.mean():.3g} against {smaller.mean():.3g})."
+    )
+    if not outcome["held"]:
+        sentence += f" A label needs {thresholds.held_ratio:g} times, and more than 1 in every window."
+    return outcome | {"sentence": sentence}
+
+
+def ratios(larger: ByWindow, smaller: ByWindow) -> dict[str, Any]:
+    """Ratio of two effects over all windows together, with its range over windows; None for infinity."""
+
+    def ratio(one: float, other: float) -> float:
+        return one / other if other > 0 else math.inf if one > 0 else 1.0  # two effects of nothing are equal
+
+    by_window = [ratio(*pair) for pair in zip(larger.tolist(), smaller.tolist(), strict=True)]
+    whole = ratio(float(larger.mean()), float(smaller.mean()))
+    finite = {"ratio": whole, "ratio_low": min(by_window), "ratio_high": max(by_window)}
+    return {name: _finite(value) for name, value in finite.items()} | {"ratio_windows": [*map(_finite, by_window)]}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _sample(heads: Sequence[Head], count: int, generator: np.random.Generator) -> list[Head]:
@@ -274,10 +295,11 @@ def _budget_effect(trial: Trial, budget: Budget, advance: Callable[[str], None])
     advance("keys by need")
     uniform = trial.kl(_budgets(dict.fromkeys(budget.shares, mean)))
     advance("the same share everywhere")
-    return {"error": budget.error, "share": mean, "kl_by_need": by_need, "kl_uniform": uniform}
+    effects = {"kl_by_need": float(by_need.mean()), "kl_uniform": float(uniform.mean())}
+    return {"error": budget.error, "share": mean, **effects, **ratios(uniform, by_need)}
 
 
-def _swap_effect(trial: Trial, label: str, normalizer: Normalizer, advance: Callable[[str], None]) -> float:
+def _swap_effect(trial: Trial, label: str, normalizer: Normalizer, advance: Callable[[str], None]) -> ByWindow:
     """KL with another normalizer in every head of the model."""
     with swap(trial.model.module, normalizer):
         value = trial.kl_now()

@@ -31,7 +31,7 @@ from attnscope.normalizers import Normalizer, parse
 from attnscope.planning import plan
 from attnscope.scanning import ScanResult, scan
 from attnscope.swapping import swap
-from attnscope.tables import OWN
+from attnscope.tables import OWN, within_support
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,6 +55,7 @@ SCHEMA = pl.Schema(
         "agreement": pl.Float64,
         "kl": pl.Float64,
         **dict.fromkeys(MEASURED, pl.Float64),
+        "defined": pl.Float64,  # share of rows with N keys of weight: the others have no separability
         "time_ratio": pl.Float64,
         "memory_ratio": pl.Float64,
     }
@@ -289,9 +290,13 @@ class _Labelled(Normalizer):
 def _measured(result: ScanResult, label: str, length: int) -> dict[str, float | None]:
     """Means over heads and windows of the rows at the end of the prefix."""
     rows = result.rows.filter(normalizer=label, position=length - 1)
-    topn = result.topn.filter(normalizer=label, position=length - 1)
+    topn = within_support(rows, result.topn.filter(normalizer=label, position=length - 1))
     middle = (pl.col("expected_lower") + pl.col("expected_upper")) / 2
-    sets = topn.select(pl.mean("separability"), distance_ratio=(pl.col("distance") / middle).mean())
+    sets = topn.select(
+        pl.mean("separability"),
+        distance_ratio=(pl.col("distance") / middle).mean(),
+        defined=pl.col("separability").count() / rows.height,
+    )
     means = rows.select(pl.mean("entropy_ratio", "sink_weight", "support", "jacobian_norm"))
     return {**sets.to_dicts()[0], **means.to_dicts()[0]}
 

@@ -1,13 +1,15 @@
 """The paper's three guidelines for designing attention, as experiments on any model.
 
 Each states what the guideline predicts, measures it by swapping the model's normalizer, and computes a verdict from the
-numbers: `agrees`, `disagrees`, or `undecided` where what was measured hardly moves.
+numbers of the whole sweep, where the measure is defined: `agrees`, `disagrees`, or `undecided` where what was measured
+hardly moves, or moves both ways.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +18,7 @@ import polars as pl
 from attnscope.capture.models import Model, load_model
 from attnscope.experiments.compare import Comparison, compare
 from attnscope.planning import plan
-from attnscope.tables import OWN
+from attnscope.tables import OWN, comparable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -92,20 +94,20 @@ def guidelines(
 
 def small_active_set(table: pl.DataFrame, shares: dict[str, float]) -> Finding:
     """Keep the active set small: top-k with k a share of the length."""
-    lines = _select(table, shares, "share", ["perplexity", "separability", "support"])
-    small, whole = lines[0], lines[-1]
-    verdict = direction(small["separability"], whole["separability"])
+    lines = _select(table, shares, "share", ["perplexity", "separability", "defined", "support"])
+    known = _select(comparable(table), shares, "share", ["separability"])
     best = min(lines, key=lambda line: line["perplexity"])
+    undefined = [f"{line['share']:.3g}" for line in lines if line["share"] not in {one["share"] for one in known}]
     measured = (
-        f"separability {small['separability']:.3f} at k/L = {small['share']:.3g} against {whole['separability']:.3f} "
-        f"with all keys; perplexity {small['perplexity']:.4g} against {whole['perplexity']:.4g}, lowest at k/L = "
-        f"{best['share']:.3g}"
+        f"separability {_sweep(known, 'separability', 'share')} (k/L)"
+        + (f", not defined at {', '.join(undefined)}: fewer keys than the top set get weight" if undefined else "")
+        + f"; perplexity {_sweep(lines, 'perplexity', 'share')}, lowest at {best['share']:.3g}"
     )
     return Finding(
         "keep the active set small",
         "the smaller the share of keys that get weight, the more separable the top tokens",
         measured,
-        verdict,
+        trend([line["separability"] for line in known]),
         lines,
     )
 
@@ -113,17 +115,14 @@ def small_active_set(table: pl.DataFrame, shares: dict[str, float]) -> Finding:
 def entropy_with_length(table: pl.DataFrame) -> Finding:
     """Watch the entropy: the model's own heads, from the shortest to the longest prefix."""
     columns = ["length", "entropy_ratio", "separability"]
-    lines = table.filter(normalizer=OWN).sort("length").select(columns).to_dicts()
-    first, last = lines[0], lines[-1]
-    entropy = last["entropy_ratio"] - first["entropy_ratio"]
-    capacity = last["separability"] - first["separability"]
+    lines = comparable(table).filter(normalizer=OWN).sort("length").select(columns).to_dicts()
+    entropy, capacity = ([line[name] for line in lines] for name in columns[1:])
     # The guideline takes entropy for a warning: where it moves, separability must move the other way.
-    moved = abs(entropy) > MARGIN * max(abs(first["entropy_ratio"]), abs(last["entropy_ratio"]))
-    same = abs(capacity) <= MARGIN * max(first["separability"], last["separability"])
-    verdict: Verdict = "undecided" if not moved or same else "agrees" if entropy * capacity < 0 else "disagrees"
+    moves = {trend(entropy), trend(capacity)}
+    verdict: Verdict = "undecided" if "undecided" in moves else "agrees" if len(moves) == 2 else "disagrees"
     measured = (
-        f"from {first['length']} to {last['length']} tokens the entropy ratio goes from {first['entropy_ratio']:.3f} "
-        f"to {last['entropy_ratio']:.3f}, separability from {first['separability']:.3f} to {last['separability']:.3f}"
+        f"entropy ratio {_sweep(lines, 'entropy_ratio', 'length')} tokens; "
+        f"separability {_sweep(lines, 'separability', 'length')} tokens"
     )
     return Finding(
         "watch the entropy",
@@ -136,21 +135,30 @@ def entropy_with_length(table: pl.DataFrame) -> Finding:
 
 def no_sharp_softmax(table: pl.DataFrame, temperatures: dict[str, float]) -> Finding:
     """Avoid overly sharp softmax: the temperature sweep."""
-    lines = _select(table, temperatures, "temperature", ["perplexity", "separability", "jacobian_norm", "kl"])
-    sharp, plain = lines[0], next(line for line in lines if line["temperature"] == 1.0)
-    gradient = direction(sharp["jacobian_norm"], plain["jacobian_norm"])
+    columns = ["perplexity", "separability", "defined", "jacobian_norm", "kl"]
+    lines = _select(table, temperatures, "temperature", columns)
+    known = _select(comparable(table), temperatures, "temperature", ["separability"])
     measured = (
-        f"from T = 1 to T = {sharp['temperature']:g} the Jacobian norm goes from {plain['jacobian_norm']:.3f} to "
-        f"{sharp['jacobian_norm']:.3f}, separability from {plain['separability']:.3f} to {sharp['separability']:.3f}, "
-        f"perplexity from {plain['perplexity']:.4g} to {sharp['perplexity']:.4g}"
+        f"Jacobian norm {_sweep(lines, 'jacobian_norm', 'temperature')} (T); "
+        f"separability {_sweep(known, 'separability', 'temperature')}; "
+        f"perplexity {_sweep(lines, 'perplexity', 'temperature')}"
     )
     return Finding(
         "avoid overly sharp softmax",
         "the lower the temperature, the larger the Jacobian norm: gains in separability are paid in stability",
         measured,
-        gradient,
+        trend([line["jacobian_norm"] for line in lines]),
         lines,
     )
+
+
+def trend(values: Sequence[float]) -> Verdict:
+    """Whether values fall along a sweep, as predicted: from end to end, and no step the other way."""
+    if len(values) < 2:
+        return "undecided"
+    whole = direction(values[0], values[-1])
+    steps = {direction(one, following) for one, following in pairwise(values)}
+    return whole if steps <= {whole, "undecided"} else "undecided"
 
 
 def direction(higher: float, lower: float) -> Verdict:
@@ -160,8 +168,15 @@ def direction(higher: float, lower: float) -> Verdict:
     return "agrees" if higher > lower else "disagrees"
 
 
+def _sweep(lines: list[dict[str, Any]], name: str, at: str) -> str:
+    """A column along a sweep in words."""
+    return ", ".join(f"{line[name]:.4g} at {line[at]:.3g}" for line in lines) or "not defined anywhere"
+
+
 def _select(table: pl.DataFrame, values: dict[str, float], name: str, columns: list[str]) -> list[dict[str, Any]]:
     """The lines of these normalizers with the value that each stands for, smallest first."""
     by_label = {line["normalizer"]: line for line in table.to_dicts()}
-    lines = [{name: value} | {c: by_label[label][c] for c in columns} for label, value in values.items()]
-    return sorted(lines, key=lambda line: line[name])
+    chosen = [(value, by_label[label]) for label, value in values.items() if label in by_label]
+    return sorted(
+        ({name: value} | {c: line[c] for c in columns} for value, line in chosen), key=lambda line: line[name]
+    )

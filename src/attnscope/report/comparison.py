@@ -9,6 +9,8 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
+from attnscope.tables import COMPARED, comparable
+
 COLORS = ["#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#000000"]  # Okabe-Ito
 
 # Headings short enough for all columns to fit into 80.
@@ -30,6 +32,7 @@ _NOTE = (
     "random set; entr.: entropy / ln length; sink: weight of the first key; supp.: keys with weight; "
     "Jac.: Jacobian norm; time, mem.: times the model's own"
 )
+_PARTLY = "*: mean over the rows with N keys of weight, too few to compare"
 
 
 def named(table: pl.DataFrame) -> pl.DataFrame:
@@ -46,6 +49,13 @@ def _number(value: float) -> str:
     return "0" if abs(value) < 5e-5 else f"{value:.3g}"
 
 
+def _cell(line: dict[str, Any], column: str) -> str:
+    """A number of the table; separability of too few rows to be compared has an asterisk."""
+    if line[column] is None:
+        return ""
+    return _number(line[column]) + ("*" if column == "separability" and line["defined"] < COMPARED else "")
+
+
 def print_comparison(console: Console, table: pl.DataFrame, run: dict[str, Any]) -> None:
     """Print one table for each mode and length."""
     for (mode, length), part in named(table).group_by(["mode", "length"], maintain_order=True):
@@ -56,10 +66,11 @@ def print_comparison(console: Console, table: pl.DataFrame, run: dict[str, Any])
         for column in columns:
             grid.add_column(_COLUMNS[column], justify="right", no_wrap=True)
         for line in part.to_dicts():
-            grid.add_row(line["name"], *("" if line[c] is None else _number(line[c]) for c in columns))
+            grid.add_row(line["name"], *(_cell(line, column) for column in columns))
         console.print(grid)
         console.print()
-    console.print(_NOTE, style="dim")
+    partly = table.filter(pl.col("separability").is_not_null()).height > comparable(table).height
+    console.print(_NOTE + (f"; {_PARTLY}" if partly else ""), style="dim")
     for calibrated in run["calibration"]:
         value = "one value per head" if calibrated["value"] is None else f"{calibrated['value']:.3g}"
         console.print(
@@ -69,15 +80,15 @@ def print_comparison(console: Console, table: pl.DataFrame, run: dict[str, Any])
 
 
 def capacity_chart(table: pl.DataFrame) -> alt.LayerChart | alt.FacetChart:
-    """Separability against perplexity at the longest length, one mark for each normalizer."""
+    """Separability against perplexity at the longest length, one mark for each normalizer that can be compared."""
     longest = int(table["length"].to_numpy().max())
     part = (
-        named(table)
+        comparable(named(table))
         .filter(mode="swapped", length=longest)
         .select("name", "normalizer", "calibration", "perplexity", "separability", "kl", "jacobian_norm")
     )
     part = part.filter(pl.col("separability").is_not_null() & pl.col("perplexity").is_finite())
-    low, high = part["separability"].min(), part["separability"].max()
+    low, high = part["separability"].min() or 0.0, part["separability"].max() or 0.0
     room = 0.08 * (float(high) - float(low) or 1.0)  # type: ignore[arg-type]
     base = alt.Chart(alt.InlineData(values=part.to_dicts())).encode(
         x=alt.X("perplexity:Q", title="perplexity (log scale)", scale=alt.Scale(type="log", nice=False, padding=60)),

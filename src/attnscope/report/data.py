@@ -15,8 +15,8 @@ import polars as pl
 from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
 from attnscope.report.notes import notable_numbers
-from attnscope.report.states import error_measures, state_looks, state_rules
-from attnscope.tables import OWN, TokenWeights
+from attnscope.report.states import error_measures, state_looks, state_rules, withdrawn_states
+from attnscope.tables import OWN, TokenWeights, within_support
 
 DATA_VERSION = 1
 
@@ -43,6 +43,7 @@ def page_data(
     data: dict[str, Any] = {"version": DATA_VERSION, "run": run, "findings": findings, "claims": claims, "heads": None}
     if rows.is_empty() or topn.is_empty():
         return data
+    topn = within_support(rows, topn)
     n = overview.usual_n(topn)
     heads = overview.heads(rows, topn, run)
     order = heads.select("layer", "head")
@@ -52,7 +53,7 @@ def page_data(
         "heads": _columns(heads),
         "measures": explained(n),
         "evidence": explained_evidence(limits) | error_measures(limits) if findings else {},
-        "states": state_looks(limits),
+        "states": state_looks(limits, withdrawn_states(findings or {})),
         "rules": state_rules(limits),
         "notes": notable_numbers(heads, run, n) if findings is None else [],
         "usual_n": n,

@@ -8,8 +8,9 @@ from rich.console import Console, Group
 from rich.padding import Padding
 from rich.text import Text
 
+from attnscope.diagnosis.sentences import counted
 from attnscope.diagnosis.states import GROUPS
-from attnscope.report.states import state_looks
+from attnscope.report.states import NO_LABEL, state_looks, withdrawn_states
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,8 +21,8 @@ _LISTED = 8
 
 def print_findings(console: Console, findings: dict[str, Any]) -> None:
     """Print a diagnosis: the map, the verdict, the findings, the predictions."""
-    states = state_looks(findings["thresholds"])
-    console.print(Group(Text(), _map(findings["heads"], states), Text(), _verdict(findings["verdict"]), Text()))
+    states = state_looks(findings["thresholds"], withdrawn_states(findings))
+    console.print(Group(Text(), _map(findings["heads"], states), Text(), _verdict(findings["verdict"], states), Text()))
     for finding in findings["findings"]:
         console.print(_finding(finding))
     if findings["verification"]:
@@ -30,12 +31,14 @@ def print_findings(console: Console, findings: dict[str, Any]) -> None:
         console.print(Text(f"layer {head['layer']} head {head['head']} not diagnosed: {head['reason']}", style="dim"))
 
 
-def _verdict(verdict: dict[str, Any]) -> RenderableType:
+def _verdict(verdict: dict[str, Any], states: dict[str, dict[str, str]]) -> RenderableType:
     """The diagnosis in a few lines."""
     looks = [(GROUPS[group["name"]], group["sentence"]) for group in verdict["groups"]]
     groups = [Padding(Text(f"{look.mark} {words}", style=look.color), (0, 0, 0, 2)) for look, words in looks]
+    lost = [f"{states[NO_LABEL]['mark']} {one['sentence']}" for one in verdict.get("withdrawn", ())]
+    withdrawn = [Padding(Text(words), (0, 0, 0, 2)) for words in lost]
     trust = Padding(Text(verdict["trust"], style="dim"), (0, 0, 0, 2))
-    return Group(Text(f"Verdict: {verdict['headline']}", style="bold"), *groups, trust)
+    return Group(Text(f"Verdict: {verdict['headline']}", style="bold"), *groups, *withdrawn, trust)
 
 
 def _predictions(checked: dict[str, Any]) -> RenderableType:
@@ -43,11 +46,13 @@ def _predictions(checked: dict[str, Any]) -> RenderableType:
     heading = Text.assemble(
         ("Predictions tried inside the model", "bold"),
         f": a label names a rule that should be enough for its heads and not for others; measured on "
-        f"{checked['length']:,} held-out tokens, as KL divergence of the next-token distribution",
+        f"{counted(checked['windows'], 'held-out window')} of {checked['length']:,} tokens, as KL divergence of the "
+        "next-token distribution",
     )
     tried = [Text(("+ " if p["held"] else "- ") + p["sentence"]) for p in checked["predictions"]]
     untried = [
-        Text(f"  {state}: not tried, no head carries this label or every head does.") for state in checked["untested"]
+        Text(f"  {state}: not tried, no head carries this label or every head of its layers does.")
+        for state in checked["untested"]
     ]
     return Group(heading, *(Padding(line, (0, 0, 0, 2)) for line in (*tried, *untried)))
 
@@ -61,12 +66,12 @@ def _map(heads: list[dict[str, Any]], states: dict[str, dict[str, str]]) -> Rend
         line = Text(f"{'L' + str(layer):>4}  ", style="dim")
         for head in range(width):
             entry = entries.get((layer, head))
-            look = states.get(entry["state"]) if entry else None
+            look = states.get(entry["state"] or NO_LABEL) if entry else None
             edge = "?" if entry and entry["edge"] else " "
             line.append(f"{look['mark']}{edge}" if look else "  ", style=look["color"] if look else "default")
         lines.append(line)
     for state, look in states.items():
-        count = sum(head["state"] == state for head in heads)
+        count = sum((head["state"] or NO_LABEL) == state for head in heads)
         lines.append(Text.assemble("      ", (look["mark"], look["color"]), f" {state:10} {count:4}  {look['short']}"))
     if any(head["edge"] for head in heads):
         count = sum(head["edge"] is not None for head in heads)

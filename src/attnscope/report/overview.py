@@ -107,7 +107,10 @@ def head_groups(
 
 
 def median_of_heads(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], normalizer: str) -> dict[str, Any]:
-    """Medians over heads of the measures under one normalizer, the model's own or a what-if."""
+    """Medians over heads of the measures under one normalizer, the model's own or a what-if.
+
+    `defined` is the share of rows that have a separability.
+    """
     sets = head_rows(topn, run, normalizer).filter(n=usual_n(topn))
     lines = head_rows(rows, run, normalizer)
     keys = ["layer", "head"]
@@ -115,7 +118,8 @@ def median_of_heads(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any],
         sets.group_by(keys).agg(pl.col("separability", "top_mass").mean()),
         lines.group_by(keys).agg(pl.col("max_weight", "support", "jacobian_norm").mean()),
     ]
-    return {name: table[name].median() for table in measures for name in table.columns[2:]}
+    medians = {name: table[name].median() for table in measures for name in table.columns[2:]}
+    return medians | {"defined": sets["separability"].is_not_null().mean()}
 
 
 def by_n(topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:

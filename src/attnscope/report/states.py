@@ -5,7 +5,7 @@ They are declared in `attnscope.diagnosis.states`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,11 +13,14 @@ from attnscope.columns import Display
 from attnscope.diagnosis.states import RULES, STATES, most_pressing_first
 from attnscope.diagnosis.thresholds import limit_words
 
+NO_LABEL = "no label"
+"""Shown for heads whose label did not hold inside the model; the page's script knows it too."""
 
-def state_looks(thresholds: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Color, mark, short text and sentence of every state, the most pressing first."""
+
+def state_looks(thresholds: Mapping[str, Any], withdrawn: Collection[str] = ()) -> dict[str, dict[str, str]]:
+    """Color, mark, short text and sentence of every state, the most pressing first; for withdrawn ones `NO_LABEL`."""
     words = limit_words(thresholds)
-    return {
+    looks = {
         state.name: {
             "color": state.color,
             "mark": state.mark,
@@ -25,7 +28,18 @@ def state_looks(thresholds: Mapping[str, Any]) -> dict[str, dict[str, str]]:
             "sentence": state.sentence.format(**words),
         }
         for state in most_pressing_first()
+        if state.name not in withdrawn
     }
+    if withdrawn:
+        short = f"{' or '.join(withdrawn)} did not hold inside the model"
+        sentence = "Its label did not hold inside the model and was withdrawn."
+        looks[NO_LABEL] = {"color": "#d3d6da", "mark": "x", "short": short, "sentence": sentence}
+    return looks
+
+
+def withdrawn_states(findings: Mapping[str, Any]) -> list[str]:
+    """The labels that a verification withdrew; runs of older versions know of none."""
+    return [one["state"] for one in (findings.get("verdict") or {}).get("withdrawn", ())]
 
 
 def state_rules(thresholds: Mapping[str, Any]) -> list[dict[str, str]]:

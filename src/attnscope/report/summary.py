@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.report import overview
-from attnscope.tables import OWN
+from attnscope.tables import OWN, within_support
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,6 +36,7 @@ def print_summary(console: Console, rows: pl.DataFrame, topn: pl.DataFrame, run:
     console.print(Group(_heading(run), Text()))
     if topn.is_empty():
         return
+    topn = within_support(rows, topn)
     unmeasured = run["settings"].get("bounds", "paper") is None
     note = Text(_NOTE + ("; -: measured with --bounds paper" if unmeasured else ""), style="dim")
     console.print(Group(_map(rows, topn, run), Text(), _by_n(topn, run), note, Text(), _by_length(rows, run)))
@@ -133,16 +134,17 @@ def _by_length(rows: pl.DataFrame, run: dict[str, Any]) -> Table:
 
 
 def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels: list[str]) -> Table:
-    """One line for each normalizer, on the same logits."""
+    """One line for each normalizer, on the same logits; a row has no top N to separate if fewer keys get weight."""
     n = overview.usual_n(topn)
     title = f"What if, {overview.shown_rows(run)}, median over heads"
-    names = ("normalizer", f"top {n} separable", "its weight", "largest", "support", "Jacobian")
+    names = ("normalizer", f"top {n} separable", "defined", "its weight", "largest", "support", "Jacobian")
     table = _table(title, *names)
     for label in labels:
         line = overview.median_of_heads(rows, topn, run, label)
         table.add_row(
             label,
             _formatted(line["separability"], ".0%"),
+            _formatted(line["defined"] or None, ".0%"),
             _formatted(line["top_mass"], ".3f"),
             _formatted(line["max_weight"], ".3f"),
             _formatted(line["support"], ",.0f"),

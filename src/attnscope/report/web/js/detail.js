@@ -35,9 +35,9 @@ function subjectPanel(subject, limits) {
   const judgment = run.judgment(i);
   const whole = view.compare !== "lengths"; // what is the same for every length is shown once
   const parts = [
-    element("h3", {}, subjectTitle(subject), judgment ? stateBadge(judgment.state) : null),
+    element("h3", {}, subjectTitle(subject), judgment ? stateBadge(run.state(i)) : null),
     element("p", { class: "in-words" }, inWords(subject)),
-    whole && judgment ? judgmentWords(run, judgment) : null,
+    whole && judgment ? judgmentWords(run, i) : null,
     whole ? mentions(run, i) : null,
     whole ? textPanel(run, i) : null,
     element("div", { class: "charts" }, [
@@ -66,8 +66,10 @@ function inWords({ run, i, group }) {
     + `${value("separability") === null ? "" : `Of its top ${run.data.usual_n} tokens, ${share(value("separability"))} stay apart from the rest.`}`;
 }
 
-/** Why a head has its state: the error of each simpler rule beside its limit. */
-function judgmentWords(run, judgment) {
+/** Why a head has its state, or none: the error of each simpler rule beside its limit. */
+function judgmentWords(run, i) {
+  const judgment = run.judgment(i);
+  const withdrawal = run.withdrawal(i);
   const evidence = judgment.evidence ?? {};
   const thresholds = run.data.findings.thresholds ?? {};
   const known = (value) => value !== undefined && value !== null;
@@ -83,11 +85,12 @@ function judgmentWords(run, judgment) {
       line.style.left = `${Math.min(100, 100 * limit)}%`;
       bar.append(line);
     }
-    const verdict = known(limit) ? `${error < limit ? "enough" : "not enough"} (limit ${share(limit)})` : "";
+    const enough = withdrawal ? "" : error < limit ? "enough " : "not enough ";
+    const verdict = known(limit) ? `${enough}(limit ${share(limit)})` : "";
     return element("tr", {}, element("th", { scope: "row" }, rule.words), element("td", {}, bar), element("td", {}, share(error)), element("td", { class: "soft" }, verdict));
   });
   const sure = [
-    stateLook(judgment.state).sentence,
+    withdrawal ? visible(withdrawal) : stateLook(run.state(i)).sentence,
     judgment.edge ? `But it lies near the edge of ${judgment.edge}: other rows would give this label only ${share(judgment.sureness)} of the time.` : "",
     known(judgment.state_share) ? `Taken one by one, ${share(judgment.state_share)} of its rows show this state.` : "",
     judgment.over_sharp_share - judgment.off_share > 0.5 ? `In ${share(judgment.over_sharp_share)} of the rows one token takes nearly all the weight.` : "",
@@ -98,7 +101,7 @@ function judgmentWords(run, judgment) {
     element("p", {}, sure.filter(Boolean).join(" ")),
     errors.length
       ? element("table", { class: "errors" },
-        element("caption", {}, term("Error if a simpler rule replaced its weights", "How far the head's output moves, relative to its size, when its weights are replaced by the rule. The first rule from the top that is enough gives the head its state; if none is, the head needs more tokens than they keep.")),
+        element("caption", {}, term("Error if a simpler rule replaced its weights", "How far the head's output moves, relative to its size, when its weights are replaced by the rule. The first rule from the top that is enough gives the head its state; if none is, the head needs more tokens than they keep. A label that does not hold inside the model is withdrawn.")),
         element("tbody", {}, errors))
       : null,
   );
@@ -240,7 +243,7 @@ function whatIfTable(run, i) {
   return element(
     "figure", { class: "what-if" },
     element("figcaption", {}, element("span", { class: "figure-title" }, "What if: other normalizers on the same scores"), saving),
-    element("p", { class: "figure-note" }, "A normalizer turns the head's scores into weights; softmax is the usual one. The model was not run again."),
+    element("p", { class: "figure-note" }, "A normalizer turns the head's scores into weights; softmax is the usual one. The model was not run again. Where fewer tokens get weight than the top set has, it has no separability."),
     element("div", { class: "scroll" }, element("table", {},
       element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "normalizer"), WHAT_IF.map((column) => element("th", { scope: "col" }, measureTerm(column))))),
       element("tbody", {}, body))),

@@ -34,13 +34,14 @@ function verdict(run, judged) {
     element("span", { class: "verdict-states" }, group.states.filter((state) => run.statesCounted.get(state)).map((state) => stateBadge(state))),
     element("span", {}, visible(group.sentence)),
   ));
+  const withdrawn = (summary.withdrawn ?? []).map((one) => element("li", { class: "withdrawn" }, element("span", { class: "verdict-states" }, stateBadge(NO_LABEL)), element("span", {}, visible(one.sentence))));
   const agreement = judged.agreement;
   const kappa = agreement ? term(`Agreement beyond chance: kappa ${number(agreement.kappa)}.`, "Cohen's kappa: agreement of labels from different windows, beyond chance. 0 is chance, 1 is perfect; above 0.8 counts as very good.") : null;
   return element(
     "div", { class: "verdict" },
     summary.headline ? element("p", { class: "headline" }, visible(summary.headline)) : null,
     stateBar(run),
-    element("ul", { class: "groups" }, groups),
+    element("ul", { class: "groups" }, groups, withdrawn),
     summary.trust || agreement ? element("p", { class: "soft small" }, visible(summary.trust), summary.trust ? " " : "", kappa) : null,
   );
 }
@@ -108,19 +109,20 @@ function mark(finding) {
 
 /** Whether the states' predictions held when heads were replaced inside the model. */
 function verified(run, verification) {
+  const spread = verification.windows > 1 ? ` (${verification.windows} windows; the range over them stands in parentheses)` : "";
   const header = ["label", "held?", "change in its heads", "in random heads", "times apart", "in words"];
   const lines = verification.predictions.map((one) => element(
     "tr", {},
-    element("th", { scope: "row" }, stateBadge(one.state)),
+    element("th", { scope: "row" }, one.held ? stateBadge(one.state) : visible(one.state)),
     element("td", {}, element("b", { class: one.held ? "held" : "failed" }, one.held ? "✓ held" : "✗ failed")),
-    element("td", {}, number(one.kl_state)), element("td", {}, number(one.kl_random)), element("td", {}, number(one.ratio)),
+    element("td", {}, number(one.kl_state)), element("td", {}, number(one.kl_random)), element("td", {}, number(one.ratio), (one.ratio_windows ?? []).length > 1 ? element("span", { class: "soft" }, ` (${number(one.ratio_low)} to ${number(one.ratio_high)})`) : ""),
     element("td", { class: "words" }, visible(one.sentence ?? "")),
   ));
-  const untested = (verification.untested ?? []).length ? element("p", { class: "soft small" }, `Not tried, because no head carries the label or every head does: ${verification.untested.map(visible).join(", ")}.`) : null;
+  const untested = (verification.untested ?? []).length ? element("p", { class: "soft small" }, `Not tried, because no head carries the label or every head of its layers does: ${verification.untested.map(visible).join(", ")}.`) : null;
   return element(
     "details", { open: true, class: "verified" },
     element("summary", {}, "Tested inside the model"),
-    element("p", { class: "soft" }, "Each label names a simpler rule. Here the rule replaced the weights of the heads that carry the label, and of as many random heads, in the running model on held-out text. The change is the ", term("KL divergence", "How far the model's next-token probabilities move, in nats: 0 is no change; 0.1 is clearly noticeable."), " of the next-token distribution: small in labeled heads if the label says that the rule is enough for them, large if it says that it is not."),
+    element("p", { class: "soft" }, `Each label names a simpler rule. Here the rule replaced the weights of the heads that carry the label, and of as many random heads, in the running model on held-out text${spread}. The change is the `, term("KL divergence", "How far the model's next-token probabilities move, in nats: 0 is no change; 0.1 is clearly noticeable."), " of the next-token distribution: small in labeled heads if the label says that the rule is enough for them, large if it says that it is not. A label that did not hold is withdrawn: its heads carry none."),
     element("div", { class: "scroll" }, element("table", { class: "predictions" }, element("thead", {}, element("tr", {}, header.map((text) => element("th", { scope: "col", class: text === "in words" ? "words" : null }, text)))), element("tbody", {}, lines))),
     untested,
   );

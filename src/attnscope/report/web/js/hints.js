@@ -41,7 +41,7 @@ function measureTerm(name) {
 
 /** The look and meaning of a state; a state that this page does not know is grey. */
 function stateLook(state) {
-  return runs[0].data.states[state] ?? { color: "#9aa0a6", mark: "?", sentence: "" };
+  return runs.map((run) => run.data.states?.[state]).find(Boolean) ?? { color: "#9aa0a6", mark: "?", sentence: "" };
 }
 
 function stateBadge(state, count) {

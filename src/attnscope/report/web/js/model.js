@@ -6,6 +6,8 @@ async function unpack(packed) {
   return JSON.parse(await new Response(stream).text());
 }
 
+const NO_LABEL = "no label"; // of heads whose label did not hold inside the model
+
 class Run {
   constructor(data) {
     this.data = data;
@@ -19,7 +21,10 @@ class Run {
     this.findings = data.findings?.findings ?? data.notes ?? [];
     this.judged = new Map((data.findings?.heads ?? []).map((entry) => [`${entry.layer}.${entry.head}`, entry]));
     this.statesCounted = new Map();
-    for (const { state } of this.judged.values()) this.statesCounted.set(state, (this.statesCounted.get(state) ?? 0) + 1);
+    for (const judgment of this.judged.values()) {
+      const state = judgment.state ?? NO_LABEL;
+      this.statesCounted.set(state, (this.statesCounted.get(state) ?? 0) + 1);
+    }
     this.addEvidence();
   }
 
@@ -62,7 +67,14 @@ class Run {
   }
 
   state(i) {
-    return this.judgment(i)?.state;
+    const judgment = this.judgment(i);
+    return judgment && (judgment.state ?? NO_LABEL);
+  }
+
+  /** Why a head has no label, in a sentence. */
+  withdrawal(i) {
+    const label = this.judgment(i)?.withdrawn;
+    return label && (this.data.findings.verdict?.withdrawn ?? []).find((one) => one.state === label)?.sentence;
   }
 
   /** A column against N, as points. */
