@@ -81,7 +81,7 @@ def _examine(family: str) -> Finding:
         return Finding(family, name, [], reason)
     with torch.no_grad():
         alone = model(**inputs)[0]
-        with observed(model, lambda call: None, 1, frozenset({LENGTH})):
+        with observed(model, lambda call: None, ((1, None),), frozenset({LENGTH})):
             watched_output = model(**inputs)[0]
     square = [one.visible for one in seen if one.entry["kind"] == "self"]
     return Finding(

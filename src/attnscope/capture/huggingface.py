@@ -64,7 +64,7 @@ def observed_alone(model: nn.Module, observer: CallObserver) -> Iterator[None]:
 def observed(model: nn.Module, observer: CallObserver) -> Iterator[None]:
     """Pass every attention call that the model makes through the interface to the observer while the block runs.
 
-    The same model may be observed in several threads at once: each observer gets the calls of its own thread.
+    An observer gets the calls of its own thread: others may run or observe the same model.
     """
     modules = list(model.modules())
     entry = (threading.get_ident(), observer)
@@ -161,13 +161,12 @@ def _wrapper(name: str) -> Callable[..., Any]:
 
 
 def _current_observers(module: nn.Module) -> list[CallObserver]:
-    """The observers of a module; those of this thread, if there are observers in several."""
+    """The observers of a module that were added in this thread."""
     entries = _observers.get(module)
     # Gradient checkpointing runs a layer again inside the backward pass; that call was observed in the forward.
     if not entries or torch._C._current_graph_task_id() != -1:
         return []
-    threads = {thread for thread, _ in entries}
-    return [observer for thread, observer in entries if len(threads) == 1 or thread == threading.get_ident()]
+    return [observer for thread, observer in entries if thread == threading.get_ident()]
 
 
 def _eager_of(module: nn.Module) -> Callable[..., Any]:
