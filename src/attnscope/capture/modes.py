@@ -1,4 +1,4 @@
-"""Evaluation mode for as long as a block runs."""
+"""A model as a trial run needs it, for as long as a block runs: in evaluation mode, without forward hooks."""
 
 from __future__ import annotations
 
@@ -21,3 +21,19 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+@contextmanager
+def without_hooks(module: nn.Module) -> Iterator[None]:
+    """Temporarily take all forward hooks off a module and its parts; those added in the block stay."""
+    hooks = [hooks for part in module.modules() for hooks in (part._forward_pre_hooks, part._forward_hooks) if hooks]
+    taken = [dict(each) for each in hooks]
+    for each in hooks:
+        each.clear()
+    try:
+        yield
+    finally:
+        for each, before in zip(hooks, taken, strict=True):
+            added = dict(each)
+            each.clear()
+            each.update(before | added)
