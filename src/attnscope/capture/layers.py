@@ -135,6 +135,6 @@ def kind_of(call: Call, name: str) -> Kind:
 
 def is_cross_attention(module: nn.Module, name: str) -> bool:
     """Whether a module attends to another sequence, by its attribute `is_cross_attention`, its name or its class."""
-    last = [part for part in name.split(".")[-2:] if not part.isdigit()]
-    named = any(_CROSS.search(part) for part in [*last, type(module).__name__])
+    in_block = re.sub(r".*\.\d+\.", "", name).split(".")[-3:]
+    named = any(_CROSS.search(part) for part in [*in_block, type(module).__name__])
     return named or bool(getattr(module, "is_cross_attention", False))
