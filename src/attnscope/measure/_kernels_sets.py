@@ -108,9 +108,11 @@ def _expectation_sums(
 ) -> tuple[float, float, float]:
     """Sums over all keys: the lower and upper side of E1, and the printed bound on epsilon.
 
-    mean2: |mu|^2 / (1 + p)^2 with mu = (1 + p) y - p xbar; variance: the factor of the scatter in E|Y|^2.
+    mean2: |mu|^2 / (1 + p)^2 with mu = (1 + p) y - p xbar; variance: the factor of the scatter in E|Y|^2. In epsilon a
+    mu that is no longer than its rounding error counts as zero.
     """
     number = mean2.dtype.type
+    rounding = number((mean2.size + 12) * 2.0**-53)
     zero, alone, others = number(0), number(1 / (1 + p)), number(p / (1 + p))
     spread = number(variance / (1 + p) ** 2)
     lower = upper = epsilon = 0.0
@@ -119,7 +121,7 @@ def _expectation_sums(
         triangle = alone * lengths[j] + others * other_lengths[j]
         moments = mean2[j] + spread * scatter[j]
         square = moments if moments < triangle * triangle else triangle * triangle
-        ratio = other_squares[j] / mean
+        ratio = other_squares[j] / (mean if mean > rounding * lengths[j] else zero)
         lower += np.float64(mean)
         upper += np.float64(np.sqrt(square))
         epsilon += np.float64(ratio if other_squares[j] > zero else zero)
