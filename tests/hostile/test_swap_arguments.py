@@ -12,7 +12,7 @@ from models import VOCABULARY, build
 import attnscope
 from attnscope.capture.forward import run
 from attnscope.errors import InputError
-from attnscope.swapping import mean_outputs
+from attnscope.swapping import layout, mean_outputs
 
 
 def token_ids(batch: int = 1) -> torch.Tensor:
@@ -67,18 +67,27 @@ def test_hooks_that_transformers_adds_in_the_trial_run_stay() -> None:
         assert len(model(token_ids()).attentions) == 3
 
 
-def test_a_swap_in_another_thread_takes_no_rows_from_a_scan() -> None:
+def test_a_swap_in_another_thread_takes_no_rows_from_a_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 28: the trial run pauses the observers of its own thread alone."""
     model, calls = build("gpt2"), []
+    trying, scanned = threading.Event(), threading.Event()
+
+    def wait(*_: Any) -> None:
+        trying.set()
+        scanned.wait(20)
+
+    monkeypatch.setattr(layout, "_check", wait)
+    thread = threading.Thread(target=lambda: layout.sites(model))
 
     def observe(call: Any) -> None:
         calls.append(call.queries)
         if len(calls) == 1:
-            thread = threading.Thread(target=lambda: attnscope.swap(model, "softmax").undo())
             thread.start()
-            thread.join()
+            trying.wait(20)
 
     run(model, token_ids(), observe)
+    scanned.set()
+    thread.join()
     assert calls == [9, 9, 9]
 
 
