@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from families import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import VOCABULARY, build
@@ -138,6 +139,39 @@ def test_masks_of_pytorchs_modules_hide_with_the_same_numbers(number: float) -> 
     calls: list[Any] = []
     run(module, {"query": x, "key": x, "value": x, "attn_mask": mask}, calls.append)
     assert torch.equal(calls[0].visible(range(KEYS), 1)[0], visible)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.long, torch.float32], ids=str)
+def test_xlnets_two_masks_mean_the_same_rows(dtype: torch.dtype) -> None:
+    """Fault 2: `input_mask` is one on padding, and padded tokens attend to themselves."""
+    tokens = torch.ones(2, 9, dtype=torch.long)
+    tokens[0, :2] = tokens[1, 6:] = 0
+    ids = torch.randint(2, 256, (2, 9), generator=torch.Generator().manual_seed(1))
+    calls: list[Any] = []
+    run(tiny_model("xlnet"), {"input_ids": ids, "input_mask": (1 - tokens).to(dtype)}, calls.append)
+    assert len(calls) == 2
+    for item in range(2):
+        assert calls[0].visible(range(9), item).any(-1).any(0).tolist() == tokens[item].bool().tolist()
+
+
+class Inverted(nn.Module):
+    """A module of one's own whose `attention_mask` is True on what is hidden."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(12, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x, key_padding_mask=attention_mask)[0]
+
+
+def test_a_mask_of_ones_own_module_means_what_the_module_does_with_it() -> None:
+    """Fault 2."""
+    hidden = torch.zeros(1, 7, dtype=torch.bool)
+    hidden[:, 5:] = True
+    calls: list[Any] = []
+    run(Inverted().eval(), {"x": torch.randn(1, 7, 12), "attention_mask": hidden}, calls.append)
+    assert calls[0].visible(range(7)).any(-1).any(0).tolist() == (~hidden[0]).tolist()
 
 
 def test_large_logits_are_no_mask() -> None:

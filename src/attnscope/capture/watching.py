@@ -116,10 +116,12 @@ class WatchedForward:
 
 
 def _token_mask(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The mask of the model's tokens as it was given, zero on padding."""
+    """The mask that a transformers model was given for its tokens, zero on padding."""
+    if not isinstance(model, PreTrainedModel):  # an argument of the same name may mean anything
+        return None
     try:
         given = inspect.signature(type(model).forward).bind_partial(model, *args, **kwargs).arguments
     except TypeError:  # the model will say so
         return None
     mask, padding = given.get("attention_mask"), given.get("input_mask")  # XLNet takes either
-    return 1 - padding if mask is None and isinstance(padding, torch.Tensor) else mask
+    return padding == 0 if mask is None and isinstance(padding, torch.Tensor) else mask
