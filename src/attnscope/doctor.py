@@ -298,7 +298,7 @@ def _same_output(model: Model, ids: Tensor, mask: Tensor) -> Check:
     body = model.module.base_model
     with torch.no_grad():
         alone = body(**inputs)[0]
-        with observed(body, lambda call: None, len(ids), frozenset({ids.shape[1]})):
+        with observed(body, lambda call: None, ((len(ids), None),), frozenset({ids.shape[1]})):
             watched = body(**inputs)[0]
     same = torch.equal(alone, watched)
     return Check(

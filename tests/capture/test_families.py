@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
-from examine import TOLERANCE, examine
+from examine import TOLERANCE, examine, examine_padded
 from families import FAMILIES, HEADS, tiny_model
 
 import attnscope
 
 TABLE = Path(__file__).parents[2] / "docs" / "families.md"
+MEASURED = [family for family in FAMILIES if not re.search(rf"^\| {family} .*refused", TABLE.read_text("utf-8"), re.M)]
 # Latent attention (one latent, expanded to every head) and written-out attention have a key for each head.
 ONE_KEY_A_HEAD = {HEADS}
 
@@ -35,6 +37,14 @@ def test_a_scan_sees_what_the_model_computes(family: str) -> None:
     says, shows = found.causal
     assert shows or not says, "a query sees a later key although the model is taken for causal"
     assert found.largest > 1.5 / 23, "uniform attention would pass any comparison"
+
+
+@pytest.mark.parametrize("family", MEASURED)
+def test_rows_of_a_padded_batch_are_those_of_the_model(family: str) -> None:
+    """Faults 2, 3 and 29: left, right and mixed padding; a decoder is padded on other sides than its encoder."""
+    found = examine_padded(family)
+    assert found.worst < TOLERANCE
+    assert (found.lost, found.kept, found.counted) == (0, 0, 0)
 
 
 def test_the_table_lists_the_families_that_are_tested() -> None:

@@ -59,7 +59,7 @@ def test_items_of_a_padded_batch_are_the_same_alone(family: str, attention: str)
 
         from attnscope.capture.forward import observed as observed_forward
 
-        with torch.no_grad(), observed_forward(model, collect, 4, frozenset({LENGTH})):
+        with torch.no_grad(), observed_forward(model, collect, ((4, None),), frozenset({LENGTH})):
             model(input_ids=ids, attention_mask=mask, position_ids=positions)
         for together, single in zip(found, alone, strict=True):
             torch.testing.assert_close(together[:, kept][:, :, kept], single, rtol=1e-3, atol=1e-5)

@@ -19,14 +19,12 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_bias_is_visible_and_what_no_bias_can_be_is_hidden(dtype: torch.dtype) -> None:
+    """Fault 30: numbers that people write by hand hide a key as the dtype's lowest does."""
     lowest = torch.finfo(dtype).min
-    mask = torch.tensor([0.0, 3.5, -1e4, -math.inf, lowest, lowest / 2], dtype=dtype)
-    assert visible_keys(mask).tolist() == [True, True, True, False, False, False]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_numbers_written_by_hand_hide_as_well(dtype: torch.dtype) -> None:
-    assert visible_keys(torch.tensor([-1e7, -1.1e8, -1e9, -1e30], dtype=dtype)).tolist() == [True, False, False, False]
+    mask = torch.tensor([0.0, 3.5, -9e3, -1e4, -5e4, -math.inf, lowest, lowest / 2], dtype=dtype)
+    assert visible_keys(mask).tolist() == [True, True, True, False, False, False, False, False]
+    by_hand = torch.tensor([-1e5, -1e7, -1e9, -1e30], dtype=dtype)  # -inf in float16
+    assert not visible_keys(by_hand).any()
 
 
 def test_a_boolean_mask_is_true_where_a_key_is_visible() -> None:

@@ -6,7 +6,8 @@ The oracle is the family's own eager attention (`attn_implementation="eager"`, `
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -73,7 +74,11 @@ def _examine(family: str) -> Finding:
     layers.start()
     name = type(model).__name__
     try:
-        forward(loaded, inputs["input_ids"], lambda call: seen.append(_look(call, layers)))
+        forward(
+            loaded,
+            inputs["input_ids"],
+            lambda call: seen.append(_look(call, layers.entry(call, layers.number(call.module)))),
+        )
     except ModelError as error:
         reason = (
             "refused: no softmax attention" if "no softmax" in str(error) else "refused: weights cannot be followed"
@@ -81,7 +86,7 @@ def _examine(family: str) -> Finding:
         return Finding(family, name, [], reason)
     with torch.no_grad():
         alone = model(**inputs)[0]
-        with observed(model, lambda call: None, 1, frozenset({LENGTH})):
+        with observed(model, lambda call: None, ((1, None),), frozenset({LENGTH})):
             watched_output = model(**inputs)[0]
     square = [one.visible for one in seen if one.entry["kind"] == "self"]
     return Finding(
@@ -109,7 +114,7 @@ def _inputs(model: Any) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "decoder_input_ids": torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], 1)}
 
 
-def _look(call: Any, layers: Layers) -> _Seen:
+def _look(call: Any, entry: dict[str, Any]) -> _Seen:
     rows = range(call.queries)
     visible, sinks = call.visible(rows), call.sinks
     # A loop's plain softmax, not the package's: the sink is one more column.
@@ -132,7 +137,6 @@ def _look(call: Any, layers: Layers) -> _Seen:
             }.items()
             if there
         }
-    entry = layers.entry(call, layers.number(call.module))
     return _Seen(
         entry,
         weights,
@@ -177,11 +181,24 @@ def _modules(seen: list[_Seen]) -> set[str]:
 
 def _worst(family: str, model: Any, seen: list[_Seen]) -> float:
     """The largest difference between rebuilt weights and the model's own."""
+    worst = 0.0
+    for one, own in _pairs(family, model, seen, _inputs(model)):
+        rebuilt, expected = one.weights, own[0].double()
+        if one.sinks and (expected.sum(-1) - 1).abs().max() < 1e-5:  # the sink is applied behind these weights
+            rebuilt = rebuilt / rebuilt.sum(-1, keepdim=True)
+        if rebuilt.shape != expected.shape:
+            raise AssertionError(f"{family}: {tuple(rebuilt.shape)} seen, {tuple(expected.shape)} given")
+        worst = max(worst, float((rebuilt - expected).abs().max()))
+    return worst
+
+
+def _pairs(family: str, model: Any, seen: list[_Seen], inputs: dict[str, Any]) -> Iterator[tuple[_Seen, torch.Tensor]]:
+    """Each attention call that was seen, with the weights of the family's eager attention."""
     eager = tiny_model(family, "eager")
     with torch.no_grad():
-        output = eager.base_model(output_attentions=True, **_inputs(eager))
+        output = eager.base_model(output_attentions=True, **inputs)
     if model.config.is_encoder_decoder:
-        groups = {"encoder_attentions": [], "decoder_attentions": [], "cross_attentions": []}
+        groups: dict[str, list[_Seen]] = {"encoder_attentions": [], "decoder_attentions": [], "cross_attentions": []}
         for one in seen:
             cross, decoder = one.entry["kind"] == "cross", "decoder" in one.entry["module"]
             groups["cross_attentions" if cross else "decoder_attentions" if decoder else "encoder_attentions"].append(
@@ -189,18 +206,67 @@ def _worst(family: str, model: Any, seen: list[_Seen]) -> float:
             )
     else:
         groups = {"attentions": seen}
-    worst = 0.0
     for name, mine in groups.items():
         theirs = [weights for weights in output[name] if weights is not None]
         if len(theirs) < len(mine):  # DiffLlama attends twice with the same weights, and gives them once
             mine = [one for place, one in enumerate(mine) if one.entry["module"] not in _modules(mine[:place])]
         if len(theirs) != len(mine):
             raise AssertionError(f"{family}: {len(mine)} attention calls seen, {len(theirs)} {name} given")
-        for one, own in zip(mine, theirs, strict=True):
-            rebuilt, expected = one.weights, own[0].double()
-            if one.sinks and (expected.sum(-1) - 1).abs().max() < 1e-5:  # the sink is applied behind these weights
-                rebuilt = rebuilt / rebuilt.sum(-1, keepdim=True)
-            if rebuilt.shape != expected.shape:
-                raise AssertionError(f"{family}: {tuple(rebuilt.shape)} seen, {tuple(expected.shape)} given")
-            worst = max(worst, float((rebuilt - expected).abs().max()))
-    return worst
+        yield from zip(mine, theirs, strict=True)
+
+
+@dataclass
+class PaddedFinding:
+    """What was found of one family on a batch with left, right and mixed padding."""
+
+    worst: float = 0.0  # difference of weights in rows of tokens
+    lost: int = 0  # rows of tokens that see no key
+    kept: int = 0  # rows of padding that see one
+    counted: int = 0  # keys of padding that a row of a token sees, without weight in the model
+
+
+def examine_padded(family: str) -> PaddedFinding:
+    """Compare every row of a padded batch with the family's own eager attention.
+
+    The decoder of an encoder-decoder is padded on other sides than its encoder.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _examine_padded(family)
+
+
+def _examine_padded(family: str) -> PaddedFinding:
+    model = tiny_model(family, ATTENTION.get(family))
+    mask = torch.ones(3, LENGTH, dtype=torch.long)
+    mask[0, :5] = mask[1, 16:] = mask[2, :3] = mask[2, 19:] = 0
+    other = mask.roll(1, 0)
+    ids = torch.randint(2, 256, (3, LENGTH), generator=torch.Generator().manual_seed(1)) * mask
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+    if model.config.is_encoder_decoder:
+        inputs |= {"decoder_input_ids": ids.roll(1, 0), "decoder_attention_mask": other}
+    layers, seen = Layers(model.base_model), []
+    layers.start()
+
+    def look(call: Any) -> None:
+        entry = layers.entry(call, layers.number(call.module))
+        items = [_look(call.only(item), entry) for item in range(3)]
+        stacked = {name: torch.stack([getattr(one, name) for one in items]) for name in ("weights", "visible")}
+        seen.append(replace(items[0], **stacked))
+
+    with torch.no_grad(), observed(model.base_model, look, ((3, None),), frozenset({LENGTH})):
+        model.base_model(**inputs)
+    found = PaddedFinding()
+    for one, own in _pairs(family, model, seen, inputs):
+        decoder = model.config.is_encoder_decoder and "decoder" in one.entry["module"]
+        queries = (other if decoder else mask).bool()
+        keys = (other if decoder and one.entry["kind"] == "self" else mask).bool()
+        rebuilt, expected, visible = (x.transpose(1, 2)[queries] for x in (one.weights, own.double(), one.visible))
+        if one.sinks and (expected.sum(-1) - 1).abs().max() < 1e-5:
+            rebuilt = rebuilt / rebuilt.sum(-1, keepdim=True)
+        hidden = ~keys[:, None].expand(-1, LENGTH, -1)[queries][:, None]
+        sees = one.visible.any(-1).any(1)
+        found.worst = max(found.worst, float((rebuilt - expected).abs().max()))
+        found.lost += int((~sees & queries).sum())
+        found.kept += int((sees & ~queries).sum())
+        found.counted += int((visible & hidden & (expected == 0)).sum())
+    return found

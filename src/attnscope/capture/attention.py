@@ -16,7 +16,6 @@ import torch
 from attnscope.capture.kernel_arguments import (
     additive_mask,
     as_4d,
-    hidden_below,
     mask_block,
     rebuild_logits,
     visible_keys,
@@ -45,8 +44,9 @@ HARMLESS = {
     "sliding_window",
     "use_cache",
 }
-# Model files that write their mask by hand hide a key with this number instead of the dtype's most negative one.
-HAND_WRITTEN_MASK = -1e4
+# Where only scores are seen: a lower one is never a logit, and to one below the second whose weight is 0 a mask of -1e4
+# was added.
+LOWEST_LOGIT, HIDDEN_SCORE = -1e8, -9e3
 
 
 class Call(Protocol):
@@ -125,6 +125,7 @@ class AttentionCall:
     cross: bool | None = None
     kernel_function: Callable[..., Any] | None = None
     batch_index: int = 0
+    padding: Bool[Tensor, "batch queries"] | None = None  # as the model says; None: as the mask says
 
     def __post_init__(self) -> None:
         unknown = [
@@ -190,7 +191,9 @@ class AttentionCall:
     @property
     def mask_key(self) -> Hashable | None:
         """Hashable key, equal for calls with the same visibility; None if the mask must be read."""
-        return (self.causal, self.heads, self.queries, self.keys, self.query.device) if self.mask is None else None
+        if self.mask is not None or (self.padding is not None and self.padding.any()):
+            return None
+        return self.causal, self.heads, self.queries, self.keys, self.query.device
 
     @property
     def sinks(self) -> Float[Tensor, " heads"] | None:
@@ -201,16 +204,27 @@ class AttentionCall:
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
         """Which keys each of these queries may attend to; none for a query that is padding."""
         shape = (self.heads, len(positions), self.keys)
-        if self.mask is None:
-            if not self.causal:
-                return torch.ones((), dtype=torch.bool, device=self.query.device).expand(shape)
+        if self.mask is not None:
+            visible = visible_keys(self._mask_rows(self.mask, positions, item, self.keys))
+        elif self.causal:
             rows = _index(positions).to(self.query.device)
-            return (torch.arange(self.keys, device=rows.device) <= rows[:, None]).expand(shape)
-        visible = visible_keys(self._mask_rows(self.mask, positions, item, self.keys))
-        # A key that an indexer chose for no query looks like padding, and is not.
-        if self.queries == self.keys and not self.cross and not hasattr(self.module, "indexer"):
-            visible = visible & ~self._padding(visible, positions, item)[:, None]
+            visible = torch.arange(self.keys, device=rows.device) <= rows[:, None]
+        else:
+            visible = torch.ones((), dtype=torch.bool, device=self.query.device)
+        if self.mask is not None or self.padding is not None:
+            visible = visible & ~self.padded(positions, item).to(visible.device)[:, None]
         return visible.expand(shape)
+
+    def padded(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, " rows"]:
+        """Which of these queries are padding, on the CPU."""
+        if self.padding is not None:
+            return self.padding[item, _index(positions)].cpu()
+        # A key that an indexer chose for no query looks like padding, and is not.
+        choosing = getattr(self.module, "indexer", None) is not None
+        if self.mask is None or self.queries != self.keys or self.cross or choosing:
+            return torch.zeros(len(positions), dtype=torch.bool)
+        mask = mask_block(self.mask, self.keys, items=slice(item, item + 1))[0].expand(-1, self.queries, -1)
+        return _unseen(positions, lambda rows, keys: visible_keys(mask[:, rows, keys]))
 
     def logits(
         self, positions: Sequence[int], item: int = 0, keys: int | None = None
@@ -245,6 +259,7 @@ class AttentionCall:
             mask=None if self.mask is None else _item(self.mask, item),
             options=self.options if bias is None else self.options | {"position_bias": _item(bias, item)},
             batch_index=item,
+            padding=None if self.padding is None else self.padding[item, None],
         )
 
     def _mask_rows(
@@ -253,18 +268,6 @@ class AttentionCall:
         """The part of a mask or bias for these queries, on the device of the queries."""
         block = mask_block(mask, keys, items=slice(item, item + 1), rows=_index(positions))
         return block[0].detach().to(self.query.device)
-
-    def _padding(
-        self, visible: Bool[Tensor, "heads_or_1 rows_or_1 keys"], positions: Sequence[int], item: int
-    ) -> Bool[Tensor, " rows"]:
-        """Which of these queries are padding: tokens that no query may attend to, not even themselves."""
-        assert self.mask is not None
-        to_self = visible.any(0).expand(len(positions), -1)[torch.arange(len(positions)), _index(positions)]
-        padding = torch.zeros_like(to_self)
-        for row in (~to_self).nonzero().flatten().tolist():
-            column = mask_block(self.mask, self.keys, items=slice(item, item + 1))[..., positions[row]]
-            padding[row] = not visible_keys(column).any()
-        return padding
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,6 +280,7 @@ class LogitsCall:
     value: Float[Tensor, "batch heads keys dims"]
     cross: bool | None = None
     batch_index: int = 0
+    padding: Bool[Tensor, "batch queries"] | None = None  # as the model says; None: as the scores say
 
     @property
     def batch(self) -> int:
@@ -313,21 +317,20 @@ class LogitsCall:
     ) -> Float[Tensor, "heads rows keys"]:
         """Logits of these queries as the model rounded them, in float64; zero on hidden keys."""
         rows = _index(positions)
-        scores, weights = self.scores[item, :, rows, :keys], self.weights[item, :, rows, :keys]
-        return torch.where(self._not_hidden(scores, weights), scores, 0).double()
+        return torch.where(self._visible(item, rows), self.scores[item, :, rows], 0)[..., :keys].double()
 
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
         """Which keys each of these queries may attend to; none for a query that is padding."""
-        rows = _index(positions)
-        visible = self._not_hidden(self.scores[item, :, rows], self.weights[item, :, rows])
+        visible = self._visible(item, _index(positions))
+        return visible & ~self.padded(positions, item).to(visible.device)[:, None]
+
+    def padded(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, " rows"]:
+        """Which of these queries are padding, on the CPU."""
+        if self.padding is not None:
+            return self.padding[item, _index(positions)].cpu()
         if self.queries != self.keys or self.cross:
-            return visible
-        for row, position in enumerate(positions):
-            if not visible[:, row, position].any():
-                column = self._not_hidden(self.scores[item, :, :, position], self.weights[item, :, :, position])
-                if not column.any():
-                    visible[:, row] = False
-        return visible
+            return torch.zeros(len(positions), dtype=torch.bool)
+        return _unseen(positions, lambda rows, keys: self._visible(item, rows, keys))
 
     def values(self, item: int = 0) -> Float[Tensor, "groups keys dims"]:
         """Value vectors in the model's dtype, one group for heads that share them."""
@@ -336,21 +339,39 @@ class LogitsCall:
     def only(self, item: int) -> LogitsCall:
         """The same call with this item as its whole batch."""
         scores, weights, value = (part[item, None] for part in (self.scores, self.weights, self.value))
-        return replace(self, scores=scores, weights=weights, value=value, batch_index=item)
+        padding = None if self.padding is None else self.padding[item, None]
+        return replace(self, scores=scores, weights=weights, value=value, batch_index=item, padding=padding)
 
-    def _not_hidden(self, scores: Tensor, weights: Tensor) -> Tensor:
+    def _visible(
+        self, item: int, rows: Tensor | slice, keys: Tensor | slice = slice(None)
+    ) -> Bool[Tensor, "heads rows keys"]:
         """Which of these scores no mask was added to.
 
-        The number that hides a key may be of the values' dtype, and the scores of a wider one; and some families divide
-        by the root of the head's size after the mask is added.
+        The number that hides a key may be of the values' dtype, and the scores of a wider one; some families divide by
+        the root of the head's size after the mask is added. A score that may be a logit hides only if its weight is 0.
         """
-        by_hand = (scores == HAND_WRITTEN_MASK) & (weights == 0)
-        of_values = hidden_below(self.value.dtype) / self.value.shape[-1] ** 0.5
-        return (scores > max(hidden_below(scores.dtype), of_values)) & ~by_hand
+        scores, weights = self.scores[item][:, rows, keys], self.weights[item][:, rows, keys]
+        lowest = max(torch.finfo(dtype).min for dtype in (scores.dtype, self.value.dtype))
+        never_a_logit = max(lowest / 2 / self.value.shape[-1] ** 0.5, LOWEST_LOGIT)
+        return (scores > never_a_logit) & ((scores > HIDDEN_SCORE) | (weights != 0))
+
+
+ObservedCall = AttentionCall | LogitsCall
 
 
 def _index(positions: Sequence[int]) -> Tensor:
     return torch.tensor(list(positions), dtype=torch.long)
+
+
+def _unseen(
+    positions: Sequence[int], visible: Callable[[Tensor | slice, Tensor | slice], Bool[Tensor, "heads rows keys"]]
+) -> Bool[Tensor, " rows"]:
+    """Which of these tokens no query may attend to, not even themselves, by what is visible to rows of some keys."""
+    tokens = _index(positions)
+    unseen = ~visible(tokens, tokens).any(0).cpu()
+    if unseen.any():
+        unseen[unseen.clone()] = ~visible(slice(None), tokens[unseen]).any(0).any(0).cpu()
+    return unseen
 
 
 def _item(mask: Tensor, item: int) -> Tensor:

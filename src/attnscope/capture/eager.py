@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from attnscope.capture.attention import Observer
+    from attnscope.capture.attention import ObservedCall
+
+Batches = tuple[tuple[int, int | None], ...]
+"""Possible numbers of items, each with the number of tokens for which it is right; None: for any."""
 
 SOFTMAX = {torch.softmax, torch.nn.functional.softmax, torch.Tensor.softmax, torch.special.softmax}
 SDPA = torch.nn.functional.scaled_dot_product_attention
@@ -63,13 +66,20 @@ class WrittenOutAttention(TorchFunctionMode):
     """Function mode that passes the attention which modules of a model compute by themselves to an observer."""
 
     def __init__(
-        self, model: nn.Module, observer: Observer, batch: int = 1, tokens: frozenset[int] | None = None
+        self,
+        model: nn.Module,
+        observer: Callable[[ObservedCall], None],
+        batches: Batches = ((1, None),),
+        tokens: frozenset[int] | None = None,
     ) -> None:
-        """`tokens` are the numbers of keys that can occur, if known; weights over anything else are refused."""
+        """`tokens` are the numbers of keys that can occur, if known; weights over anything else are refused.
+
+        `batches` are what the inputs may be: a number of items, and of tokens if it is right for these alone.
+        """
         super().__init__()
         self._modules = {id(module): module for module in model.modules()}
         self._observer = observer
-        self._batch = batch
+        self._batches = batches
         self._tokens = tokens
         self._pending: dict[int, tuple[Tensor, _Softmax]] = {}
         self._recorded: set[int] = set()
@@ -134,9 +144,10 @@ class WrittenOutAttention(TorchFunctionMode):
         module = self._attending_module()
         if module is None:
             return
-        query, key, value = (self._as_4d(tensor) for tensor in (query, key, value))
+        batch = self._batch(module, query, key.shape[-2])
+        query, key, value = (_as_4d(tensor, batch) for tensor in (query, key, value))
         if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) > 1:
-            attn_mask = self._as_4d(attn_mask)
+            attn_mask = _as_4d(attn_mask, batch)
         options = {"scaling": scale, "is_causal": is_causal}
         with torch.no_grad():
             self._observer(AttentionCall(module, query, key, value, attn_mask, options, "torch"))
@@ -194,7 +205,8 @@ class WrittenOutAttention(TorchFunctionMode):
         self._observe(softmax, weights, value.permute(order))
 
     def _observe(self, softmax: _Softmax, weights: Tensor, value: Tensor) -> None:
-        scores, weights, value = self._as_4d(softmax.scores), self._as_4d(weights), self._as_4d(value)
+        batch = self._batch(softmax.module, softmax.scores, softmax.scores.shape[-1])
+        scores, weights, value = (_as_4d(tensor, batch) for tensor in (softmax.scores, weights, value))
         same_shape = scores.shape == weights.shape and value.shape[:2] == scores.shape[:2]
         over_keys = self._tokens is None or set(scores.shape[2:]) <= self._tokens
         changed = any(_changes(tensor) for tensor in (weights, softmax.weights))
@@ -211,15 +223,29 @@ class WrittenOutAttention(TorchFunctionMode):
         """Note a softmax over keys that could not be followed, for `finish`; one over experts or classes is ignored."""
         name, shape = type(softmax.module).__name__, softmax.scores.shape
         over_keys = "ttention" in name or self._tokens is None or shape[-1] in self._tokens
-        if over_keys and (len(shape) > 3 or shape[0] > self._batch):
+        items = {batch for batch, _ in self._batches} or {1}
+        if over_keys and (len(shape) > 3 or (shape[0] > min(items) and shape[0] not in items)):
             self._unfollowed[name] = None
 
-    def _as_4d(self, tensor: Tensor) -> Tensor:
-        """The tensor as (batch, heads, tokens, size); heads may be folded into the batch or over several dimensions."""
-        if tensor.ndim == 3:
-            batch = self._batch if tensor.shape[0] % self._batch == 0 else 1
-            return tensor.unflatten(0, (batch, -1))
-        return tensor.flatten(1, -3) if tensor.ndim > 4 else tensor
+    def _batch(self, module: nn.Module, rows: Tensor, keys: int) -> int:
+        """Number of items in the batch of an attention; where heads are folded into it, by the number of tokens."""
+        if rows.ndim > 3:
+            return len(rows)
+        folded, queries = rows.shape[:2]
+        fitting = {
+            batch for batch, tokens in self._batches if tokens in (None, queries, keys) and folded % max(batch, 1) == 0
+        }
+        if len(fitting) != 1:
+            raise ModelError(
+                f"attnscope cannot tell heads from items of the batch in {type(module).__name__}, whose attention has "
+                f"the shape {(folded, queries, keys)}; scan one item at a time, or call attnscope.capture.record in it"
+            )
+        return fitting.pop()
+
+
+def _as_4d(tensor: Tensor, batch: int) -> Tensor:
+    """The tensor as (batch, heads, tokens, size); heads may be folded into the batch or over several dimensions."""
+    return tensor.unflatten(0, (batch, -1)) if tensor.ndim == 3 else tensor.flatten(1, -3)
 
 
 def _changes(tensor: Tensor) -> int:

@@ -12,19 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from transformers import PreTrainedModel
 
 from attnscope.capture import huggingface, torch_modules
 from attnscope.capture.attention import AttentionCall
-from attnscope.capture.eager import WrittenOutAttention
+from attnscope.capture.eager import Batches, WrittenOutAttention
 from attnscope.capture.layers import writes_attention_out
 from attnscope.capture.models import refuse_empty
 from attnscope.capture.recording import recording
-from attnscope.errors import ModelError
+from attnscope.capture.watching import WatchedForward
+from attnscope.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnscope.capture.attention import Call, Observer
+    from attnscope.capture.attention import Call, ObservedCall, Observer
     from attnscope.capture.models import Model
 
 Inputs = Any
@@ -56,7 +59,7 @@ def forward(model: Model, ids: Sequence[int] | Tensor, observer: Observer, mask:
         observer(call)
 
     body = module.base_model
-    with torch.no_grad(), observed(body, count, len(batch), frozenset({batch.shape[1]})):
+    with torch.no_grad(), observed(body, count, ((len(batch), None),), frozenset({batch.shape[1]})):
         body(**inputs)
     if not calls:
         raise ModelError(
@@ -72,6 +75,8 @@ def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
     that runs the module by itself.
     """
     refuse_empty(module, type(module).__name__)
+    if any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in tree_leaves(inputs)):
+        raise InputError("the inputs hold a nested tensor; pad its items to one length and give the module their mask")
     calls = 0
 
     def count(call: Call) -> None:
@@ -79,7 +84,7 @@ def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
         calls += 1
         observer(call)
 
-    with torch.no_grad(), observed(module, count, _batch(inputs)):
+    with torch.no_grad(), observed(module, count, _batches(module, inputs)):
         if callable(inputs) and not isinstance(inputs, torch.Tensor):
             result = inputs()
         elif isinstance(inputs, Mapping):
@@ -88,41 +93,51 @@ def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
             result = module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
     if not calls:
         raise ModelError(
-            f"no attention was seen in {type(module).__name__}; call attnscope.capture.record(query, key, value, ...) "
-            "where it attends"
+            f"no attention was seen in {type(module).__name__}: it must run in the thread of the scan; if it attends "
+            "in a way of its own, call attnscope.capture.record(query, key, value, ...) there"
         )
     return result
 
 
 @contextmanager
 def observed(
-    module: nn.Module, observer: Observer, batch: int = 1, tokens: frozenset[int] | None = None
+    module: nn.Module, observer: Observer, batches: Batches = ((1, None),), tokens: frozenset[int] | None = None
 ) -> Iterator[None]:
-    """Pass every attention call of a module to the observer while the block runs, however the module attends."""
+    """Pass every attention call of a module to the observer while the block runs, however the module attends.
 
-    def outside_modes(call: Call) -> None:
+    The observer gets the calls of this thread alone. `batches` and `tokens` are for attention that a module writes out
+    (`WrittenOutAttention`).
+    """
+
+    watched = WatchedForward(module)
+
+    def pass_on(call: ObservedCall) -> None:
         # What the observer computes is not the model's attention: function modes must not observe it.
         with torch._C.DisableTorchFunction():
-            observer(call)
+            if watched.active():
+                observer(watched.complete(call))
 
-    written_out = WrittenOutAttention(module, outside_modes, batch, tokens)
+    written_out = WrittenOutAttention(module, pass_on, batches, tokens)
 
     def recorder(
         caller: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, /, **options: Any
     ) -> None:
+        if not watched.active():
+            return
         if caller is None:
             caller = written_out.calling_module()
         attending = module if caller is None else caller
         written_out.recorded(attending)
         cross = options.pop("cross", None)
         with torch.no_grad():
-            outside_modes(AttentionCall(attending, query, key, value, mask, options, "torch", cross))
+            pass_on(AttentionCall(attending, query, key, value, mask, options, "torch", cross))
 
     with ExitStack() as stack:
-        stack.enter_context(huggingface.observed(module, outside_modes))
+        stack.enter_context(watched.followed())
+        stack.enter_context(huggingface.observed(module, pass_on))
         stack.enter_context(recording(recorder))
         if any(isinstance(part, nn.MultiheadAttention) for part in module.modules()):
-            stack.enter_context(torch_modules.observed(module, outside_modes))
+            stack.enter_context(torch_modules.observed(module, pass_on))
         if any(getattr(part, "_compiled_call_impl", None) is not None for part in module.modules()):
             # A compiled graph has its kernels built in; the same module runs uncompiled instead.
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -152,10 +167,15 @@ def _input_device(module: Any) -> torch.device:
     return torch.device("cpu" if execution_device is None else execution_device)
 
 
-def _batch(inputs: Inputs) -> int:
-    """Number of items in the batch: the first dimension of the first tensor."""
-    if isinstance(inputs, torch.Tensor):
-        return len(inputs) if inputs.ndim > 1 else 1
-    values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (tuple, list)) else ()
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    return _batch(tensors[0]) if tensors else 1
+def _batches(module: nn.Module, inputs: Inputs) -> Batches:
+    """What the first tensor says of the number of items: transformers' models are batch first, others may not be."""
+    tensor = next((leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)), None)
+    if tensor is None:
+        return ()
+    if tensor.ndim < 2:
+        return ((1, None),)
+    first, second = tensor.shape[:2]
+    if isinstance(module, PreTrainedModel) or first == 1:
+        return ((first, None),)
+    without_batch = ((1, first),) if tensor.ndim == 2 and tensor.is_floating_point() else ()
+    return (first, second), (second, first), *without_batch

@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -39,35 +40,32 @@ REPLACEMENT = "attnscope"
 # The attribute of a model's configuration that records what was replaced; `save_pretrained` writes it.
 SWAP_CONFIG_KEY = "attnscope_swap"
 
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    """An observer, the thread whose calls it gets, and whether it pauses the others."""
+
+    thread: int
+    observer: CallObserver
+    alone: bool
+
+
 _lock = threading.RLock()  # reentrant: a finalizer may run while this thread has it
-_observers: weakref.WeakKeyDictionary[nn.Module, list[tuple[int, CallObserver]]] = weakref.WeakKeyDictionary()
+_observers: weakref.WeakKeyDictionary[nn.Module, list[_Entry]] = weakref.WeakKeyDictionary()
 _originals: dict[str, Callable[..., Any] | None] = {}
 _users = 0
 _running_kernels = threading.local()
 
 
 @contextmanager
-def observed_alone(model: nn.Module, observer: CallObserver) -> Iterator[None]:
-    """Like `observed`, with all other observers of the model paused: for a trial run."""
-    modules = list(model.modules())
-    with _lock:
-        paused = {module: _observers.pop(module) for module in modules if module in _observers}
-    try:
-        with observed(model, observer):
-            yield
-    finally:
-        with _lock:
-            _observers.update(paused)
-
-
-@contextmanager
-def observed(model: nn.Module, observer: CallObserver) -> Iterator[None]:
+def observed(model: nn.Module, observer: CallObserver, *, alone: bool = False) -> Iterator[None]:
     """Pass every attention call that the model makes through the interface to the observer while the block runs.
 
-    The same model may be observed in several threads at once: each observer gets the calls of its own thread.
+    An observer gets the calls of its own thread: others may run or observe the same model. One that is `alone`, for a
+    trial run, pauses the others of its thread.
     """
     modules = list(model.modules())
-    entry = (threading.get_ident(), observer)
+    entry = _Entry(threading.get_ident(), observer, alone)
     wrap_registry()
     with _lock:
         for module in modules:
@@ -161,13 +159,12 @@ def _wrapper(name: str) -> Callable[..., Any]:
 
 
 def _current_observers(module: nn.Module) -> list[CallObserver]:
-    """The observers of a module; those of this thread, if there are observers in several."""
-    entries = _observers.get(module)
+    """The observers of a module that were added in this thread and are not paused."""
+    entries = [entry for entry in _observers.get(module, ()) if entry.thread == threading.get_ident()]
     # Gradient checkpointing runs a layer again inside the backward pass; that call was observed in the forward.
     if not entries or torch._C._current_graph_task_id() != -1:
         return []
-    threads = {thread for thread, _ in entries}
-    return [observer for thread, observer in entries if len(threads) == 1 or thread == threading.get_ident()]
+    return [entry.observer for entry in [entry for entry in entries if entry.alone] or entries]
 
 
 def _eager_of(module: nn.Module) -> Callable[..., Any]:

@@ -16,20 +16,15 @@ if TYPE_CHECKING:
 
     Index = slice | Tensor
 
-# A number as low as this is never a bias: whoever adds it hides the key.
-HIDDEN = -1e8
+# -1e4, the highest number that is in use to hide keys, as bfloat16 rounds it: no weight is left of exp(-9984).
+HIDDEN = -9984.0
 # Numbers of keys that are converted to the queries' dtype at a time: 8 MiB in float64.
 CONVERTED_NUMBERS = 1 << 20
 
 
-def hidden_below(dtype: torch.dtype) -> float:
-    """The threshold at or below which a number of this dtype, added to a logit, hides the key."""
-    return max(torch.finfo(dtype).min / 2, HIDDEN)
-
-
 def visible_keys(mask: Tensor) -> Bool[Tensor, "*shape"]:
-    """Where a mask leaves keys visible: True in a boolean mask, above `hidden_below` in a float mask."""
-    return mask if mask.dtype == torch.bool else mask > hidden_below(mask.dtype)
+    """Where a mask leaves keys visible: True in a boolean mask, above `HIDDEN` in a float mask."""
+    return mask if mask.dtype == torch.bool else mask > HIDDEN
 
 
 def additive_mask(mask: Tensor, dtype: torch.dtype, hidden: float) -> Float[Tensor, "*shape"]:

@@ -25,7 +25,7 @@ INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 # What the code of an attention written out in a model file mentions.
 WRITTEN_OUT = {"softmax", "Softmax", "scaled_dot_product_attention", "eager_attention_forward"}
 _cached_names: dict[type, frozenset[str]] = {}
-_CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|encoder_decoder_att|multihead_attn", re.IGNORECASE)
+_CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|encoder_decoder_att|multihead_attn|x_attn", re.IGNORECASE)
 
 
 def _names(cls: type) -> frozenset[str]:
@@ -129,8 +129,12 @@ class Layers:
 
 def kind_of(call: Call, name: str) -> Kind:
     """Whether a call is self-attention or cross-attention."""
-    if call.cross is not None:
-        return "cross" if call.cross else "self"
-    last = [part for part in name.split(".")[-2:] if not part.isdigit()]
-    named = any(_CROSS.search(part) for part in last) or bool(_CROSS.search(type(call.module).__name__))
-    return "cross" if named or getattr(call.module, "is_cross_attention", False) else "self"
+    cross = is_cross_attention(call.module, name) if call.cross is None else call.cross
+    return "cross" if cross else "self"
+
+
+def is_cross_attention(module: nn.Module, name: str) -> bool:
+    """Whether a module attends to another sequence, by its attribute `is_cross_attention`, its name or its class."""
+    in_block = re.sub(r".*\.\d+\.", "", name).split(".")[-3:]
+    named = any(_CROSS.search(part) for part in [*in_block, type(module).__name__])
+    return named or bool(getattr(module, "is_cross_attention", False))

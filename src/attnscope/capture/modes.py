@@ -1,9 +1,10 @@
-"""Evaluation mode for as long as a block runs."""
+"""A model as a trial run needs it, for as long as a block runs: in evaluation mode, without forward hooks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
@@ -21,3 +22,28 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+@contextmanager
+def without_hooks(module: nn.Module) -> Iterator[None]:
+    """Temporarily take the forward hooks off a module and its parts; those added or removed meanwhile stay so.
+
+    Observations that run in other threads keep theirs.
+    """
+    hooks = [hooks for part in module.modules() for hooks in (part._forward_pre_hooks, part._forward_hooks) if hooks]
+    before = [dict(each) for each in hooks]
+    taken = [{key for key, hook in each.items() if not _observes(hook)} for each in before]
+    for each, keys in zip(hooks, taken, strict=True):
+        for key in keys:
+            del each[key]
+    try:
+        yield
+    finally:
+        for each, original, keys in zip(hooks, before, taken, strict=True):
+            remaining = dict(each)
+            each.clear()
+            each.update({key: hook for key, hook in (original | remaining).items() if key in keys or key in remaining})
+
+
+def _observes(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith("attnscope.capture.")

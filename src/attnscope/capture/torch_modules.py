@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,13 +25,22 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from attnscope.capture.attention import Observer
-
-CallObserver = Callable[[nn.Module, AttentionCall], None]
+    Observer = Callable[[AttentionCall], None]
 
 _lock = threading.Lock()
-_observers: list[CallObserver] = []
 _originals: dict[type[nn.Module], Callable[..., Any]] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class _Observation:
+    """An observer of the modules with these ids, in one thread."""
+
+    thread: int
+    modules: frozenset[int]
+    observer: Observer
+
+
+_observations: list[_Observation] = []
 # Ids of the attention modules whose `forward` ran inside the current encoder layer; None outside of one.
 _called_in_layer: ContextVar[set[int] | None] = ContextVar("attnscope_called_in_layer", default=None)
 
@@ -38,28 +48,31 @@ _called_in_layer: ContextVar[set[int] | None] = ContextVar("attnscope_called_in_
 @contextmanager
 def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
     """Pass the calls of every `nn.MultiheadAttention` of the model to the observer while the block runs."""
-    modules = {id(module) for module in model.modules()}
-    thread = threading.get_ident()
-
-    def observe(module: nn.Module, call: AttentionCall) -> None:
-        if id(module) in modules and threading.get_ident() == thread:
-            observer(call)
-
+    observation = _Observation(threading.get_ident(), frozenset(map(id, model.modules())), observer)
     with _lock:
-        if not _observers:
+        if not _observations:
             _wrap(nn.MultiheadAttention, _attention)
             _wrap(nn.TransformerEncoderLayer, _encoder_layer)
             _wrap(nn.TransformerEncoder, _encoder)
-        _observers.append(observe)
+        _observations.append(observation)
     try:
         yield
     finally:
         with _lock:
-            _observers.remove(observe)
-            if not _observers:
+            _observations.remove(observation)
+            if not _observations:
                 for cls, original in _originals.items():
                     cls.forward = original
                 _originals.clear()
+
+
+def _observers(module: nn.Module) -> list[Observer]:
+    """The observers of a module that were added in this thread."""
+    # Gradient checkpointing runs a layer again inside the backward pass; that call was observed in the forward.
+    if torch._C._current_graph_task_id() != -1:
+        return []
+    thread = threading.get_ident()
+    return [each.observer for each in list(_observations) if each.thread == thread and id(module) in each.modules]
 
 
 def _wrap(cls: type[nn.Module], wrapper: Callable[..., Any]) -> None:
@@ -67,6 +80,8 @@ def _wrap(cls: type[nn.Module], wrapper: Callable[..., Any]) -> None:
     _originals[cls] = original
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not any(each.thread == threading.get_ident() for each in list(_observations)):
+            return original(self, *args, **kwargs)
         return wrapper(original, self, *args, **kwargs)
 
     cls.forward = forward
@@ -89,7 +104,7 @@ def _attention(
         called.add(id(module))
     with torch._C.DisableTorchFunction():
         # Nested tensors come from the fast path of an encoder, whose layer passes the call on.
-        if not query.is_nested and torch._C._current_graph_task_id() == -1:
+        if not query.is_nested:
             _pass_on(module, query, key, value, key_padding_mask, attn_mask)
         return original(
             module, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
@@ -109,7 +124,7 @@ def _encoder_layer(
     try:
         with torch._C.DisableTorchFunction():
             result = original(layer, src, src_mask, src_key_padding_mask, is_causal)
-            if id(layer.self_attn) not in called and torch._C._current_graph_task_id() == -1:
+            if id(layer.self_attn) not in called:
                 with torch.no_grad():
                     inputs, padding = (src, src_key_padding_mask) if not src.is_nested else _padded(src)
                     inputs = layer.norm1(inputs) if layer.norm_first else inputs
@@ -152,8 +167,8 @@ def _pass_on(
     extra = projected[1].shape[2] - key.shape[1]
     mask = _mask(attn_mask, key_padding_mask, len(query), module.num_heads, extra)
     call = AttentionCall(module, *projected, mask, {"is_causal": False}, "torch", cross)
-    for observe in _observers:
-        observe(module, call)
+    for observer in _observers(module):
+        observer(call)
 
 
 def _projected(

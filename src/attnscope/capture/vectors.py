@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 
 from attnscope.capture.layers import Layers
 from attnscope.capture.vector_kinds import VectorKind
+from attnscope.capture.watching import WatchedForward
 from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
@@ -45,15 +47,17 @@ class VectorSource:
         self._names = self.layers.names
         self._modules = dict(model.named_modules())
         self._inputs: dict[nn.Module, Tensor] = {}
-        self._hooks = []
+        self._hooks = ExitStack()
         if kind == "hidden":
-            blocks = [m for name, m in self._modules.items() if name.rpartition(".")[2].isdigit()]
-            self._hooks = [block.register_forward_pre_hook(self._remember_input, with_kwargs=True) for block in blocks]
+            self._watched = WatchedForward(model)
+            self._hooks.enter_context(self._watched.followed())
+            for block in [m for name, m in self._modules.items() if name.rpartition(".")[2].isdigit()]:
+                hook = block.register_forward_pre_hook(self._remember_input, with_kwargs=True)
+                self._hooks.callback(hook.remove)
 
     def close(self) -> None:
         """Remove the hooks."""
-        for hook in self._hooks:
-            hook.remove()
+        self._hooks.close()
         self._inputs.clear()
 
     def layer(self, module: nn.Module, order: int) -> int:
@@ -103,7 +107,7 @@ class VectorSource:
 
     def _remember_input(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = args[0] if args else kwargs.get("hidden_states")
-        if isinstance(hidden, torch.Tensor):
+        if isinstance(hidden, torch.Tensor) and self._watched.active():
             stack = self._names[block].rpartition(".")[0]
             for other in [m for m in self._inputs if self._names[m].rpartition(".")[0] == stack]:
                 del self._inputs[other]  # one block of a stack at a time, to free the inputs of the others

@@ -100,16 +100,18 @@ def _expectation_sums(
 ) -> tuple[float, float, float]:
     """Sums over all keys: the lower and upper side of E1, and the printed bound on epsilon.
 
-    mean2: |mu|^2 / (1 + p)^2 with mu = (1 + p) y - p xbar; variance: the factor of the scatter in E|Y|^2.
+    mean2: |mu|^2 / (1 + p)^2 with mu = (1 + p) y - p xbar; variance: the factor of the scatter in E|Y|^2. In epsilon a
+    mu that is no longer than its rounding error counts as zero.
     """
     alone, others, spread = 1 / (1 + p), p / (1 + p), variance / (1 + p) ** 2
+    rounding = (mean2.size + 12) * _PRECISION
     lower = upper = epsilon = 0.0
     for j in range(mean2.size):
         mean = np.sqrt(mean2[j])
         triangle = alone * lengths[j] + others * other_lengths[j]
         moments = mean2[j] + spread * scatter[j]
         square = moments if moments < triangle * triangle else triangle * triangle
-        ratio = other_squares[j] / mean
+        ratio = other_squares[j] / (mean if mean > rounding * lengths[j] else 0.0)
         lower += mean
         upper += np.sqrt(square)
         epsilon += ratio if other_squares[j] > 0 else 0.0

@@ -120,6 +120,8 @@ def _chosen(
     if isinstance(normalizer, Mapping):
         if layers is not None or heads is not None:
             raise InputError("a mapping names its layers and heads itself; leave layers= and heads= out")
+        if not normalizer:
+            raise InputError("the mapping is empty; it names at least one layer or (layer, head)")
         given = {_layer_and_head(key): value for key, value in normalizer.items()}
     else:
         chosen_heads = [None] if heads is None else _numbers("heads", heads)
@@ -141,9 +143,9 @@ def _chosen(
 
 
 def _layer_and_head(key: Any) -> tuple[int, int | None]:
-    if isinstance(key, int):
+    if _is_number(key):
         return key, None
-    if isinstance(key, tuple) and len(key) == 2 and all(isinstance(part, int) for part in key):
+    if isinstance(key, tuple) and len(key) == 2 and all(map(_is_number, key)):
         return key
     raise InputError(f"a mapping's keys are a layer or (layer, head); received {key!r}")
 
@@ -153,10 +155,14 @@ def _same_name(a: Any, b: Any) -> bool:
 
 
 def _numbers(name: str, selection: Any) -> list[int]:
-    chosen = [selection] if isinstance(selection, int) else list(selection)
-    if not chosen or any(not isinstance(n, int) or isinstance(n, bool) for n in chosen):
+    chosen = list(selection) if isinstance(selection, Iterable) else [selection]
+    if not chosen or not all(map(_is_number, chosen)):
         raise InputError(f"{name} takes whole numbers; received {selection!r}")
     return chosen
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _refuse_unknown(all_sites: list[Site], given: Mapping[tuple[int, int | None], Any]) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from attnscope.capture.attention import unpadded
 from attnscope.capture.huggingface import observed
-from attnscope.capture.kernel_arguments import as_4d, visible_keys
+from attnscope.capture.watching import WatchedForward
 from attnscope.errors import InputError
 from attnscope.key_rules import KeyRule, first_visible, keep_near, keep_top
 from attnscope.normalizers import softmax
@@ -64,24 +65,25 @@ def mean_outputs(
 ) -> dict[tuple[int, int], Float[Tensor, " dims"]]:
     """Mean output of every (layer, head) over all rows of these inputs: vectors to intervene with.
 
-    A row without visible keys (padding) is left out.
+    Rows of padding are left out.
     """
     layer = {site.module: site.layer for site in sites(model)}
     totals: dict[int, Tensor] = {}
-    counts: dict[int, Tensor] = {}
+    counts: dict[int, int] = {}
+
+    watched = WatchedForward(model)
 
     def add(call: AttentionCall) -> None:
-        output = call.kernel_output()[0].double()
-        if call.mask is None:
-            counted = torch.ones(output.shape[0], output.shape[1], 1, 1, dtype=torch.bool, device=output.device)
-        else:
-            visible = visible_keys(as_4d(call.mask))
-            counted = visible.any(-1).any(1)[..., None, None].expand(output.shape[0], output.shape[1], 1, 1)
-        number = layer[call.module]
-        totals[number] = totals.get(number, 0) + torch.where(counted, output, 0).sum((0, 1))
-        counts[number] = counts.get(number, 0) + counted.sum()
+        if not watched.active():
+            return
+        output, number = call.kernel_output()[0].double(), layer[call.module]
+        complete = watched.complete(call)
+        for item in range(call.batch):
+            rows = unpadded(complete.only(item))
+            totals[number] = totals.get(number, 0) + output[item, rows].sum(0)
+            counts[number] = counts.get(number, 0) + len(rows)
 
-    with torch.no_grad(), observed(model, add):
+    with torch.no_grad(), watched.followed(), observed(model, add):
         for batch in inputs:
             model(**batch)
     return {

@@ -64,10 +64,13 @@ def random_set_epsilon_printed(c: Configuration) -> Float[Tensor, "*batch rows s
 
     (1/2)(1 - N/L) sum_i p sum_{j != i} |y_j|^2 / |y_i - p sum_{j != i} y_j|. The denominator is |mu_i|, which
     shows that the printed main term is a misprint of E1's left side; with that main term the bound is
-    true. Infinite where some mu_i is zero; a term 0/0 counts as zero.
+    true. Infinite where some mu_i is zero, or no longer than its rounding error; a term 0/0 counts as zero.
     """
     others = leave_one_out(c.scaled_norms.square().unsqueeze(-2))
-    terms = torch.where(others > 0, others / _mean_norms(c), 0)
+    norms = _mean_norms(c)
+    rounding = (c.length.unsqueeze(-1) + 12) * torch.finfo(norms.dtype).eps / 2
+    vanishes = norms <= rounding * (1 + _share(c).unsqueeze(-1)) * c.scaled_norms.unsqueeze(-2)
+    terms = torch.where(others > 0, others / torch.where(vanishes, 0, norms), 0)
     total = torch.where(c.visible.unsqueeze(-2), terms, 0).sum(-1)
     return 0.5 * _left_out(c) * _share(c) * total
 
