@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attnscope._forks import uses_threads
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, given_text, tokenize
@@ -36,6 +37,7 @@ Report = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
 
+@uses_threads
 def diagnose(
     model: str | Path | PreTrainedModel | Model | None = None,
     text: str | Path | Text | None = None,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 import torch
 
+from attnscope._forks import uses_threads
 from attnscope.bench.memory import peak_bytes
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.modes import evaluating
@@ -80,6 +81,7 @@ class _Subject:
     scope: str = "none"
 
 
+@uses_threads
 def compare(
     model: str | Path | PreTrainedModel | Model | None = None,
     text: str | Path | Text | None = None,

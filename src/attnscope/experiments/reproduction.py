@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope import __version__, tables
+from attnscope._forks import uses_threads
 from attnscope.capture.text import Text, read_text
 from attnscope.engine.parts import Parts
 from attnscope.experiments import store
@@ -44,6 +45,7 @@ class Reproduction:
         return skipped
 
 
+@uses_threads
 def reproduce(
     model: str | None = None,
     text: str | Path | Text | None = None,
