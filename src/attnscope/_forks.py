@@ -1,7 +1,7 @@
 """What a forked child may still use: the threads of polars and torch stay behind in the process that started them.
 
-Work handed to threads that are not there waits for ever. polars has one pool for a process, so a child of a process that
-used it is refused; torch's operations run without other threads if it is told to use one.
+Work handed to threads that are not there waits for ever. polars has one pool for a process, so a child of a process
+that used it is refused; torch's operations run without other threads if it is told to use one.
 """
 
 from __future__ import annotations
