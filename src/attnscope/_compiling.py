@@ -47,7 +47,7 @@ def ordered(function: Function) -> Function:
     return cast(Function, njit(fastmath={"contract"}, error_model="numpy")(function))
 
 
-class _SourceCache(FunctionCache):  # type: ignore[misc]
+class _SourceCache(FunctionCache):
     """numba's cache on disk, in files named by a digest of all source that a loop is compiled from.
 
     numba's own files cover the time and size of the loop's file alone, and keep their name when it changes: a constant
@@ -56,17 +56,18 @@ class _SourceCache(FunctionCache):  # type: ignore[misc]
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
+        super().__init__(function)  # type: ignore[no-untyped-call]
         digest = source_digest(Path(function.__code__.co_filename))
         self._cache_file = IndexDataCacheFile(self._cache_path, f"{self._impl.filename_base}-{digest[:16]}", digest)
 
     def save_overload(self, signature: Any, data: Any) -> None:
         """Write what was compiled; on a full disk the next process compiles again."""
         with suppress(OSError):
-            super().save_overload(signature, data)
+            super().save_overload(signature, data)  # type: ignore[no-untyped-call]
 
     def _index_key(self, signature: Any, codegen: Any) -> Any:
-        return super()._index_key(signature, codegen), _field_names(signature)
+        key = super()._index_key(signature, codegen)  # type: ignore[no-untyped-call]
+        return key, _field_names(signature)
 
 
 def _field_names(types: Any) -> tuple[Any, ...]:

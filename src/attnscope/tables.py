@@ -27,6 +27,8 @@ SCHEMA_VERSION = 2
 
 _HALF_WRITTEN = ".attnscope-"  # how the names of files begin until they are finished
 
+_LONGEST_NAME = 200  # bytes; file systems take 255
+
 # The normalizer of a row as the model runs it; any other label is a what-if on the same logits.
 OWN = "own"
 
@@ -72,6 +74,12 @@ class TokenWeights:
     texts: list[str]
 
 
+def folder_name(model: str | None) -> str:
+    """The name of a model as a name that a folder can have, with some characters to spare."""
+    name = re.sub(r"[^\w.-]+", "-", Path(model).name if model else "sample").strip("-.") or "run"
+    return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
+
+
 @contextmanager
 def output_folder(path: Path) -> Iterator[Path]:
     """A folder that can be written, checked before any work; taken back if the work fails and it is new."""
@@ -95,7 +103,7 @@ def output_folder(path: Path) -> Iterator[Path]:
             yield path
     except BaseException:
         for folder in created:
-            with suppress(OSError):  # not empty, or never made
+            with suppress(OSError, ValueError):  # not empty, or never made
                 folder.rmdir()
         raise
 

@@ -20,6 +20,7 @@ from attnscope.engine.parts import Parts
 from attnscope.experiments import store
 from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.settings import Settings, plan
+from attnscope.planning import plain
 
 if TYPE_CHECKING:
     import polars as pl
@@ -77,8 +78,8 @@ def reproduce(
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
     book = text if isinstance(text, Text) else read_text(text)
     asked: dict[str, Any] = {
-        "length": length, "windows": windows, "rows": rows, "vectors": tuple(dict.fromkeys(vectors)), "draws": draws,
-        "seed": seed, "bos": bos, "dtype": dtype,
+        "length": plain(length), "windows": plain(windows), "rows": plain(rows), "draws": plain(draws),
+        "seed": plain(seed), "vectors": tuple(dict.fromkeys(vectors)), "bos": bos, "dtype": dtype,
     }  # fmt: skip
     plan(None, **asked)  # refuse what cannot be before the model is loaded
     wanted = store.identity(model, revision, book.digest, asked)
