@@ -103,7 +103,7 @@ WITHOUT_MODEL = [
     (["serve", "folder", "--port", DIGITS], "--port takes a whole number"),
     (["serve", "folder", "--port", "70000"], "received 70000"),
     (["serve", "folder", "--host", ""], "--host takes an address"),  # was every address of the machine
-    (["serve", "folder", "--host", LONG], "cannot listen on 'xxx"),
+    (["serve", "folder", "--host", LONG], "cannot listen on xxx"),
     ([LONG], "Unknown command"),
 ]
 

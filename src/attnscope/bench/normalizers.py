@@ -94,7 +94,7 @@ def measure(
         raise InputError(f"no benchmark is named {', '.join(unknown)}: choose from {', '.join(SUBJECTS)}")
     for name, values in {"rows": [rows], "repeats": [repeats], "lengths": lengths}.items():
         for value in values:
-            whole_number(f"--{name}", value)
+            whole_number(f"--{name}", value, most=2**62)
     # Logits, gradients, weights and the results of both passes.
     needed = max(max(1, rows * 1024 // length) * length for length in lengths) * 4 * _TENSORS
     refuse_beyond_memory(needed, f"--rows {rows} and --lengths {','.join(map(str, lengths))}")

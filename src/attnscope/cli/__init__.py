@@ -6,8 +6,8 @@ Requirements of the design:
   `attnscope --help` loads neither torch nor transformers;
 - with `--json`, standard output carries one machine-readable object and nothing else; everything meant for
   people goes to standard error;
-- exit codes: 0 done, 1 a check found the failure it was asked to look for, 2 bad usage or input, 3 partial
-  result.
+- exit codes: 0 done, 1 a check found the failure it was asked to look for, 2 bad usage or input (or no place for the
+  output), 3 partial result, 130 interrupted, 141 the reader of the output has gone.
 """
 
 from __future__ import annotations

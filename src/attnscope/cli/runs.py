@@ -33,8 +33,8 @@ TextOption = Annotated[
     str | None,
     Parameter(
         allow_leading_hyphen=True,
-        help="A UTF-8 text file (the header of a Project Gutenberg book is left out), corpus:war-and-peace "
-        "(downloaded once), or - for standard input. Default: the embedded sample text.",
+        help="A UTF-8 text file of up to 64 MiB (the header of a Project Gutenberg book is left out), "
+        "corpus:war-and-peace (downloaded once), or - for standard input. Default: the embedded sample text.",
     ),
 ]
 BosOption = Annotated[bool, Parameter(negative="", help="Put the model's begin token before each window.")]

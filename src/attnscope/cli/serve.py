@@ -90,7 +90,5 @@ def _listen(host: str, port: int) -> socket.socket:
     except (OSError, ValueError) as error:  # ValueError: no name that could be looked up
         listening.close()
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"cannot listen on {shown(host)} port {port}: {reason}; choose another --port or --host"
-        ) from None
+        raise InputError(f"cannot listen on {host[:200]}:{port}: {reason}; choose another --port or --host") from None
     return listening
