@@ -87,6 +87,7 @@ def output_folder(path: Path) -> Iterator[Path]:
     try:
         with ExitStack() as stack:
             try:
+                str(path).encode()  # polars writes to no other path
                 created += [p for p in (path, *path.parents) if not p.exists()]
                 path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(_alone(path))

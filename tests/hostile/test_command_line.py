@@ -66,6 +66,7 @@ SCAN = [
     ("--out", "a-file/x", "Not a directory"),
     ("--out", "/proc/x", "cannot write to the output folder '/proc/x'"),
     ("--out", "a\0b", "embedded null byte"),
+    ("--out", "\udcff", "surrogates not allowed"),  # was found out after the measuring
     ("--out", "loop/x", "Too many levels of symbolic links"),
     ("--out", LONG, "File name too long"),
 ]
@@ -161,6 +162,15 @@ def test_a_bad_command_is_one_line(refused: Refused, arguments: list[str], messa
 
 def attnscope(*arguments: str, **streams: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "attnscope.cli", *arguments], **streams)
+
+
+def test_paths_that_are_no_text_are_printed_escaped(tmp_path: Path, text: str, model_folder: Path) -> None:
+    book = tmp_path / "\udcff.txt"
+    book.write_text(text)
+    options = ("--length", "16", "--out", str(tmp_path / "out"))
+    process = attnscope("scan", str(model_folder), "--text", str(book), *options, stdout=-1, stderr=-1)
+    output, errors = process.communicate(timeout=120)
+    assert (process.returncode, b"\\udcff.txt" in output) == (0, True), errors
 
 
 CLAIM = ("audit", "--claim", "lemma-1")
