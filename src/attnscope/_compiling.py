@@ -7,27 +7,28 @@ rounding, and `ordered` the order of operations too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from numba import njit
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _RELAXED = {"contract", "reassoc", "nsz", "arcp"}
+_PACKAGE = Path(__file__).parent
 
 
 def loop(function: Function) -> Function:
     """Compile on first use, without the interpreter lock, and cache the result on disk where that can be written."""
-    options: Any = {"fastmath": _RELAXED, "error_model": "numpy", "nogil": True}
-    try:
-        compiled: Any = njit(cache=True, **options)(function)
-    except RuntimeError:  # numba finds no folder to cache in: compile in every process
-        return cast(Function, njit(**options)(function))
-    # numba's own stamp covers the function's file alone; what it calls comes from others too.
-    compiled._cache._cache_file._source_stamp = _source_stamp()
+    compiled: Any = njit(fastmath=_RELAXED, error_model="numpy", nogil=True)(function)
+    with suppress(RuntimeError):  # numba finds no folder to cache in: compile in every process
+        compiled._cache = _SourceCache(function)
     return cast(Function, compiled)
 
 
@@ -46,10 +47,70 @@ def ordered(function: Function) -> Function:
     return cast(Function, njit(fastmath={"contract"}, error_model="numpy")(function))
 
 
+class _SourceCache(FunctionCache):
+    """numba's cache on disk, in files named by a digest of all source that a loop is compiled from.
+
+    numba's own files cover the time and size of the loop's file alone, and keep their name when it changes: a constant
+    from another file would go stale, and so would everything if a process ended between writing index and data. Nor
+    do its keys have the fields of named tuples, by whose order they are compiled.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        digest = source_digest(Path(function.__code__.co_filename))
+        self._cache_file = IndexDataCacheFile(self._cache_path, f"{self._impl.filename_base}-{digest[:16]}", digest)
+
+    def save_overload(self, signature: Any, data: Any) -> None:
+        """Write what was compiled; on a full disk the next process compiles again."""
+        with suppress(OSError):
+            super().save_overload(signature, data)  # type: ignore[no-untyped-call]
+
+    def _index_key(self, signature: Any, codegen: Any) -> Any:
+        key = super()._index_key(signature, codegen)  # type: ignore[no-untyped-call]
+        return key, _field_names(signature)
+
+
+def _field_names(types: Any) -> tuple[Any, ...]:
+    """The names of fields in the types of arguments, at any depth."""
+    return tuple((getattr(one, "fields", None), _field_names(getattr(one, "types", ()))) for one in types)
+
+
 @cache
-def _source_stamp() -> tuple[tuple[str, int, int], ...]:
-    """Name, time of change and size of every file that imports this module: caches of other states are not used."""
-    package = Path(__file__).parent
-    files = [path for path in sorted(package.rglob("*.py")) if __name__ in path.read_text("utf-8")]
-    states = [(path.relative_to(package).as_posix(), path.stat()) for path in [Path(__file__), *files]]
-    return tuple((name, state.st_mtime_ns, state.st_size) for name, state in states)
+def source_digest(file: Path) -> str:
+    """SHA-256 of a file and of every file of the package that it imports, directly or through others."""
+    found: set[Path] = set()
+    waiting = [file]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += imported_files(path)
+    digest = hashlib.sha256()
+    for path in sorted(found):
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+@cache
+def imported_files(file: Path) -> list[Path]:
+    """The files of the package that a file imports."""
+    return [path for name in _imported_names(file) if (path := _file_of(name)) is not None]
+
+
+def _imported_names(file: Path) -> Iterator[str]:
+    """Names that may be modules: `from a import b` gives a and a.b."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:  # relative imports are banned by the linter
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _file_of(module: str) -> Path | None:
+    """The file of a module of this package; None for anything else."""
+    package, *parts = module.split(".")
+    if package != __name__.partition(".")[0]:
+        return None
+    path = _PACKAGE.joinpath(*parts)
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)

@@ -6,6 +6,8 @@ and exits with the exception's `exit_code`.
 
 from __future__ import annotations
 
+_LONGEST = 200  # characters of a value in a message
+
 
 class AttnscopeError(Exception):
     """Base class of all exceptions that attnscope raises deliberately."""
@@ -23,3 +25,12 @@ class ModelError(AttnscopeError):
 
 class OutputError(AttnscopeError, OSError):
     """An output folder or file that cannot be written or read."""
+
+
+def shown(value: object) -> str:
+    """A value that was received, as a message quotes it: its beginning if it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integers of more digits
+        return "an integer of more than 4,300 digits"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters)"

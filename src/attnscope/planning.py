@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
-from attnscope.errors import InputError
+from attnscope.errors import InputError, shown
 
 if TYPE_CHECKING:
     from attnscope.normalizers import Normalizer
@@ -17,6 +19,7 @@ DEFAULT_LENGTH = 1024
 DEFAULT_LENGTHS = (32, 64, 128, 256, 512, 1024)
 DEFAULT_TOP_N = (1, 5, 10, 20, 100)
 DEFAULT_MEMORY = 256 * 2**20
+LARGEST = 2**31 - 1  # of any count: the tables have it in 32 bits
 # The paper's bounds need all pairs of keys: they are missing in longer rows.
 DEFAULT_DELTA_MAX_LENGTH = 8192
 
@@ -91,11 +94,10 @@ def plan(
     causal: bool = True,
 ) -> Settings:
     """Fill in what was not asked for, and refuse what cannot be."""
-    if length is not None:
-        _whole_numbers("--length", [length])
+    length = None if length is None else whole_number("--length", length)
     lengths, top_n = _whole_numbers("--lengths", lengths), _whole_numbers("--top-n", top_n)
-    _whole_numbers("--windows", [windows])
-    _whole_numbers("--delta-max-length", [delta_max_length])
+    windows = whole_number("--windows", windows)
+    delta_max_length = whole_number("--delta-max-length", delta_max_length)
     kind, rows = _vector_kind(vectors), row_choice(rows)
     if rows != "last" and lengths and causal:
         raise InputError(
@@ -136,7 +138,7 @@ def plan_inputs(
 ) -> Settings:
     """The settings for a module on inputs: how long its rows are comes to light when it runs."""
     sizes = _whole_numbers("--top-n", top_n)
-    _whole_numbers("--delta-max-length", [delta_max_length])
+    delta_max_length = whole_number("--delta-max-length", delta_max_length)
     return Settings(
         0,
         (),
@@ -176,11 +178,14 @@ def _top_sizes(top_n: list[int] | None, longest: int) -> tuple[int, ...]:
 
 def row_choice(rows: object) -> RowChoice:
     """`last`, `all`, or a whole number of rows, also as text."""
-    if rows == "last" or rows == "all":
-        return rows
-    number = int(rows) if isinstance(rows, str) and rows.isdecimal() else rows
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise InputError(f"--rows takes last, all or a whole number from 1 up; received {rows!r}")
+    if isinstance(rows, str) and rows in ("last", "all"):
+        return cast(Literal["last", "all"], rows)
+    number = plain(rows)
+    if isinstance(number, str):
+        with suppress(ValueError):  # of too many digits
+            number = int(number) if number.isdecimal() else number
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= LARGEST:
+        raise InputError(f"--rows takes last, all or a whole number from 1 up; received {shown(rows)}")
     return number
 
 
@@ -191,9 +196,10 @@ def memory_size(budget: int | str) -> int:
         unit = match and (match[2] if match[2] in _MEMORY_UNITS else match[2] + "b")
         size = int(min(float(match[1]), 2.0**60) * _MEMORY_UNITS[unit]) if match and unit is not None else 0
     else:
-        size = budget if isinstance(budget, int) and not isinstance(budget, bool) else 0
+        number = plain(budget)
+        size = number if isinstance(number, int) and not isinstance(number, bool) else 0
     if size < 1:
-        raise InputError(f"--memory-budget takes a size such as 512MB or 2GB; received {budget!r}")
+        raise InputError(f"--memory-budget takes a size such as 512MB or 2GB; received {shown(budget)}")
     return size
 
 
@@ -217,22 +223,36 @@ def _unused(name: str, taken: dict[str, Normalizer]) -> str:
     return f"{name}#{number + 1}" if number else name
 
 
-def _temperatures(values: Sequence[float]) -> tuple[float, ...]:
-    found = [values] if isinstance(values, int | float) else list(values)
+def _temperatures(values: Any) -> tuple[float, ...]:
+    values = plain(values)
+    found = [values] if isinstance(values, int | float) else [plain(value) for value in values]
     for value in found:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise InputError(f"--temperature takes positive numbers; received {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
+            raise InputError(f"--temperature takes positive numbers; received {shown(value)}")
     return tuple(dict.fromkeys(float(value) for value in found))
+
+
+def plain(value: Any) -> Any:
+    """A scalar or an array of NumPy or torch as Python's number or list; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def whole_number(name: str, value: Any, least: int = 1, most: int = LARGEST) -> int:
+    """The value as an integer; InputError unless it is a whole number between `least` and `most`."""
+    number = plain(value)
+    if not isinstance(number, int) or isinstance(number, bool) or not least <= number:
+        raise InputError(f"{name} takes a whole number from {least} up; received {shown(value)}")
+    if number > most:
+        raise InputError(f"{name} takes a whole number up to {most:,}; received {shown(number)}")
+    return number
 
 
 def _whole_numbers(name: str, values: Any) -> list[int] | None:
     """The values as a list, every one a whole number from 1 up."""
     if values is None:
         return None
+    values = plain(values)
     found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
-    wrong = [value for value in found if not isinstance(value, int) or isinstance(value, bool) or value < 1]
-    if wrong:
-        raise InputError(f"{name} takes whole numbers from 1 up; received {wrong[0]!r}")
     if not found:
         raise InputError(f"{name} takes at least one number; received none")
-    return found
+    return [whole_number(name, value) for value in found]

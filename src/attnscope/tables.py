@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ from attnscope import columns
 from attnscope.errors import OutputError
 
 SCHEMA_VERSION = 2
+
+_HALF_WRITTEN = ".attnscope-"  # how the names of files begin until they are finished
+
+_LONGEST_NAME = 200  # bytes; file systems take 255
 
 # The normalizer of a row as the model runs it; any other label is a what-if on the same logits.
 OWN = "own"
@@ -71,27 +76,54 @@ class TokenWeights:
     texts: list[str]
 
 
+def folder_name(model: str | None) -> str:
+    """The name of a model as a name that a folder can have, with some characters to spare."""
+    name = re.sub(r"[^\w.-]+", "-", Path(model).name if model else "sample").strip("-.") or "run"
+    return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
+
+
 @contextmanager
 def output_folder(path: Path) -> Iterator[Path]:
     """A folder that can be written, checked before any work; taken back if the work fails and it is new."""
     created: list[Path] = []
     try:
-        try:
-            created += [p for p in (path, *path.parents) if not p.exists()]
-            path.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path, prefix=".attnscope-"):
-                pass
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            shown = str(path) if len(str(path)) < 200 else f"{str(path)[:200]}..."
-            raise OutputError(f"cannot write to the output folder {shown!r}: {reason}; choose another --out") from None
-        with _alone(path):
+        with ExitStack() as stack:
+            try:
+                str(path).encode()  # polars writes to no other path
+                created += [p for p in (path, *path.parents) if not p.exists()]
+                path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(_alone(path))
+                _remove_half_written(path)
+                with tempfile.NamedTemporaryFile(dir=path, prefix=_HALF_WRITTEN):
+                    pass
+            except OutputError:
+                raise
+            except (OSError, ValueError) as error:
+                shown = str(path) if len(str(path)) < 200 else f"{str(path)[:200]}..."
+                raise OutputError(
+                    f"cannot write to the output folder {shown!r}: {_reason(error)}; choose another --out"
+                ) from None
             yield path
     except BaseException:
         for folder in created:
-            with suppress(OSError):  # not empty, or never made
+            with suppress(OSError, ValueError):  # not empty, or never made
                 folder.rmdir()
         raise
+
+
+def _reason(error: Exception) -> str:
+    """What the system said; polars has it inside a longer message."""
+    number = re.search(r"os error (\d+)", str(error))
+    if number is not None:
+        return os.strerror(int(number[1]))
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _remove_half_written(folder: Path) -> None:
+    """Remove what a process that was killed while writing has left."""
+    for file in folder.glob(f"{_HALF_WRITTEN}*"):
+        with suppress(OSError):
+            file.unlink()
 
 
 @contextmanager
@@ -119,27 +151,31 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
-    """Write files beside their places, then move them there: all are written before the first is moved."""
+    """Write files beside their places, then move them there: all are written before the first is moved.
+
+    The folder is made if it is missing, and lies in one that `output_folder` keeps for this process.
+    """
     umask = os.umask(0)
     os.umask(umask)
     staged: dict[Path, Path] = {}
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_half_written(folder)
         for name, write_to in files.items():
             place = folder / name
             if place.is_dir():
                 raise OutputError(f"cannot write {str(place)!r}: a folder is in the way")
-            handle, beside = tempfile.mkstemp(dir=folder, prefix=f".{name}-")
+            handle, beside = tempfile.mkstemp(dir=folder, prefix=f"{_HALF_WRITTEN}{name}-")
             os.close(handle)
             staged[place] = Path(beside)
             write_to(staged[place])
             staged[place].chmod(0o666 & ~umask)
         for place, beside_it in staged.items():
             beside_it.replace(place)
-    except OSError as error:
-        if isinstance(error, OutputError):
-            raise
-        reason = error.strerror or type(error).__name__
-        raise OutputError(f"cannot write to {str(folder)!r}: {reason}") from error
+    except OutputError:
+        raise
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise OutputError(f"cannot write to {str(folder)!r}: {_reason(error)}") from error
     finally:
         for beside_it in staged.values():
             beside_it.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -82,14 +83,10 @@ def test_a_forked_child_starts_threads_of_its_own() -> None:
 
 
 def test_without_a_folder_to_cache_in_the_loops_still_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = _compiling.njit
+    def refuse(function: object) -> object:
+        raise RuntimeError("cannot cache function: no locator available")
 
-    def refuse(*, cache: bool = False, **options: object) -> object:
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return plain(**options)
-
-    monkeypatch.setattr(_compiling, "njit", refuse)
+    monkeypatch.setattr(_compiling, "_SourceCache", refuse)
 
     @_compiling.loop
     def double(x: float) -> float:
@@ -121,20 +118,91 @@ def test_compiling_is_announced_once_when_the_cache_is_cold_and_never_when_it_is
     assert warm.stderr == ""
 
 
-def test_the_cache_key_covers_every_file_with_loops() -> None:
-    """A file is covered if it imports the one module that compiles: no other may call numba's compiler."""
+LOOPS = {
+    "__init__.py": "",
+    "constants.py": "FACTOR = 2.0\n",
+    "helpers.py": "from attnscope._compiling import helper\nfrom attnscope import constants\n"
+    "@helper\ndef scaled(x):\n    return constants.FACTOR * x\n",
+    "loops.py": "from attnscope._compiling import loop\nfrom attnscope.helpers import scaled\n"
+    "@loop\ndef first(pair):\n    return scaled(pair.first)\n",
+    "pairs.py": "from collections import namedtuple\nPair = namedtuple('Pair', 'first second')\n",
+}
+CALL = """
+from attnscope import loops, pairs
+print(loops.first(pairs.Pair(1.0, 10.0)), sum(loops.first.stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def small_package(tmp_path: Path) -> Path:
+    """A package of the same name with one loop, a helper, a constant and a named tuple, each in a file of its own."""
+    package = tmp_path / "attnscope"
+    package.mkdir()
+    shutil.copy(_compiling.__file__, package)
+    for name, content in LOOPS.items():
+        (package / name).write_text(content)
+    return package
+
+
+def called(package: Path) -> list[float]:
+    """What the loop gives in a new process, and how many times it came from the cache."""
+    environment = {"PYTHONPATH": str(package.parent), "NUMBA_CACHE_DIR": str(package.parent / "cache")}
+    done = run_python(CALL, **environment, PYTHONDONTWRITEBYTECODE="1")
+    assert done.returncode == 0, done.stderr
+    return [float(word) for word in done.stdout.split()]
+
+
+def replace_keeping_time_and_size(file: Path, old: str, new: str) -> None:
+    """As a checkout or an image with fixed times does."""
+    state = file.stat()
+    file.write_text(file.read_text().replace(old, new))
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert file.stat().st_size == state.st_size
+
+
+def test_no_change_of_source_leaves_old_machine_code_in_use(small_package: Path) -> None:
+    """A constant two imports away, and the order of a named tuple's fields in a file that the loop does not import."""
+    assert called(small_package) == [2.0, 0]
+    assert called(small_package) == [2.0, 1]
+    replace_keeping_time_and_size(small_package / "constants.py", "2.0", "3.0")
+    assert called(small_package) == [3.0, 0]
+    replace_keeping_time_and_size(small_package / "pairs.py", "first second", "second first")
+    assert called(small_package) == [30.0, 0]
+    assert called(small_package) == [30.0, 1]
+
+
+def test_an_index_without_its_data_does_not_bring_older_data_back(small_package: Path) -> None:
+    """As a process leaves it that is killed, or finds the disk full, between writing the one and the other."""
+    cache = small_package.parent / "cache"
+    assert called(small_package) == [2.0, 0]
+    older = {path: path.read_bytes() for path in cache.rglob("*.nbc")}
+    replace_keeping_time_and_size(small_package / "constants.py", "2.0", "3.0")
+    assert called(small_package) == [3.0, 0]
+    for path in cache.rglob("*.nbc"):
+        path.unlink()
+    for path, data in older.items():
+        path.write_bytes(data)
+    assert called(small_package) == [3.0, 0]
+
+
+def test_a_cache_on_a_full_disk_costs_only_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    @_compiling.loop
+    def double(x: float) -> float:
+        return 2 * x
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(double._cache._cache_file, "_save_data", full)  # type: ignore[attr-defined]
+    assert double(1.5) == 3.0
+
+
+def test_no_other_module_calls_the_compiler() -> None:
+    """What `loop` caches is covered because nothing is compiled in another way."""
     package = Path(nz.__file__).parents[1]
-    covered = {name for name, *_ in _compiling._source_stamp()}
-    compiling = {
-        path.relative_to(package).as_posix()
-        for path in package.rglob("*.py")
-        if re.search(r"@(loop|helper|rounded|ordered|njit|numba)\b|import njit", path.read_text("utf-8"))
-    }
-    assert len(compiling) > 10
-    assert compiling <= covered
-    assert [
-        name for name in covered if re.search(r"import njit|numba\.(n?jit|vectorize)", (package / name).read_text())
-    ] == ["_compiling.py"]
+    calling = re.compile(r"import njit|numba\.(n?jit|vectorize)")
+    found = [path.name for path in package.rglob("*.py") if calling.search(path.read_text("utf-8"))]
+    assert found == ["_compiling.py"]
 
 
 def test_importing_the_package_loads_neither_torch_nor_numba() -> None:

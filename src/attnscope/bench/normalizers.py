@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -31,8 +30,10 @@ import torch
 from torch import Tensor
 
 from attnscope.bench._oracle import ORACLES
+from attnscope.bench.memory import refuse_beyond_memory
 from attnscope.errors import InputError
 from attnscope.normalizers import Normalizer, get
+from attnscope.planning import whole_number
 
 PEER = "entmax"
 _PEER_SHARE = 16
@@ -91,9 +92,12 @@ def measure(
     unknown = [label for label in chosen if label not in SUBJECTS]
     if unknown:
         raise InputError(f"no benchmark is named {', '.join(unknown)}: choose from {', '.join(SUBJECTS)}")
-    if rows < 1 or repeats < 1 or min(lengths, default=0) < 1:
-        raise InputError(f"rows, repeats and lengths must be positive, received {rows}, {repeats}, {list(lengths)}")
-    _refuse_beyond_memory(rows, lengths)
+    for name, values in {"rows": [rows], "repeats": [repeats], "lengths": lengths}.items():
+        for value in values:
+            whole_number(f"--{name}", value, most=2**62)
+    # Logits, gradients, weights and the results of both passes.
+    needed = max(max(1, rows * 1024 // length) * length for length in lengths) * 4 * _TENSORS
+    refuse_beyond_memory(needed, f"--rows {rows} and --lengths {','.join(map(str, lengths))}")
     results = []
     for length in lengths:
         generator = torch.Generator().manual_seed(length)
@@ -141,25 +145,6 @@ def _measure_one(label: str, normalizer: Normalizer, z: Tensor, g: Tensor, repea
 
 def _softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, dim=-1)
-
-
-def _refuse_beyond_memory(rows: int, lengths: Sequence[int]) -> None:
-    """Refuse sizes whose tensors would not fit: logits, gradients, weights and the results of both passes."""
-    needed = max(max(1, rows * 1024 // length) * length for length in lengths) * 4 * _TENSORS
-    present = _memory()
-    if present is not None and needed > present:
-        raise InputError(
-            f"rows {rows} and lengths {list(lengths)} would need {needed / 2**30:,.1f} GiB of memory, and "
-            f"{present / 2**30:,.1f} GiB are there: choose fewer rows or shorter lengths"
-        )
-
-
-def _memory() -> int | None:
-    """The memory of this machine in bytes, where the system says so."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 def _both(function: Callable[[Tensor], Tensor], x: Tensor, g: Tensor) -> None:

@@ -36,9 +36,11 @@ from typing import Any
 
 import torch
 
+from attnscope.bench.memory import refuse_beyond_memory
 from attnscope.bench.peers import PACKAGES
 from attnscope.bench.resident import resident_peak, run_with_plain_allocator
 from attnscope.errors import InputError
+from attnscope.planning import whole_number
 
 SUBJECTS = ("last", "last+bounds", "all", "all+bounds", "first", "naive", "transformer_lens", "nnsight")
 MODELS = ("random", "sample")
@@ -46,6 +48,7 @@ TOP_N = (1, 5, 10, 20, 100)
 _FORWARD = "forward"
 _TINY = {"length": 160, "layers": 1, "heads": 2, "width": 16}
 _IMPORTED = ("transformers.models.gpt2.modeling_gpt2", "attnscope.scanning")
+_VOCABULARY = 50257  # of GPT-2
 _ENOUGH = 60.0  # seconds after which a subject is not repeated
 _LITTLE = 20.0  # seconds up to which it is repeated more often than asked, at most so many times
 _MORE = 4
@@ -138,11 +141,15 @@ def _refuse(
         raise InputError(f"no benchmark is named {', '.join(unknown)}: choose from {', '.join(SUBJECTS)}")
     if not models or set(models) - set(MODELS):
         raise InputError(f"models are {' and '.join(MODELS)}; received {', '.join(models) or 'none'}")
-    if min(length - 1, layers, heads, repeats, 1 if rows is None else rows) < 1 or width % heads:
+    for name, value in {"length": length, "layers": layers, "heads": heads, "width": width, "repeats": repeats}.items():
+        whole_number(f"--{name}", value)
+    if length < 2 or (rows is not None and rows < 1) or width % heads:
         raise InputError(
             f"length must be at least 2, layers, heads, rows and repeats positive and width a multiple of heads; "
             f"received {length}, {layers}, {heads}, {rows}, {repeats}, {width}"
         )
+    weights = 4 * width * (12 * layers * width + _VOCABULARY + length)
+    refuse_beyond_memory(weights, f"a model of {layers} layers, width {width} and {length} positions")
     if shorter is not None and not 2 <= shorter < length:
         raise InputError(f"the shorter length must be from 2 up and below {length}; received {shorter}")
 

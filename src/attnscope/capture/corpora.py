@@ -27,13 +27,11 @@ from attnscope.errors import InputError
 PREFIX = "corpus:"
 URL_VARIABLE = "ATTNSCOPE_CORPUS_URL"  # a mirror to fetch from instead
 TIMEOUT = 60  # seconds without a response
-LARGEST = 64 << 20  # bytes of a body; more is no book
+LARGEST = 64 << 20  # bytes of a text; more is no book
 
 _START = re.compile(r"^\*\*\* ?START OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b.*$", re.MULTILINE)
-_END = re.compile(
-    r"^(?:\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b|End of (?:the )?Project Gutenberg(?:['\u2019]s)? )",
-    re.MULTILINE,
-)
+_LAST_MARK = re.compile(r"^\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b", re.MULTILINE)
+_END = re.compile(rf"{_LAST_MARK.pattern}|^End of (?:the )?Project Gutenberg(?:['\u2019]s)? ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -111,12 +109,12 @@ def novel(data: bytes, book: Book) -> str:
 def without_license(content: str) -> str:
     """A text without the header and footer of Project Gutenberg; one of `BOOKS` starts at its first line.
 
-    A text that has no such header is returned as it is, to the byte.
+    A text that has neither is returned as it is, to the byte.
     """
     start = _START.search(content)
-    if start is None:
+    if start is None and not _LAST_MARK.search(content):
         return content
-    text = _unix_newlines(content[start.end() :])
+    text = _unix_newlines(content[start.end() if start else 0 :])
     end = _END.search(text)
     body = text[: end.start()] if end else text
     for book in BOOKS.values():
@@ -195,8 +193,11 @@ def _write_cache(book: Book, content: str) -> None:
         text_file.parent.mkdir(parents=True, exist_ok=True)
         for path, part in ((text_file, data), (digest_file, f"{hashlib.sha256(data).hexdigest()}\n".encode())):
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(part)
-            Path(temporary).replace(path)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(part)
+                Path(temporary).replace(path)
+            finally:
+                Path(temporary).unlink(missing_ok=True)
     except OSError as error:
         print(f"attnscope: cannot keep {book.title} in {text_file.parent} ({error.strerror})", file=sys.stderr)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.capture import corpora
-from attnscope.errors import InputError
+from attnscope.errors import InputError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,24 +56,32 @@ def _is_file(name: str) -> bool:
 def read_text(source: str | Path | None) -> Text:
     """The text of a file, of standard input (`-`), of a corpus (`corpus:NAME`), or the embedded sample (None).
 
-    A book of Project Gutenberg is read without its header and footer; any other text to the byte.
+    A book of Project Gutenberg is read without its header and footer; any other text to the byte. More than
+    `corpora.LARGEST` bytes are refused: their tokens would take some 150 times as many.
     """
     if source is None:
         return Text((resources.files("attnscope") / "sample" / "text.txt").read_text("utf-8"), "sample")
     if str(source) == "-":
-        return _decoded(sys.stdin.buffer.read(), "standard input")
+        return _decoded(sys.stdin.buffer.read(corpora.LARGEST + 1), "standard input")
     if str(source).startswith(corpora.PREFIX):
         return Text(corpora.read_corpus(str(source).removeprefix(corpora.PREFIX)), str(source))
     path = Path(source)
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"cannot read the text {str(path)!r}: {reason}; give --text a readable file or -") from None
+        with path.open("rb") as file:  # also a pipe or a device, which may have no end
+            data = file.read(corpora.LARGEST + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"cannot read the text {shown(str(path))}: {reason}; give --text a readable file or -"
+        ) from None
     return _decoded(data, str(path))
 
 
 def _decoded(data: bytes, source: str) -> Text:
+    if len(data) > corpora.LARGEST:
+        raise InputError(f"{source} has more than {corpora.LARGEST >> 20} MiB; give --text a part of it")
+    if b"\0" in data:
+        raise InputError(f"{source} is not UTF-8 text (a zero byte at offset {data.index(0)}); convert it")
     try:
         content = corpora.without_license(data.decode("utf-8"))
     except UnicodeDecodeError as error:

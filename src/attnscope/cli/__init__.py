@@ -6,14 +6,17 @@ Requirements of the design:
   `attnscope --help` loads neither torch nor transformers;
 - with `--json`, standard output carries one machine-readable object and nothing else; everything meant for
   people goes to standard error;
-- exit codes: 0 done, 1 a check found the failure it was asked to look for, 2 bad usage or input, 3 partial
-  result.
+- exit codes: 0 done, 1 a check found the failure it was asked to look for, 2 bad usage or input (or no place for the
+  output), 3 partial result, 130 interrupted, 141 the reader of the output has gone.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 from cyclopts import App, CycloptsError
 
@@ -25,9 +28,10 @@ from attnscope.cli.doctor import doctor
 from attnscope.cli.reproduce import reproduce
 from attnscope.cli.scan import scan
 from attnscope.cli.serve import serve
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, InputError, shown
 
-BAD_USAGE, INTERRUPTED = 2, 130
+BAD_USAGE, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # as a shell says it of a command that a signal ended
+_LONGEST = 500  # characters of a message about usage
 
 app = App(
     name="attnscope",
@@ -48,22 +52,58 @@ app.command(serve)
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    _open_closed_streams()
     # torch's idle OpenMP threads would spin on the cores that measuring uses; read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError:  # `run` has said so; the interpreter would try once more, and print a traceback
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Have standard streams that were closed read and write nothing; else the next file would take their number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a path may have bytes that are no text
+            stream.reconfigure(errors="backslashreplace")
 
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; errors meant for the user are one line on standard error."""
+    code, message = _answer(arguments)
+    if message:
+        with suppress(OSError):  # a closed pipe or a full disk: the exit code says it all the same
+            print(f"attnscope: {message}", file=sys.stderr)
+    return code
+
+
+def _answer(arguments: list[str]) -> tuple[int, str]:
+    """The exit code of a command, and what to say if it is not the command's own."""
     try:
-        return app(arguments, exit_on_error=False, print_error=False, result_action="return_value") or 0
+        code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value") or 0
+        sys.stdout.flush()
     except AttnscopeError as error:
-        print(f"attnscope: {error}", file=sys.stderr)
-        return error.exit_code
+        return error.exit_code, str(error)
     except CycloptsError as error:
-        message = " ".join(str(error).split())
-        print(f"attnscope: {message} See attnscope --help.", file=sys.stderr)
-        return BAD_USAGE
+        if isinstance(error.__cause__, InputError):  # of an option's converter
+            return BAD_USAGE, str(error.__cause__)
+        return BAD_USAGE, f"{' '.join(str(error).split())[:_LONGEST]} See attnscope --help."
+    except BrokenPipeError:  # whoever reads the output has enough, as head has
+        return CLOSED_PIPE, ""
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich's answer to it
+            return CLOSED_PIPE, ""
+        raise
+    except OSError as error:
+        what = "standard output" if error.filename is None else shown(error.filename)
+        return BAD_USAGE, f"cannot use {what}: {error.strerror or error}"
+    except MemoryError:
+        return BAD_USAGE, "out of memory; use a shorter --length, fewer rows or a smaller model"
     except KeyboardInterrupt:
-        print("attnscope: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return INTERRUPTED, "interrupted"
+    return code, ""

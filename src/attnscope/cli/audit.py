@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from attnscope.cli.numbers import WholeNumber
 from attnscope.cli.runs import JsonOption, progress_bar
 from attnscope.errors import InputError
 
@@ -30,7 +31,7 @@ def audit(
     *,
     claim: str | None = None,
     effort: Literal["quick", "full"] = "quick",
-    seed: int = 0,
+    seed: WholeNumber = 0,
     claims_file: Annotated[Path | None, Parameter(name="--own")] = None,
     json: JsonOption = False,
 ) -> int:
@@ -60,11 +61,11 @@ def audit(
     """
     from rich.console import Console
 
+    from attnscope.planning import whole_number
     from attnscope.theory import audit as referee
     from attnscope.theory.claims import CLAIMS, find_claim
 
-    if seed < 0:
-        raise InputError(f"--seed takes a whole number from 0 up; received {seed}")
+    seed = whole_number("--seed", seed, 0)
     claims = _load_claims(claims_file) if claims_file else list(CLAIMS)
     if claim is not None:
         claims = [find_claim(claim, claims)]

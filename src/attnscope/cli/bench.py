@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from attnscope.cli.numbers import whole_numbers
+from attnscope.cli.numbers import WholeNumber, whole_numbers
 
 bench = App(name="bench", help="Measure speed and error against peers, as ratios in one run.")
 
@@ -16,9 +16,9 @@ bench = App(name="bench", help="Measure speed and error against peers, as ratios
 @bench.command
 def normalizers(
     *,
-    rows: int = 147_456,
+    rows: WholeNumber = 147_456,
     lengths: str = "128,1024,8192",
-    repeats: int = 5,
+    repeats: WholeNumber = 5,
     only: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -82,15 +82,15 @@ def _print_table(report: dict[str, Any]) -> None:
 @bench.command
 def scan(
     *,
-    length: int = 1024,
-    layers: int = 12,
-    heads: int = 12,
-    width: int = 768,
-    rows: int | None = None,
-    repeats: int = 3,
+    length: WholeNumber = 1024,
+    layers: WholeNumber = 12,
+    heads: WholeNumber = 12,
+    width: WholeNumber = 768,
+    rows: WholeNumber | None = None,
+    repeats: WholeNumber = 3,
     only: str | None = None,
     models: str = "random,sample",
-    shorter: int | None = None,
+    shorter: WholeNumber | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Time scans, the naive way and other capture tools against the model's plain forward pass.

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from attnscope.cli.numbers import optional_numbers
+from attnscope.cli.numbers import WholeNumber, optional_numbers
 from attnscope.cli.runs import (
     DeviceOption,
     DtypeOption,
     JsonOption,
     ModelOption,
+    OutOption,
     RevisionOption,
     TextOption,
     TrustOption,
@@ -33,12 +34,12 @@ def compare(
     normalizers: Annotated[str | None, Parameter(name=["--normalizers", "-n"])] = None,
     text: TextOption = None,
     lengths: str | None = None,
-    windows: int = 1,
-    top_n: int = 20,
+    windows: WholeNumber = 1,
+    top_n: WholeNumber = 20,
     mode: Literal["both", "what-if", "swapped"] = "both",
     calibrate: Literal["global", "head"] | None = None,
-    calibration_windows: int = 2,
-    out: Path | None = None,
+    calibration_windows: WholeNumber = 2,
+    out: OutOption = None,
     json: JsonOption = False,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -85,7 +86,7 @@ def compare(
     from attnscope.report.comparison import print_comparison
     from attnscope.tables import output_folder
 
-    chosen = [part.strip() for part in normalizers.split(",") if part.strip()] if normalizers else DEFAULT_NORMALIZERS
+    chosen = DEFAULT_NORMALIZERS if normalizers is None else normalizers.split(",")
     with output_folder(out or dated_folder(model)) as folder:
         result = compare_model(
             model,
@@ -118,9 +119,9 @@ def guidelines(
     *,
     text: TextOption = None,
     lengths: str | None = None,
-    windows: int = 1,
-    top_n: int = 20,
-    out: Path | None = None,
+    windows: WholeNumber = 1,
+    top_n: WholeNumber = 20,
+    out: OutOption = None,
     json: JsonOption = False,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",

@@ -6,17 +6,18 @@ import json as json_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.cli.numbers import WholeNumber
 from attnscope.cli.runs import (
     BosOption,
     DeviceOption,
     DtypeOption,
     JsonOption,
     ModelOption,
+    OutOption,
     RevisionOption,
     TextOption,
     TrustOption,
     end,
-    folder_name,
     progress_bar,
     resumable,
 )
@@ -34,14 +35,14 @@ def reproduce(
     /,
     *,
     text: TextOption = None,
-    length: int | None = None,
-    windows: int = 8,
-    rows: int = 1,
+    length: WholeNumber | None = None,
+    windows: WholeNumber = 8,
+    rows: WholeNumber = 1,
     vectors: str = "value",
-    draws: int = 99,
-    seed: int = 0,
+    draws: WholeNumber = 99,
+    seed: WholeNumber = 0,
     bos: BosOption = False,
-    out: Path | None = None,
+    out: OutOption = None,
     json: JsonOption = False,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -83,6 +84,7 @@ def reproduce(
     from rich.console import Console
 
     from attnscope.experiments.reproduction import reproduce as run_experiments
+    from attnscope.tables import folder_name
 
     folder = out or Path("runs") / f"reproduce-{folder_name(model)}"
     with progress_bar("starting", "layers") as bar, resumable(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +10,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from attnscope.cli.compile_notice import compile_notice
+from attnscope.errors import InputError
 
 PARTIAL = 3  # exit code of a result without some heads
+
+
+def _folder(_: Any, tokens: Sequence[Token]) -> Path:
+    (token,) = tokens
+    if not token.value:
+        raise InputError("--out takes a folder; received nothing")
+    return Path(token.value)
+
 
 Flag = Annotated[bool, Parameter(negative="")]
 ModelOption = Annotated[
@@ -25,8 +33,8 @@ TextOption = Annotated[
     str | None,
     Parameter(
         allow_leading_hyphen=True,
-        help="A UTF-8 text file (the header of a Project Gutenberg book is left out), corpus:war-and-peace "
-        "(downloaded once), or - for standard input. Default: the embedded sample text.",
+        help="A UTF-8 text file of up to 64 MiB (the header of a Project Gutenberg book is left out), "
+        "corpus:war-and-peace (downloaded once), or - for standard input. Default: the embedded sample text.",
     ),
 ]
 BosOption = Annotated[bool, Parameter(negative="", help="Put the model's begin token before each window.")]
@@ -44,17 +52,16 @@ TrustOption = Annotated[
     ),
 ]
 
+OutOption = Annotated[Path | None, Parameter(converter=_folder)]
+
 Show = Callable[[str, int, int | None], None]
 """Called with a description of the current step, the number of finished steps, and their total if it is known."""
 
 
-def folder_name(model: str | None) -> str:
-    """The name of a model as a valid folder name."""
-    return re.sub(r"[^\w.-]+", "-", Path(model).name if model else "sample")
-
-
 def dated_folder(model: str | None) -> Path:
     """The default folder for the results of a run: runs/MODEL-DATE-TIME."""
+    from attnscope.tables import folder_name
+
     return Path("runs") / f"{folder_name(model)}-{datetime.now():%Y%m%d-%H%M%S}"
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from attnscope.errors import InputError
+from attnscope.cli.numbers import WholeNumber
+from attnscope.errors import InputError, shown
 
 
 def serve(
@@ -17,7 +19,7 @@ def serve(
     /,
     *,
     host: str = "127.0.0.1",
-    port: int = 8765,
+    port: WholeNumber = 8765,
     read_only: Annotated[bool, Parameter(negative="")] = False,
     open: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -49,8 +51,11 @@ def serve(
     from attnscope.serve.app import create_app
     from attnscope.serve.guard import is_loopback
 
+    if not host or "\0" in host:
+        raise InputError(f"--host takes an address; received {shown(host)}")
     if folder == Path("runs"):
-        folder.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir()
     app = create_app(folder, host, read_only=read_only or not is_loopback(host))
     listening = _listen(host, port)
     host_in_url = f"[{host}]" if ":" in host else host
@@ -75,15 +80,15 @@ def serve(
 def _listen(host: str, port: int) -> socket.socket:
     """A socket that listens on the address; InputError if the address cannot be used."""
     if not 0 <= port < 65536:
-        raise InputError(f"--port takes a number from 0 to 65535; received {port}")
+        raise InputError(f"--port takes a number from 0 to 65535; received {shown(port)}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen()  # before the address is printed, so that it works at once
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no name that could be looked up
         listening.close()
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot listen on {host[:200]}:{port}: {reason}; choose another --port or --host") from None
     return listening

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attnscope._forks import uses_threads
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, given_text, tokenize
@@ -21,7 +22,7 @@ from attnscope.diagnosis.thresholds import Thresholds
 from attnscope.engine.parts import Head, merge_skipped
 from attnscope.engine.run import run_windows
 from attnscope.errors import InputError, ModelError
-from attnscope.planning import plan
+from attnscope.planning import plan, whole_number
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,6 +37,7 @@ Report = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
 
+@uses_threads
 def diagnose(
     model: str | Path | PreTrainedModel | Model | None = None,
     text: str | Path | Text | None = None,
@@ -95,8 +97,7 @@ def choose_windows(
     model: Model, text: Text, tokens: list[int], length: int, windows: int | None, bos: bool, verify: bool
 ) -> DiagnosisWindows:
     """Windows over the whole text, some of them held out to verify; refuses what cannot be diagnosed."""
-    if windows is not None and (not isinstance(windows, int) or isinstance(windows, bool) or windows < 2):
-        raise InputError(f"a diagnosis takes 2 windows or more; received {windows!r}")
+    windows = None if windows is None else whole_number("--windows of a diagnosis", windows, 2)
     if model.module.config.is_encoder_decoder:
         raise InputError(
             f"a diagnosis takes decoders and encoders; {model.name} ({model.family}) is an encoder-decoder, whose "
@@ -125,8 +126,7 @@ def diagnose_windows(
     normalizers: Mapping[str, Normalizer] | None = None,
 ) -> dict[str, Any]:
     """The diagnosis of a loaded model on windows chosen before; to verify, `normalizers` are tried in every head."""
-    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
-        raise InputError(f"a diagnosis takes rows from 1 up; received {rows!r}")
+    rows = whole_number("rows", rows)
     limits = thresholds or Thresholds()
     length = chosen.length
     report = progress or (lambda what, done, total: None)

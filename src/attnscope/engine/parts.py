@@ -14,7 +14,6 @@ from typing import Any
 
 import polars as pl
 
-from attnscope.errors import OutputError
 from attnscope.tables import write_all
 
 Head = tuple[int, int]
@@ -116,10 +115,6 @@ class Parts:
 
     def add(self, window: int, part: Part) -> None:
         """Write a finished window: the notes come last, and make it count."""
-        try:
-            self.folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"cannot write to {str(self.folder)!r}: {error.strerror}") from None
         files = self._files(window)
         plan, notes = json.dumps(self._plan), json.dumps(part.notes)
         write_all(
@@ -133,10 +128,9 @@ class Parts:
 
     def clear(self) -> None:
         """Forget all windows."""
-        for file in sorted(self.folder.glob("*.json")) + sorted(self.folder.glob("*.parquet")):
-            file.unlink(missing_ok=True)
-        for half_written in self.folder.glob(".*-*"):
-            half_written.unlink(missing_ok=True)
+        for pattern in ("*.json", "*.parquet", ".*-*"):
+            for file in self.folder.glob(pattern):
+                file.unlink(missing_ok=True)
 
     def _files(self, window: int) -> dict[str, Path]:
         kinds = {**dict.fromkeys(self._schemas, "parquet"), "notes": "json"}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 import torch
 
+from attnscope._forks import uses_threads
 from attnscope.bench.memory import peak_bytes
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.modes import evaluating
@@ -28,7 +29,7 @@ from attnscope.errors import InputError
 from attnscope.experiments.calibration import Calibrated, Scope, calibrate
 from attnscope.experiments.fidelity import Fidelity
 from attnscope.normalizers import Normalizer, parse
-from attnscope.planning import plan
+from attnscope.planning import plan, whole_number
 from attnscope.scanning import ScanResult, scan
 from attnscope.swapping import swap
 from attnscope.tables import OWN, within_support
@@ -81,6 +82,7 @@ class _Subject:
     scope: str = "none"
 
 
+@uses_threads
 def compare(
     model: str | Path | PreTrainedModel | Model | None = None,
     text: str | Path | Text | None = None,
@@ -119,8 +121,7 @@ def compare(
     wrong = [mode for mode in modes if mode not in MODES]
     if wrong or not modes:
         raise InputError(f"modes are {' and '.join(MODES)}; received {list(modes)}")
-    if calibration_windows < 1:
-        raise InputError(f"--calibration-windows takes a whole number from 1 up; received {calibration_windows}")
+    calibration_windows = whole_number("--calibration-windows", calibration_windows)
     settings = plan(model.positions, None, lengths, [top_n], windows=windows)
     return _Comparison(model, content, list(normalizers), settings, tuple(modes), progress).run(
         calibration, calibration_windows

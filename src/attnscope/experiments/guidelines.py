@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
+from attnscope._forks import uses_threads
 from attnscope.capture.models import Model, load_model
 from attnscope.experiments.compare import Comparison, compare
 from attnscope.planning import plan
@@ -55,6 +56,7 @@ class Guidelines:
         return {"run": self.comparison.run, "findings": [asdict(finding) for finding in self.findings]}
 
 
+@uses_threads
 def guidelines(
     model: str | Path | PreTrainedModel | Model | None = None,
     text: str | Path | Text | None = None,

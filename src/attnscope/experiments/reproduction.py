@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope import __version__, tables
+from attnscope._forks import uses_threads
 from attnscope.capture.text import Text, read_text
 from attnscope.engine.parts import Parts
 from attnscope.experiments import store
 from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.settings import Settings, plan
+from attnscope.planning import plain
 
 if TYPE_CHECKING:
     import polars as pl
@@ -44,6 +46,7 @@ class Reproduction:
         return skipped
 
 
+@uses_threads
 def reproduce(
     model: str | None = None,
     text: str | Path | Text | None = None,
@@ -75,8 +78,8 @@ def reproduce(
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
     book = text if isinstance(text, Text) else read_text(text)
     asked: dict[str, Any] = {
-        "length": length, "windows": windows, "rows": rows, "vectors": tuple(dict.fromkeys(vectors)), "draws": draws,
-        "seed": seed, "bos": bos, "dtype": dtype,
+        "length": plain(length), "windows": plain(windows), "rows": plain(rows), "draws": plain(draws),
+        "seed": plain(seed), "vectors": tuple(dict.fromkeys(vectors)), "bos": bos, "dtype": dtype,
     }  # fmt: skip
     plan(None, **asked)  # refuse what cannot be before the model is loaded
     wanted = store.identity(model, revision, book.digest, asked)

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
 from attnscope.errors import InputError
+from attnscope.planning import whole_number
 
 Sink = Literal["kept", "dropped"]
 SINKS: tuple[Sink, ...] = get_args(Sink)
@@ -75,18 +76,16 @@ def plan(
     dtype: str = "float32",
 ) -> Settings:
     """The checked settings of a reproduction with defaults filled in; InputError for values that cannot be used."""
-    for name, value, least in (("windows", windows, 1), ("rows", rows, 1), ("draws", draws, 2), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"--{name} takes a whole number from {least} up; received {value!r}")
+    windows, rows = whole_number("--windows", windows), whole_number("--rows", rows)
+    draws, seed = whole_number("--draws", draws, 2), whole_number("--seed", seed, 0)
     unknown = [kind for kind in vectors if kind not in VECTOR_KINDS]
     if unknown or not vectors:
         raise InputError(
             f"--vectors takes one or several of {', '.join(VECTOR_KINDS)}, separated by commas; "
             f"received {unknown[0] if unknown else 'none'!r}"
         )
-    size = length if length is not None else min(PAPER_LENGTHS[-1], positions or PAPER_LENGTHS[-1])
-    if isinstance(size, bool) or not isinstance(size, int) or size < SHORTEST:
-        raise InputError(f"--length takes a whole number from {SHORTEST} up; received {size!r}")
+    asked = length if length is not None else min(PAPER_LENGTHS[-1], positions or PAPER_LENGTHS[-1])
+    size = whole_number("--length", asked, SHORTEST)
     if positions is not None and size > positions:
         raise InputError(f"length {size} is beyond the model's {positions} positions; use --length {positions} or less")
     # Powers of two up to the longest length, as in the paper.

@@ -43,7 +43,6 @@ def _files(path: Path) -> list[list[Any]]:
 def save_tables(folder: Path, tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> dict[str, Any]:
     """Write the tables, then `run.json` with their digests; returns the record as written."""
     target = folder / TABLES
-    target.mkdir(exist_ok=True)
     write_all(target, {f"{name}.parquet": table.write_parquet for name, table in tables.items()})
     run = run | {"tables": {name: _digest(target / f"{name}.parquet") for name in tables}}
     text = json.dumps(run, indent=1, allow_nan=False) + "\n"

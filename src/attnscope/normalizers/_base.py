@@ -25,7 +25,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from attnscope.errors import InputError
+from attnscope.errors import InputError, shown
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._jacobian import eigenvalue_bound, largest_eigenvalue
@@ -230,7 +230,7 @@ def names() -> tuple[str, ...]:
 def get(name: str, /, **settings: Any) -> Normalizer:
     """Create a normalizer by name with its settings, e.g. `get("entmax", alpha=1.5)`."""
     if name not in _REGISTRY:
-        raise InputError(f"no normalizer is named {name!r}: choose from {', '.join(names())}")
+        raise InputError(f"no normalizer is named {shown(name)}: choose from {', '.join(names())}")
     try:
         return _REGISTRY[name](**settings)
     except TypeError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope import tables
+from attnscope._forks import uses_threads
 from attnscope.capture.forward import Inputs
 from attnscope.capture.models import Model, load_model, plain_model
 from attnscope.capture.text import Text, given_text, token_texts, tokenize
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "ScanResult", "Step", "scan"]
 
 
+@uses_threads
 def scan(
     model: str | Path | PreTrainedModel | nn.Module | Model | None = None,
     text: str | Path | Text | None = None,

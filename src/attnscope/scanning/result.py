@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from attnscope import tables
+from attnscope._forks import uses_threads
 from attnscope.errors import OutputError
 
 
@@ -29,6 +30,7 @@ class ScanResult:
         skipped: list[dict[str, Any]] = self.run["skipped_heads"]
         return skipped
 
+    @uses_threads
     def save(self, folder: str | Path) -> Path:
         """Write the tables, `run.json` and `report.html` to a folder."""
         with tables.output_folder(Path(folder)) as path:
@@ -58,6 +60,7 @@ class ScanResult:
             ) from error
 
     @classmethod
+    @uses_threads
     def load(cls, folder: str | Path) -> ScanResult:
         """Read a run that was saved before."""
         path = Path(folder)

@@ -156,7 +156,7 @@ class _Server:
             form = json.loads(body or b"{}")
             if not isinstance(form, dict):
                 raise ValueError
-        except ValueError:
+        except (ValueError, RecursionError):
             return JSONResponse({"error": "the request is not a JSON object"}, 400)
         try:
             return await work(form)

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
 from attnscope import tables
-from attnscope.errors import InputError
+from attnscope.errors import InputError, shown
 from attnscope.serve.library import REQUEST
 
 _GRACE = 5.0  # seconds a process has to end before it is killed
-_NAME = re.compile(r"[^\w.-]+")
+_LONGEST_LINE = 2**20  # bytes that a scan may print at once
 
 
 @dataclass
@@ -60,41 +60,65 @@ class ScanRequest:
     source: str
 
 
+_FIELDS = {field.name for field in fields(ScanRequest)} - {"source"}
+
+
 def parse_form(form: dict[str, Any]) -> ScanRequest:
     """The settings of a scan, with the types of the form's fields checked; their values are checked by the scan."""
 
-    def text(key: str) -> str | None:
+    unknown = sorted(set(form) - _FIELDS)
+    if unknown:
+        raise InputError(f"a scan has no setting {shown(unknown[0])}; it has {', '.join(sorted(_FIELDS))}")
+
+    def content(key: str) -> str | None:
         value = form.get(key)
-        if value is not None and not isinstance(value, str):
-            raise InputError(f"{key} takes text; received {value!r}")
-        return value.strip() or None if value is not None else None
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise InputError(f"{key} takes text; received {shown(value)}")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{key} is no Unicode text: a lone surrogate at offset {error.start}") from None
+        if "\0" in value:
+            raise InputError(f"{key} has a zero byte at offset {value.index(chr(0))}; leave it out")
+        return value if value.strip() else None
+
+    def text(key: str) -> str | None:
+        value = content(key)
+        return None if value is None else value.strip()
 
     def numbers(key: str) -> list[int]:
         value = text(key) or ""
         try:
             return [int(part) for part in value.split(",") if part.strip()]
         except ValueError:
-            raise InputError(f"{key} takes whole numbers separated by commas; received {value!r}") from None
+            raise InputError(f"{key} takes whole numbers separated by commas; received {shown(value)}") from None
+
+    def number(key: str) -> int | None:
+        found = numbers(key)
+        if len(found) > 1:
+            raise InputError(f"{key} takes one whole number; received {shown(form[key])}")
+        return found[0] if found else None
 
     def checked(key: str) -> bool:
         value = form.get(key, False)
         if value not in (True, False, "on", ""):
-            raise InputError(f"{key} takes true or false; received {value!r}")
+            raise InputError(f"{key} takes true or false; received {shown(value)}")
         return bool(value)
 
-    pasted = form.get("pasted") if isinstance(form.get("pasted"), str) and str(form["pasted"]).strip() else None
-    path = text("text")
+    pasted, path = content("pasted"), text("text")
     if pasted and path:
         raise InputError("give a text file or pasted text, not both")
-    length, windows = numbers("length"), numbers("windows")
+    windows = number("windows")
     return ScanRequest(
         text("model"),
         path,
         pasted,
-        length[0] if length else None,
+        number("length"),
         numbers("lengths") or None,
         text("rows") or "last",
-        windows[0] if windows else 1,
+        1 if windows is None else windows,
         [part for part in (text("normalizers") or "").split(",") if part],
         text("bounds"),
         checked("diagnose") or checked("verify"),
@@ -109,6 +133,7 @@ class Jobs:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.by_name: dict[str, Job] = {}
+        self._starting = asyncio.Lock()  # starting takes a moment, in which another request may come
 
     @property
     def running(self) -> Job | None:
@@ -117,21 +142,20 @@ class Jobs:
 
     async def start(self, request: ScanRequest) -> Job:
         """Start a new scan."""
-        self._check_free()
-        stem = _NAME.sub("-", Path(request.model).name if request.model else "sample").strip("-.") or "run"
-        name = f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
-        folder = self.root / name
-        folder.mkdir()
-        content = json.dumps(asdict(request))
-        tables.write_all(folder, {REQUEST: lambda path: path.write_text(content, encoding="utf-8")})
-        return await self._run(name)
+        async with self._starting:
+            self._check_free()
+            folder = self._new_folder(request.model)
+            content = json.dumps(asdict(request))
+            tables.write_all(folder, {REQUEST: lambda path: path.write_text(content, encoding="utf-8")})
+            return await self._run(folder.name)
 
     async def resume(self, name: str, folder: Path) -> Job:
         """Resume a scan that was stopped."""
-        self._check_free()
-        if not (folder / REQUEST).is_file():
-            raise InputError(f"{name} was not started here; resume it with the command that started it")
-        return await self._run(name)
+        async with self._starting:
+            self._check_free()
+            if not (folder / REQUEST).is_file():
+                raise InputError(f"{name} was not started here; resume it with the command that started it")
+            return await self._run(name)
 
     async def cancel(self, name: str) -> Job:
         """Stop a scan and wait until it has ended."""
@@ -159,6 +183,16 @@ class Jobs:
         if self.running is not None:
             raise InputError(f"{self.running.name} is still running; wait for it or cancel it")
 
+    def _new_folder(self, model: str | None) -> Path:
+        """A new folder named after the model and the time; a second one of the same second has a number too."""
+        stem = self.root / f"{tables.folder_name(model)}-{datetime.now():%Y%m%d-%H%M%S}"
+        for number in count(1):
+            folder = stem if number == 1 else stem.with_name(f"{stem.name}-{number}")
+            with suppress(FileExistsError):
+                folder.mkdir()
+                break
+        return folder
+
     async def _run(self, name: str) -> Job:
         job = Job(name)
         job.process = await asyncio.create_subprocess_exec(
@@ -167,6 +201,7 @@ class Jobs:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the server, which then stops the scan itself
+            limit=_LONGEST_LINE,
         )
         self.by_name[name] = job
         job.watch = asyncio.create_task(self._follow(job))
@@ -181,6 +216,8 @@ class Jobs:
                 message = json.loads(line)
             except ValueError:
                 continue  # output of a library
+            if not isinstance(message, dict):
+                continue
             if "total" in message:
                 job.done, job.total = message["done"], message["total"]
                 step = f"window {message['window'] + 1} of {message['windows']}, layer {message['layer']}"

@@ -16,6 +16,8 @@ from typing import Any
 from attnscope.errors import AttnscopeError
 from attnscope.serve.library import REQUEST
 
+_LONGEST = 10_000  # characters of a message
+
 
 def main(folder: Path) -> int:
     """Run the scan that `.request.json` in the folder describes; returns the exit code."""
@@ -26,7 +28,7 @@ def main(folder: Path) -> int:
         _send({"error": str(error)})
         return error.exit_code
     except Exception as error:  # any error is reported on the page
-        _send({"error": f"{type(error).__name__}: {error}"})
+        _send({"error": f"{type(error).__name__}: {error}"[:_LONGEST]})
         return 1
     (folder / REQUEST).unlink(missing_ok=True)
     _send({"finished": True})

@@ -49,7 +49,6 @@ def draw_all(folder: Path, readings: Sequence[Evidence]) -> dict[str, dict[str, 
     for e in readings:
         reading = e.vectors if e.sink == "kept" else f"{e.vectors}-without-first-key"
         target = folder / reading
-        target.mkdir(parents=True, exist_ok=True)
         written[reading] = {name: str(target / name) for name in _draw_into(target, draw(e))}
     return written
 
