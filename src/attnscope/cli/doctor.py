@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 
+from attnscope.cli.numbers import WholeNumber
 from attnscope.cli.runs import (
     DeviceOption,
     DtypeOption,
@@ -20,7 +21,7 @@ def doctor(
     model: ModelOption = None,
     /,
     *,
-    length: int | None = None,
+    length: WholeNumber | None = None,
     json: JsonOption = False,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
