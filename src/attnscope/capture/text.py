@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import time
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.capture import corpora
-from attnscope.errors import InputError
+from attnscope.capture.foreign_errors import foreign_errors
+from attnscope.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_TRIAL, _TRIAL_SECONDS = (
+    (30, 300, 3000),
+    2.0,
+)  # characters of a text that a tokenizer is tried on, and how long each may take
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,20 @@ def _decoded(data: bytes, source: str) -> Text:
 
 
 def tokenize(tokenizer: Any, text: Text) -> list[int]:
-    """The tokens of a text, without special tokens."""
-    tokens = list(tokenizer(text.content, add_special_tokens=False, verbose=False)["input_ids"])
+    """The tokens of a text, without special tokens.
+
+    The first characters go alone: a tokenizer whose patterns would take forever on the text is refused after them.
+    """
+    for characters in (*_TRIAL, None):
+        started = time.monotonic()
+        with foreign_errors(f"tokenize {text.source}"):
+            tokens = list(tokenizer(text.content[:characters], add_special_tokens=False, verbose=False)["input_ids"])
+        seconds = time.monotonic() - started
+        if characters is not None and seconds > _TRIAL_SECONDS:
+            raise ModelError(
+                f"the tokenizer takes {seconds:.0f} s for {characters} characters, so that {text.source} would not "
+                "end; check the patterns in its tokenizer.json"
+            )
     if not tokens:
         raise InputError(f"the tokenizer makes no tokens of {text.source}")
     return tokens

@@ -19,10 +19,11 @@ import polars as pl
 import torch
 
 from attnscope.bench.memory import peak_bytes
-from attnscope.capture.models import Model, load_model
+from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.modes import evaluating
-from attnscope.capture.text import Text, given_text, tokenize
+from attnscope.capture.text import Text, given_text
 from attnscope.capture.text import windows as cut
+from attnscope.capture.windows import text_tokens
 from attnscope.engine.next_token import next_token_logits
 from attnscope.errors import InputError
 from attnscope.experiments.calibration import Calibrated, Scope, calibrate
@@ -103,15 +104,14 @@ def compare(
     `lengths` are prefixes of each window. With `calibration`, each normalizer's setting is also searched for on
     `calibration_windows` windows after those that are evaluated, for the model ("global") or for each head.
     """
-    if not isinstance(model, Model):
-        model = load_model(
-            model,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-        )
+    model = resolve_model(
+        model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
     if not model.causal:
         raise InputError(f"{model.name} is an encoder; compare needs a model that predicts the next token")
     content = given_text(text)
@@ -140,7 +140,7 @@ class _Comparison:
         plain = [_Subject(name, parse(name), parse(name)) for name in self.names]
         size, count = self.settings.length, self.settings.windows
         extra = calibration_windows if calibration else 0
-        tokens = tokenize(self.model.tokenizer, self.text)
+        tokens = text_tokens(self.model, self.text)
         inputs = [torch.tensor(ids) for ids in cut(tokens, size, count + extra, self.text.source)]
         inputs = [ids.to(self.model.module.device) for ids in inputs]
         module = self.model.module

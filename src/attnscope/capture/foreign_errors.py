@@ -1,0 +1,59 @@
+"""What transformers, tokenizers and their parsers raise on a model that makes no sense, as one line for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
+from attnscope.errors import AttnscopeError, ModelError
+
+# What foreign code raises on a configuration or a file that makes no sense; tokenizers also raises Exception itself.
+_DAMAGED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+    TypeError,
+    ValueError,
+)
+
+
+@contextmanager
+def foreign_errors(doing: str) -> Iterator[None]:
+    """Turn what transformers and tokenizers raise on damaged or unknown models into a `ModelError` of one line.
+
+    `doing` completes "cannot ...". Only calls of foreign code belong in the block: others' errors are bugs.
+    """
+    try:
+        yield
+    except AttnscopeError:
+        raise
+    except _DAMAGED as error:
+        raise ModelError(_message(doing, error)) from error
+    except BaseException as error:
+        # tokenizers raises Exception itself, and its panics, which are no Exceptions, have a class that it hides.
+        if type(error) is Exception or type(error).__name__ == "PanicException":
+            raise ModelError(_message(doing, error)) from error
+        raise
+
+
+def _message(doing: str, error: BaseException) -> str:
+    """A message of one line: what failed, and what to do."""
+    first = " ".join(str(error).split()) or type(error).__name__
+    short = first if len(first) <= 200 else first[:200] + "..."
+    if "trust_remote_code" in first:
+        return (
+            f"cannot {doing}: it comes with code of its own, which attnscope does not run unless told to; read that "
+            "code, then use --trust-remote-code (trust_remote_code=True)"
+        )
+    kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
+    return f"cannot {doing}: {kind}{short}; check that its files are complete and belong together"
