@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.capture.foreign_errors import foreign_errors
 from attnscope.capture.gguf_header import read_gguf_header
 from attnscope.errors import ModelError
 
@@ -27,6 +28,7 @@ LARGEST_JSON = 64 * 2**20  # bytes of a configuration or an index
 FEW_LAYERS = 1000  # a number of layers that is believed whatever the files hold: families may share weights
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LAYER_COUNT = re.compile(r"layers?$|depth|block_count|num_blocks|n_blocks|first_k_dense_replace")
+_BLOCK = re.compile(r"blk\.(\d{1,9})\.")  # in the name of a GGUF tensor
 _SAFE = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -42,26 +44,29 @@ class Checkpoint:
     size: int  # bytes of its weights
 
 
-def open_checkpoint(name: str, revision: str | None = None, allow_pickle: bool = False) -> Checkpoint:
-    """Find the files of a model folder, a GGUF file or a hub id, and refuse those that cannot be right."""
+def locate(name: str, revision: str | None = None) -> dict[str, Any]:
+    """Options of from_pretrained that say where a model is; raises at once if it is nowhere."""
     path = Path(name)
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ModelError(f"no GGUF file at {name!r}; check the path")
-        header = read_gguf_header(path)
-        _refuse_layers(name, header.metadata, header.tensors)
-        options = {"gguf_file": path.name, "local_files_only": True}
-        return Checkpoint(name, str(path.parent), options, header.tensors, path.stat().st_size)
+        return {"gguf_file": path.name, "local_files_only": True}
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"the folder {name!r} has no config.json; give a folder saved by save_pretrained")
-        options = {"local_files_only": True}
-    elif path.exists():
+        return {"local_files_only": True}
+    if path.exists():
         raise ModelError(f"{name!r} is neither a model folder nor a .gguf file")
-    elif name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+    if name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
         raise ModelError(f"no model at {name!r}; give a folder, a .gguf file or a hub id such as openai-community/gpt2")
-    else:
-        options = _ask_hub(name, revision)
+    return _ask_hub(name, revision)
+
+
+def open_checkpoint(name: str, revision: str | None = None, allow_pickle: bool = False) -> Checkpoint:
+    """The files of a model folder, a GGUF file or a hub id; refuses those that cannot be right."""
+    options = locate(name, revision)
+    if "gguf_file" in options:
+        return _open_gguf(name, Path(name), options)
     find = _finder(name, options)
     if find("adapter_config.json") is not None:
         raise ModelError(
@@ -75,6 +80,18 @@ def open_checkpoint(name: str, revision: str | None = None, allow_pickle: bool =
     if tensors is not None:
         _refuse_layers(name, config, tensors)
     return Checkpoint(name, name, options, tensors, sum(file.stat().st_size for file in files))
+
+
+def _open_gguf(name: str, path: Path, options: dict[str, Any]) -> Checkpoint:
+    header = read_gguf_header(path)
+    _refuse_layers(name, header.metadata, len(header.tensors))
+    counts = [value for key, value in header.metadata.items() if key.endswith("block_count") and isinstance(value, int)]
+    blocks = 1 + max((int(match[1]) for tensor in header.tensors if (match := _BLOCK.search(tensor))), default=-1)
+    if counts and blocks > max(counts):  # transformers would leave the others out without a word
+        raise ModelError(
+            f"{name!r} says block_count = {max(counts)}, but its tensors are of {blocks} blocks; it is damaged"
+        )
+    return Checkpoint(name, str(path.parent), options, len(header.tensors), path.stat().st_size)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -102,8 +119,8 @@ def indexed_files(index: Path) -> dict[str, str]:
 
 
 def _ask_hub(name: str, revision: str | None) -> dict[str, Any]:
-    """Options of from_pretrained for a hub id: its commit if the hub answers, else its files in the local cache."""
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    """Options of from_pretrained for a hub id: one commit for all files, of the hub or else of the local cache."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.constants import is_offline_mode
     from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is the HTTP client's
         EntryNotFoundError,
@@ -116,8 +133,8 @@ def _ask_hub(name: str, revision: str | None) -> dict[str, Any]:
 
     if not is_offline_mode():
         try:
-            url = hf_hub_url(name, "config.json", revision=revision)
-            return {"revision": get_hf_file_metadata(url, timeout=HUB_SECONDS).commit_hash or revision}
+            get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), timeout=HUB_SECONDS)
+            return {"revision": Path(hf_hub_download(name, "config.json", revision=revision)).parent.name}
         except GatedRepoError:
             advice = "accept its terms on the hub and log in with hf auth login"
             raise ModelError(f"{name!r} is a gated model; {advice}") from None
@@ -132,8 +149,9 @@ def _ask_hub(name: str, revision: str | None) -> dict[str, Any]:
                 raise ModelError(f"the hub refuses {name!r}: {_line(error)}") from None
         except (HTTPError, OSError):  # no network
             pass
-    if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
-        return {"revision": revision, "local_files_only": True}
+    cached = try_to_load_from_cache(name, "config.json", revision=revision)
+    if isinstance(cached, str):
+        return {"revision": Path(cached).parent.name, "local_files_only": True}
     raise ModelError(
         f"cannot reach the model hub for {name!r} and it is neither a folder here nor in the local cache; check the "
         "name and the network, or give a local folder or .gguf file"
@@ -149,10 +167,8 @@ def _finder(name: str, options: dict[str, Any]) -> Callable[[str], Path | None]:
             return path if path.is_file() else None
         from transformers.utils.hub import cached_file
 
-        try:
+        with foreign_errors(f"read {file} of {name!r}"):
             found = cached_file(name, file, _raise_exceptions_for_missing_entries=False, **options)
-        except OSError as error:
-            raise ModelError(f"cannot read {file} of {name!r}: {_line(error)}") from None
         return None if found is None else Path(found)
 
     return find

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.errors import HTTPError, StrictDataclassError  # type: ignore[attr-defined]  # of the HTTP client
 from safetensors import SafetensorError
 
 from attnscope.errors import AttnscopeError, ModelError
@@ -15,6 +15,7 @@ _DAMAGED = (
     ArithmeticError,
     AssertionError,
     AttributeError,
+    HTTPError,
     ImportError,
     LookupError,
     MemoryError,

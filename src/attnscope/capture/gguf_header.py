@@ -27,7 +27,7 @@ class GgufHeader:
     """What a GGUF file says of itself."""
 
     metadata: dict[str, Any]  # scalars and strings; an array is its number of items
-    tensors: int
+    tensors: tuple[str, ...]  # their names
 
 
 class _Cursor:
@@ -70,7 +70,7 @@ class _Cursor:
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """The metadata and the number of tensors of a GGUF file; `ModelError` for one that does not hold what it says."""
+    """Metadata and names of the tensors of a GGUF file; `ModelError` for one that does not hold what it says."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _read(_Cursor(data))
@@ -91,9 +91,10 @@ def _read(cursor: _Cursor) -> GgufHeader:
     for _ in range(fields):
         key = cursor.string()
         metadata[key] = cursor.value(cursor.scalars("I")[0])
-    total = 0
+    total, names = 0, []
     for _ in range(tensors):
         name = cursor.string()
+        names.append(name)
         (dimensions,) = cursor.scalars("I")
         if dimensions > _MOST_DIMENSIONS:
             raise ValueError(f"{name} has {dimensions} dimensions")
@@ -103,4 +104,4 @@ def _read(cursor: _Cursor) -> GgufHeader:
         total += math.prod(shape) * size // block
     if total > len(cursor.data) - cursor.offset:
         raise ValueError(f"its tensors take {total} bytes, and {len(cursor.data) - cursor.offset} are left for them")
-    return GgufHeader(metadata, tensors)
+    return GgufHeader(metadata, tuple(names))

@@ -60,18 +60,22 @@ def _refuse(name: str, what: str, keys: Iterable[str]) -> None:
         )
 
 
-def _left_out(module: nn.Module, unexpected: list[str]) -> list[str]:
+def _left_out(module: Any, unexpected: list[str]) -> list[str]:
     """Weights of modules that are there (a bias that is switched off), or of more layers than were built."""
     modules = dict(module.named_modules())
+    prefix = f"{module.base_model_prefix}."  # which a checkpoint may have where the module has not, and the reverse
 
     def belongs(key: str) -> bool:
-        owner = key.rpartition(".")[0]
-        nearest = owner
+        nearest = owner = key.rpartition(".")[0]
         while nearest not in modules:
             nearest = nearest.rpartition(".")[0]
         return (nearest == owner and bool(owner)) or isinstance(modules[nearest], nn.ModuleList)
 
-    return [key for key in unexpected if not _OLD_BUFFERS.search(key) and belongs(key)]
+    return [
+        key
+        for key in unexpected
+        if not _OLD_BUFFERS.search(key) and any(map(belongs, (key, key.removeprefix(prefix), prefix + key)))
+    ]
 
 
 def _shape(size: Iterable[int]) -> str:
@@ -89,7 +93,7 @@ class _Budget(TorchFunctionMode):
         super().__init__()
         self.name = checkpoint.name
         self.tensors = 10_000 + 200 * (checkpoint.size if checkpoint.tensors is None else checkpoint.tensors)
-        self.numbers = 2**28 + 32 * checkpoint.size  # weights of one bit, views and masks of long inputs included
+        self.numbers = 2**26 + 32 * checkpoint.size  # weights of one bit, views and masks of long inputs included
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

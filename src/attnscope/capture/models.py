@@ -52,13 +52,13 @@ class ModelSource:
         device = _device(self.device)
         sample = resources.as_file(resources.files("attnscope") / "sample")
         with sample if self.name is None else nullcontext(self.name) as place:
-            checkpoint = open_checkpoint(str(place), self.revision, self.allow_pickle)
+            with quiet():
+                checkpoint = open_checkpoint(str(place), self.revision, self.allow_pickle)
             module, tokenizer, unused = _load(checkpoint, self)
         if self.device_map is None:
             module.to(device)  # type: ignore[arg-type]  # transformers wraps the method and loses self
         module.eval()
-        revision = getattr(module.config, "_commit_hash", None)
-        return Model(module, tokenizer, self.name or SAMPLE, revision, self, unused)
+        return Model(module, tokenizer, self.name or SAMPLE, checkpoint.options.get("revision"), self, unused)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,14 @@ Show = Callable[[str, int, int | None], None]
 """Called with a description of the current step, the number of finished steps, and their total if it is known."""
 
 
+def require_model(model: str | None, revision: str | None) -> None:
+    """Refuse a model that is nowhere before torch is loaded, which takes seconds."""
+    if model is not None:
+        from attnscope.capture.checkpoints import locate
+
+        locate(model, revision)
+
+
 def folder_name(model: str | None) -> str:
     """The name of a model as a valid folder name."""
     return re.sub(r"[^\w.-]+", "-", Path(model).name if model else "sample")

@@ -114,6 +114,11 @@ def compare(
     )
     if not model.causal:
         raise InputError(f"{model.name} is an encoder; compare needs a model that predicts the next token")
+    if model.module.get_output_embeddings() is None:
+        raise InputError(
+            f"{model.name} is a {type(model.module).__name__} without a language model head; compare needs one that "
+            "predicts the next token"
+        )
     content = given_text(text)
     wrong = [mode for mode in modes if mode not in MODES]
     if wrong or not modes:

@@ -146,7 +146,9 @@ def _file(source: str, name: str, revision: str | None) -> Path | None:
     """A file of a folder or of a hub's repository, or None if it is not there."""
     from transformers.utils.hub import cached_file
 
-    path = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    # The model was loaded from there just now, so that its files are in the cache.
+    where = {"revision": revision, "local_files_only": True}
+    path = cached_file(source, name, **where, _raise_exceptions_for_missing_entries=False)
     return None if path is None else Path(path)
 
 
