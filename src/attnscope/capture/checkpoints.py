@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HUB_SECONDS = 5.0  # to wait for the hub's first answer
 LARGEST_JSON = 64 * 2**20  # bytes of a configuration or an index
-FEW_LAYERS = 1000  # a number of layers that is believed whatever the files hold: families may share weights
+FEW_LAYERS = 100  # a number of layers that is believed whatever the files hold: families may share weights
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LAYER_COUNT = re.compile(r"layers?$|depth|block_count|num_blocks|n_blocks|first_k_dense_replace")
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")  # in the name of a GGUF tensor
@@ -50,7 +50,8 @@ def locate(name: str, revision: str | None = None) -> dict[str, Any]:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ModelError(f"no GGUF file at {name!r}; check the path")
-        return {"gguf_file": path.name, "local_files_only": True}
+        # Not the name alone: transformers would prefer a file of that name in the current folder.
+        return {"gguf_file": str(path.resolve()), "local_files_only": True}
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"the folder {name!r} has no config.json; give a folder saved by save_pretrained")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from huggingface_hub.errors import HTTPError, StrictDataclassError  # type: ignore[attr-defined]  # of the HTTP client
@@ -26,28 +26,29 @@ _DAMAGED = (
     TypeError,
     ValueError,
 )
+CHECK_FILES = "check that its files are complete and belong together"
 
 
 @contextmanager
-def foreign_errors(doing: str) -> Iterator[None]:
+def foreign_errors(doing: str, advice: str = CHECK_FILES, foreign: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Turn what transformers and tokenizers raise on damaged or unknown models into a `ModelError` of one line.
 
-    `doing` completes "cannot ...". Only calls of foreign code belong in the block: others' errors are bugs.
+    `doing` completes "cannot ...". Where foreign code calls attnscope back, `foreign` says which of them was running:
+    attnscope's own errors are bugs and stay as they are.
     """
     try:
         yield
     except AttnscopeError:
         raise
-    except _DAMAGED as error:
-        raise ModelError(_message(doing, error)) from error
     except BaseException as error:
         # tokenizers raises Exception itself, and its panics, which are no Exceptions, have a class that it hides.
-        if type(error) is Exception or type(error).__name__ == "PanicException":
-            raise ModelError(_message(doing, error)) from error
+        damaged = isinstance(error, _DAMAGED) or type(error) is Exception or type(error).__name__ == "PanicException"
+        if damaged and foreign():
+            raise ModelError(_message(doing, error, advice)) from error
         raise
 
 
-def _message(doing: str, error: BaseException) -> str:
+def _message(doing: str, error: BaseException, advice: str) -> str:
     """A message of one line: what failed, and what to do."""
     first = " ".join(str(error).split()) or type(error).__name__
     short = first if len(first) <= 200 else first[:200] + "..."
@@ -57,4 +58,4 @@ def _message(doing: str, error: BaseException) -> str:
             "code, then use --trust-remote-code (trust_remote_code=True)"
         )
     kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
-    return f"cannot {doing}: {kind}{short}; check that its files are complete and belong together"
+    return f"cannot {doing}: {kind}{short}; {advice}"

@@ -41,8 +41,12 @@ def load_weights(loader: Any, checkpoint: Checkpoint, **options: Any) -> tuple[A
             ignore_mismatched_sizes=True,  # they are refused here, by name
             **(checkpoint.options | options),
         )
+        mismatched = {
+            *info["mismatched_keys"],
+            *(_unpacked_shapes(module) if "gguf_file" in checkpoint.options else ()),
+        }
     _refuse(checkpoint.name, "lacks", (key for key in info["missing_keys"] if not _POOLER.search(key)))
-    shapes = (f"{key} ({_shape(there)} instead of {_shape(wanted)})" for key, there, wanted in info["mismatched_keys"])
+    shapes = (f"{key} ({_shape(there)} instead of {_shape(wanted)})" for key, there, wanted in mismatched)
     _refuse(checkpoint.name, "has the wrong shape for", shapes)
     unexpected = [key for key in info["unexpected_keys"] if f".{REPLACEMENT}." not in key]  # a saved swap's
     left_out = _left_out(module, unexpected)
@@ -58,6 +62,15 @@ def _refuse(name: str, what: str, keys: Iterable[str]) -> None:
             f"{name!r} {what} {', '.join(names[:_SHOWN])}{more}; its numbers would not be the model's: check that "
             "weights and config.json belong together"
         )
+
+
+def _unpacked_shapes(module: Any) -> Iterator[tuple[str, torch.Size, torch.Size]]:
+    """Weights of another shape than the configuration's: transformers does not compare them in packed files."""
+    with torch.device("meta"):
+        wanted = {name: weight.shape for name, weight in type(module)(module.config).named_parameters()}
+    for name, weight in module.named_parameters():
+        if weight.shape != wanted.get(name, weight.shape):
+            yield name, weight.shape, wanted[name]
 
 
 def _left_out(module: Any, unexpected: list[str]) -> list[str]:

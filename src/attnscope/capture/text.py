@@ -100,7 +100,7 @@ def tokenize(tokenizer: Any, text: Text) -> list[int]:
     """
     for characters in (*_TRIAL, None):
         started = time.monotonic()
-        with foreign_errors(f"tokenize {text.source}"):
+        with foreign_errors(f"tokenize {text.source}", "check the tokenizer of the model"):
             tokens = list(tokenizer(text.content[:characters], add_special_tokens=False, verbose=False)["input_ids"])
         seconds = time.monotonic() - started
         if characters is not None and seconds > _TRIAL_SECONDS:
