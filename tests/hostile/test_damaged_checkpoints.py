@@ -198,8 +198,11 @@ def test_tokens_beyond_the_vocabulary_are_refused(folder: Path, text: str) -> No
         pytest.param("((", "cannot load", id="no pattern"),
     ],
 )
-def test_patterns_that_would_not_end_are_refused(folder: Path, pattern: str, message: str, text: str) -> None:
+def test_patterns_that_would_not_end_are_refused(
+    folder: Path, pattern: str, message: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fault 32: regex bombs."""
+    monkeypatch.setattr("attnscope.capture.text._TRIAL_SECONDS", 0.2)
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     change_json(folder / "tokenizer.json", pre_tokenizer=split)
     with pytest.raises(ModelError, match=message):

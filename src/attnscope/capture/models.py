@@ -174,8 +174,8 @@ def refuse_options(what: str, **loading: Any) -> None:
     given = [name for name, value in loading.items() if name in defaults and value != defaults[name].default]
     if given:
         raise InputError(
-            f"{what} is loaded already, so that {', '.join(given)} would be ignored: leave it out, or give the "
-            "name of the model instead"
+            f"{what} is loaded already, so that {', '.join(given)} would be ignored: leave it out and use to() of the "
+            "model itself, or give the name of the model instead"
         )
 
 

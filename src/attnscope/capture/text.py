@@ -17,10 +17,8 @@ from attnscope.errors import InputError, ModelError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_TRIAL, _TRIAL_SECONDS = (
-    (30, 300, 3000),
-    2.0,
-)  # characters of a text that a tokenizer is tried on, and how long each may take
+_TRIAL_CHARACTERS = tuple(2**power for power in range(4, 12))  # of a text, to try a tokenizer on
+_TRIAL_SECONDS = 2.0  # of processor time; a usual tokenizer takes a thousandth of it
 
 
 @dataclass(frozen=True)
@@ -98,14 +96,14 @@ def tokenize(tokenizer: Any, text: Text) -> list[int]:
 
     The first characters go alone: a tokenizer whose patterns would take forever on the text is refused after them.
     """
-    for characters in (*_TRIAL, None):
-        started = time.monotonic()
+    for characters in (*_TRIAL_CHARACTERS, None):
+        started = time.process_time()  # of all threads: the tokenizer has its own
         with foreign_errors(f"tokenize {text.source}", "check the tokenizer of the model"):
             tokens = list(tokenizer(text.content[:characters], add_special_tokens=False, verbose=False)["input_ids"])
-        seconds = time.monotonic() - started
+        seconds = time.process_time() - started
         if characters is not None and seconds > _TRIAL_SECONDS:
             raise ModelError(
-                f"the tokenizer takes {seconds:.0f} s for {characters} characters, so that {text.source} would not "
+                f"the tokenizer takes {seconds:.1f} s for {characters} characters, so that {text.source} would not "
                 "end; check the patterns in its tokenizer.json"
             )
     if not tokens:
