@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from checkpoints import change_json, change_weights, write_gguf
+from families import tiny_model
 from models import VOCABULARY, build, byte_tokenizer
 from safetensors.torch import load_file, save_file
 
@@ -148,6 +149,18 @@ def test_weights_that_attention_does_not_need_are_listed(tmp_path: Path, text: s
     with torch.no_grad():
         mine = load_model(tmp_path).module.encoder.layer[1].attention.self.query.weight
         assert torch.equal(mine, model.bert.encoder.layer[1].attention.self.query.weight)
+
+
+def test_positions_that_are_computed_are_not_missing(tmp_path: Path) -> None:
+    """Marian leaves the sines of its positions out of its files, and MarianModel says nothing of it."""
+    model = tiny_model("marian")
+    model.save_pretrained(tmp_path)
+    byte_tokenizer(special=True).save_pretrained(tmp_path)
+    assert "model.encoder.embed_positions.weight" not in load_file(tmp_path / "model.safetensors")
+    loaded = load_model(tmp_path).module.encoder.embed_positions.weight
+    position, size = 3, loaded.shape[1]
+    angles = position / 10000 ** (torch.arange(0, size, 2, dtype=torch.float64) / size)
+    torch.testing.assert_close(loaded[position].double(), torch.cat([angles.sin(), angles.cos()]), rtol=1e-5, atol=1e-6)
 
 
 def test_a_missing_language_model_head_is_refused_and_a_tied_one_is_not_missing(

@@ -45,7 +45,7 @@ def load_weights(loader: Any, checkpoint: Checkpoint, **options: Any) -> tuple[A
             *info["mismatched_keys"],
             *(_unpacked_shapes(module) if "gguf_file" in checkpoint.options else ()),
         }
-    _refuse(checkpoint.name, "lacks", (key for key in info["missing_keys"] if not _POOLER.search(key)))
+    _refuse(checkpoint.name, "lacks", (key for key in info["missing_keys"] if _needed(module, key)))
     shapes = (f"{key} ({_shape(there)} instead of {_shape(wanted)})" for key, there, wanted in mismatched)
     _refuse(checkpoint.name, "has the wrong shape for", shapes)
     unexpected = [key for key in info["unexpected_keys"] if f".{REPLACEMENT}." not in key]  # a saved swap's
@@ -62,6 +62,12 @@ def _refuse(name: str, what: str, keys: Iterable[str]) -> None:
             f"{name!r} {what} {', '.join(names[:_SHOWN])}{more}; its numbers would not be the model's: check that "
             "weights and config.json belong together"
         )
+
+
+def _needed(module: Any, key: str) -> bool:
+    """Whether a weight must come from a file: a pooler does not matter, and positions of sines are computed."""
+    owner = module.get_submodule(key.rpartition(".")[0])
+    return not (_POOLER.search(key) or "Sinusoidal" in type(owner).__name__)
 
 
 def _unpacked_shapes(module: Any) -> Iterator[tuple[str, torch.Size, torch.Size]]:
