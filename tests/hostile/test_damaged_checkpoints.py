@@ -190,6 +190,17 @@ def test_tokens_beyond_the_vocabulary_are_refused(folder: Path, text: str) -> No
         attnscope.scan(str(folder), text, length=16, top_n=[2])
 
 
+def test_special_tokens_that_are_not_in_the_vocabulary_are_refused(tmp_path: Path, text: str) -> None:
+    """Fault 32: the post-processor names a token of which it has no number."""
+    build("bert").save_pretrained(tmp_path)
+    byte_tokenizer(special=True).save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["post_processor"]["special_tokens"] = {}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=r"tokenizer|cannot load"):
+        attnscope.scan(str(tmp_path), text, length=16, top_n=[2])
+
+
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [

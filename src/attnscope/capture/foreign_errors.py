@@ -27,6 +27,7 @@ _DAMAGED = (
     ValueError,
 )
 CHECK_FILES = "check that its files are complete and belong together"
+CHECK_TOKENIZER = "check the tokenizer of the model"
 
 
 @contextmanager

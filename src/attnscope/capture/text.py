@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.capture import corpora
-from attnscope.capture.foreign_errors import foreign_errors
+from attnscope.capture.foreign_errors import CHECK_TOKENIZER, foreign_errors
 from attnscope.errors import InputError, ModelError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def tokenize(tokenizer: Any, text: Text) -> list[int]:
     """
     for characters in (*_TRIAL_CHARACTERS, None):
         started = time.process_time()  # of all threads: the tokenizer has its own
-        with foreign_errors(f"tokenize {text.source}", "check the tokenizer of the model"):
+        with foreign_errors(f"tokenize {text.source}", CHECK_TOKENIZER):
             tokens = list(tokenizer(text.content[:characters], add_special_tokens=False, verbose=False)["input_ids"])
         seconds = time.process_time() - started
         if characters is not None and seconds > _TRIAL_SECONDS:
@@ -117,8 +117,9 @@ def token_texts(tokenizer: Any, tokens: Sequence[int]) -> tuple[list[str], list[
     Decoding a single token drops the space that a `\u2581` in its name stands for; it is put back here.
     """
     kinds = sorted(set(tokens))
-    names = [str(name) for name in tokenizer.convert_ids_to_tokens(kinds)]
-    decoded = tokenizer.batch_decode([[kind] for kind in kinds], clean_up_tokenization_spaces=False)
+    with foreign_errors("name tokens", CHECK_TOKENIZER):
+        names = [str(name) for name in tokenizer.convert_ids_to_tokens(kinds)]
+        decoded = tokenizer.batch_decode([[kind] for kind in kinds], clean_up_tokenization_spaces=False)
     texts = [
         f" {text}" if name.startswith("\u2581") and not text.startswith(" ") else text
         for name, text in zip(names, decoded, strict=True)

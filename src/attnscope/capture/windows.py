@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from attnscope.capture.foreign_errors import CHECK_TOKENIZER, foreign_errors
 from attnscope.capture.text import Text, tokenize, windows
 from attnscope.errors import InputError, ModelError
 
@@ -28,8 +29,11 @@ def text_tokens(model: Model, text: Text) -> list[int]:
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     """The special tokens that a tokenizer adds before and after a text."""
     inner = tokenize(tokenizer, Text("a", "probe"))
-    full = list(tokenizer("a")["input_ids"])
-    start = next(i for i in range(len(full)) if full[i : i + len(inner)] == inner)
+    with foreign_errors("add special tokens to a text", CHECK_TOKENIZER):
+        full = list(tokenizer("a")["input_ids"])
+    start = next((i for i in range(len(full)) if full[i : i + len(inner)] == inner), None)
+    if start is None:
+        raise ModelError(f"the tokenizer makes {inner} of a text and {full} with special tokens; {CHECK_TOKENIZER}")
     return full[:start], full[start + len(inner) :]
 
 
