@@ -17,7 +17,7 @@ from transformers.utils import logging as logs
 
 import attnscope
 from attnscope.capture.forward import run
-from attnscope.capture.models import quiet
+from attnscope.capture.loading import quiet
 
 
 def progress_and_logs() -> tuple[Any, ...]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import inspect
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -16,8 +14,11 @@ import torch
 import transformers
 from torch import nn
 
+from attnscope.capture.checkpoints import Checkpoint, open_checkpoint
+from attnscope.capture.foreign_errors import foreign_errors
 from attnscope.capture.huggingface import SWAP_CONFIG_KEY
 from attnscope.capture.layers import causal_flags
+from attnscope.capture.loading import load_weights, quiet
 from attnscope.errors import InputError, ModelError
 
 if TYPE_CHECKING:
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
 Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 SAMPLE = "sample"
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+# Families whose softmax is not over the tokens of the text, with what it is over.
+UNREADABLE: dict[str, str] = {
+    "canine": "it attends among characters within blocks and then among groups of characters",
+    "perceiver": "its latent vectors attend to the text and to each other, its tokens do not",
+    "reformer": "it attends within hashed buckets and chunks, whose keys change from row to row",
+}
 
 
 @dataclass(frozen=True)
@@ -44,18 +50,15 @@ class ModelSource:
     def load(self) -> Model:
         """Load the model and its tokenizer, ready to scan."""
         device = _device(self.device)
-        trust = {"trust_remote_code": self.trust_remote_code}  # without it transformers asks on the terminal
-        how = {"use_safetensors": not self.allow_pickle or None, "device_map": self.device_map}
-        if self.name is None:
-            with resources.as_file(resources.files("attnscope") / "sample") as folder:
-                module, tokenizer = _load(str(folder), {"local_files_only": True, **trust}, how, self.dtype, SAMPLE)
-        else:
-            source, options = _locate(self.name, self.revision)
-            module, tokenizer = _load(source, options | trust, how, self.dtype, self.name)
+        sample = resources.as_file(resources.files("attnscope") / "sample")
+        with sample if self.name is None else nullcontext(self.name) as place:
+            with quiet():
+                checkpoint = open_checkpoint(str(place), self.revision, self.allow_pickle)
+            module, tokenizer, unused = _load(checkpoint, self)
         if self.device_map is None:
             module.to(device)  # type: ignore[arg-type]  # transformers wraps the method and loses self
         module.eval()
-        return Model(module, tokenizer, self.name or SAMPLE, getattr(module.config, "_commit_hash", None), self)
+        return Model(module, tokenizer, self.name or SAMPLE, checkpoint.options.get("revision"), self, unused)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Model:
     name: str
     revision: str | None
     source: ModelSource | None = None  # None for a model that was given as an object
+    unused_weights: tuple[str, ...] = ()  # of its files, and poolers that its files lack: attention needs neither
 
     @property
     def family(self) -> str:
@@ -75,10 +79,19 @@ class Model:
 
     @property
     def positions(self) -> int | None:
-        """The longest input the model accepts, if it has a limit."""
+        """The longest input the model accepts, if it has a limit.
+
+        RoBERTa and its relatives number positions from after the padding index, so that the first ones are never used.
+        """
         config = self.module.config.get_text_config()
         limit = getattr(config, "max_position_embeddings", None)
-        return int(limit) if limit else None
+        if not limit:
+            return None
+        for name, part in self.module.named_modules():
+            padding = getattr(part, "padding_idx", None)
+            if name.endswith("position_embeddings") and padding is not None:
+                return int(limit) - int(padding) - 1
+        return int(limit)
 
     @cached_property
     def causal(self) -> bool:
@@ -137,15 +150,33 @@ def load_model(
     """
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
-    if revision is not None and (model is None or not isinstance(model, str) or Path(model).exists()):
-        raise InputError(f"--revision {revision} is for models of a hub; leave it out for {model or 'the sample'}")
+    source = ModelSource(None, revision, device, dtype, device_map, trust_remote_code, allow_pickle)
     if not isinstance(model, str | Path | None):
-        if dtype != "float32" or device != "cpu":
-            raise InputError("dtype and device are for models that attnscope loads; use to() of the model itself")
+        refuse_options(f"this {type(model).__name__}", **{f.name: getattr(source, f.name) for f in fields(source)})
         return _given(as_module(model), tokenizer)
-    name = None if model is None else str(model)
-    loaded = ModelSource(name, revision, device, dtype, device_map, trust_remote_code, allow_pickle).load()
+    if revision is not None and (not isinstance(model, str) or Path(model).exists()):
+        raise InputError(f"--revision {revision} is for models of a hub; leave it out for {model or 'the sample'}")
+    loaded = replace(source, name=None if model is None else str(model)).load()
     return replace(loaded, tokenizer=tokenizer) if tokenizer else loaded
+
+
+def resolve_model(model: str | Path | nn.Module | Model | None, **loading: Any) -> Model:
+    """A `Model` as it is, anything else loaded; options of loading that would have no effect are refused."""
+    if not isinstance(model, Model):
+        return load_model(model, **loading)
+    refuse_options(f"the Model {model.name}", **loading)
+    return model
+
+
+def refuse_options(what: str, **loading: Any) -> None:
+    """Raise if an option of `load_model` differs from its default, beside a model that is loaded already."""
+    defaults = inspect.signature(load_model).parameters
+    given = [name for name, value in loading.items() if name in defaults and value != defaults[name].default]
+    if given:
+        raise InputError(
+            f"{what} is loaded already, so that {', '.join(given)} would be ignored: leave it out and use to() of the "
+            "model itself, or give the name of the model instead"
+        )
 
 
 def _given(model: nn.Module, tokenizer: Any) -> Model:
@@ -155,52 +186,46 @@ def _given(model: nn.Module, tokenizer: Any) -> Model:
             "run it on tensors of your own: scan(module, inputs=...)"
         )
     refuse_empty(model, type(model).__name__)
+    _refuse_family(model.config)
     if tokenizer is None:
         raise InputError(f"a loaded {type(model).__name__} needs its tokenizer: pass tokenizer=...")
     name = model.config.name_or_path or type(model).__name__
     return Model(model, tokenizer, name, getattr(model.config, "_commit_hash", None))
 
 
-def _locate(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
-    """The source to give to from_pretrained, and its options."""
-    path = Path(name)
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise ModelError(f"no GGUF file at {name!r}; check the path")
-        return str(path.parent), {"gguf_file": path.name, "local_files_only": True}
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelError(f"the folder {name!r} has no config.json; give a folder saved by save_pretrained")
-        return name, {"local_files_only": True}
-    if path.exists():
-        raise ModelError(f"{name!r} is neither a model folder nor a .gguf file")
-    if name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
-        raise ModelError(f"no model at {name!r}; give a folder, a .gguf file or a hub id such as openai-community/gpt2")
-    return name, {"revision": revision}
+def _load(checkpoint: Checkpoint, source: ModelSource) -> tuple[PreTrainedModel, Any, tuple[str, ...]]:
+    """The module of a checkpoint with its swap, its tokenizer, and the weights that do not matter."""
+    gguf = "gguf_file" in checkpoint.options
+    where = checkpoint.options | {"trust_remote_code": source.trust_remote_code}  # else transformers asks for it
+    with quiet(), foreign_errors(f"load {checkpoint.name!r}"):
+        config = transformers.AutoConfig.from_pretrained(checkpoint.source, **where)
+        loader = transformers.AutoModelForCausalLM if _is_causal(config) else transformers.AutoModel
+    _refuse_family(config)
+    options: dict[str, Any] = {"dtype": source.dtype if source.dtype == "auto" else getattr(torch, source.dtype)}
+    if source.device_map is not None:
+        options["device_map"] = source.device_map
+    if not (gguf or source.allow_pickle):
+        options["use_safetensors"] = True
+    trust = {"trust_remote_code": source.trust_remote_code}
+    module, unused = load_weights(loader, checkpoint, **trust, **options)
+    if gguf:
+        _forget_quantization(module)
+    if hasattr(module.config, SWAP_CONFIG_KEY):
+        from attnscope.swapping import restore
+
+        restore(module, checkpoint.source, revision=where.get("revision"))
+    with quiet(), foreign_errors(f"load {checkpoint.name!r}"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.source, **where)
+    return module, tokenizer, unused
 
 
-def _load(
-    source: str, options: dict[str, Any], how: dict[str, Any], dtype: str, name: str
-) -> tuple[PreTrainedModel, Any]:
-    gguf = {key: options[key] for key in options if key == "gguf_file"}
-    where = {key: value for key, value in options.items() if key != "gguf_file"}
-    try:
-        with quiet():
-            config = transformers.AutoConfig.from_pretrained(source, **where, **gguf)
-            loader = transformers.AutoModelForCausalLM if _is_causal(config) else transformers.AutoModel
-            given = {key: value for key, value in how.items() if value is not None and not (gguf and "safe" in key)}
-            torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype)
-            module = loader.from_pretrained(source, dtype=torch_dtype, **where, **gguf, **given)
-            if gguf:
-                _forget_quantization(module)
-            if hasattr(module.config, SWAP_CONFIG_KEY):
-                from attnscope.swapping import restore
-
-                restore(module, source, revision=where.get("revision"))
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where, **gguf)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise ModelError(_load_error(name, error)) from error
-    return module, tokenizer
+def _refuse_family(config: Any) -> None:
+    reason = UNREADABLE.get(str(config.model_type))
+    if reason is not None:
+        raise ModelError(
+            f"the family {config.model_type} has no softmax attention over the tokens of a text that attnscope can "
+            f"read: {reason}"
+        )
 
 
 def _forget_quantization(module: Any) -> None:
@@ -220,30 +245,6 @@ def _predicts_next(config: Any) -> bool:
 def _is_causal(config: Any) -> bool:
     names = config.architectures or []
     return _predicts_next(config) and (not names or any(n.endswith(("ForCausalLM", "LMHeadModel")) for n in names))
-
-
-def _load_error(name: str, error: Exception) -> str:
-    """A message of one line: what failed, and what to do."""
-    first = " ".join(str(error).split()) or type(error).__name__
-    short = first if len(first) <= 200 else first[:200] + "..."
-    if "couldn't connect" in first or "ConnectError" in first or "offline" in first.lower():
-        return (
-            f"cannot reach the model hub for {name!r} and it is not in the local cache; check the name and the "
-            "network, or give a local folder or .gguf file"
-        )
-    if "gated" in first.lower():
-        return f"{name!r} is a gated model; accept its terms on the hub and log in with hf auth login"
-    if "trust_remote_code" in first:
-        return (
-            f"{name!r} comes with code of its own, which attnscope does not run unless told to; read that code, then "
-            "use --trust-remote-code (trust_remote_code=True)"
-        )
-    if "safetensors" in first:
-        return (
-            f"cannot load {name!r}: {short}; attnscope reads safetensors and GGUF weights, and pickles, which can run "
-            "code, only with allow_pickle=True"
-        )
-    return f"cannot load {name!r}: {short}"
 
 
 def as_module(model: Any) -> nn.Module:
@@ -283,26 +284,3 @@ def _device(device: str) -> torch.device:
     if parsed.type == "meta":
         raise InputError("device 'meta' holds no numbers to measure; try --device cpu")
     return parsed
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Temporarily silence the progress bars and logs of transformers and its hub client; errors still raise."""
-    from huggingface_hub.utils import logging as hub_logs
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-    from transformers.utils import logging as logs
-
-    level, hub_level = logs.get_verbosity(), hub_logs.get_verbosity()
-    bars, hub_bars = logs.is_progress_bar_enabled(), not are_progress_bars_disabled()
-    logs.set_verbosity(logging.ERROR)
-    hub_logs.set_verbosity(logging.ERROR)
-    logs.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logs.set_verbosity(level)
-        hub_logs.set_verbosity(hub_level)
-        if bars:
-            logs.enable_progress_bar()
-        if hub_bars == are_progress_bars_disabled():  # transformers switches the hub's bars with its own
-            (enable_progress_bars if hub_bars else disable_progress_bars)()

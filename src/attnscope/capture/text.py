@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import time
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.capture import corpora
-from attnscope.errors import InputError, shown
+from attnscope.capture.foreign_errors import CHECK_TOKENIZER, foreign_errors
+from attnscope.errors import InputError, ModelError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_TRIAL_CHARACTERS = tuple(2**power for power in range(4, 12))  # of a text, to try a tokenizer on
+_TRIAL_SECONDS = 2.0  # of processor time; a usual tokenizer takes a thousandth of it
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,20 @@ def _decoded(data: bytes, source: str) -> Text:
 
 
 def tokenize(tokenizer: Any, text: Text) -> list[int]:
-    """The tokens of a text, without special tokens."""
-    tokens = list(tokenizer(text.content, add_special_tokens=False, verbose=False)["input_ids"])
+    """The tokens of a text, without special tokens.
+
+    The first characters go alone: a tokenizer whose patterns would take forever on the text is refused after them.
+    """
+    for characters in (*_TRIAL_CHARACTERS, None):
+        started = time.process_time()  # of all threads: the tokenizer has its own
+        with foreign_errors(f"tokenize {text.source}", CHECK_TOKENIZER):
+            tokens = list(tokenizer(text.content[:characters], add_special_tokens=False, verbose=False)["input_ids"])
+        seconds = time.process_time() - started
+        if characters is not None and seconds > _TRIAL_SECONDS:
+            raise ModelError(
+                f"the tokenizer takes {seconds:.1f} s for {characters} characters, so that {text.source} would not "
+                "end; check the patterns in its tokenizer.json"
+            )
     if not tokens:
         raise InputError(f"the tokenizer makes no tokens of {text.source}")
     return tokens
@@ -108,8 +125,9 @@ def token_texts(tokenizer: Any, tokens: Sequence[int]) -> tuple[list[str], list[
     Decoding a single token drops the space that a `\u2581` in its name stands for; it is put back here.
     """
     kinds = sorted(set(tokens))
-    names = [str(name) for name in tokenizer.convert_ids_to_tokens(kinds)]
-    decoded = tokenizer.batch_decode([[kind] for kind in kinds], clean_up_tokenization_spaces=False)
+    with foreign_errors("name tokens", CHECK_TOKENIZER):
+        names = [str(name) for name in tokenizer.convert_ids_to_tokens(kinds)]
+        decoded = tokenizer.batch_decode([[kind] for kind in kinds], clean_up_tokenization_spaces=False)
     texts = [
         f" {text}" if name.startswith("\u2581") and not text.startswith(" ") else text
         for name, text in zip(names, decoded, strict=True)

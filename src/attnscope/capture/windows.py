@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from attnscope.capture.foreign_errors import CHECK_TOKENIZER, foreign_errors
 from attnscope.capture.text import Text, tokenize, windows
-from attnscope.errors import InputError
+from attnscope.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from attnscope.capture.models import Model
 
 
+def text_tokens(model: Model, text: Text) -> list[int]:
+    """The tokens of a text, without special tokens; refuses a tokenizer that the model has no embeddings for."""
+    tokens = tokenize(model.tokenizer, text)
+    added = [token for part in special_tokens(model.tokenizer) for token in part] if not model.causal else []
+    rows = getattr(model.module.get_input_embeddings(), "weight", None)
+    largest = max([*tokens, *added, model.tokenizer.bos_token_id or 0])
+    if rows is not None and largest >= len(rows):
+        raise ModelError(
+            f"the tokenizer of {model.name} gives the token {largest}, and the model has embeddings for {len(rows)}; "
+            "model and tokenizer do not belong together"
+        )
+    return tokens
+
+
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     """The special tokens that a tokenizer adds before and after a text."""
     inner = tokenize(tokenizer, Text("a", "probe"))
-    full = list(tokenizer("a")["input_ids"])
-    start = next(i for i in range(len(full)) if full[i : i + len(inner)] == inner)
+    with foreign_errors("add special tokens to a text", CHECK_TOKENIZER):
+        full = list(tokenizer("a")["input_ids"])
+    start = next((i for i in range(len(full)) if full[i : i + len(inner)] == inner), None)
+    if start is None:
+        raise ModelError(f"the tokenizer makes {inner} of a text and {full} with special tokens; {CHECK_TOKENIZER}")
     return full[:start], full[start + len(inner) :]
 
 

@@ -21,6 +21,7 @@ from attnscope.cli.runs import (
     TextOption,
     TrustOption,
     dated_folder,
+    require_model,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def compare(
     out
         Folder for the results. Default: runs/MODEL-DATE-TIME.
     """
+    require_model(model, revision)
     from rich.console import Console
 
     from attnscope.capture.text import read_text
@@ -141,6 +143,7 @@ def guidelines(
     out
         Folder for guidelines.json. Default: runs/MODEL-DATE-TIME.
     """
+    require_model(model, revision)
     from attnscope.capture.text import read_text
     from attnscope.experiments.guidelines import guidelines as try_guidelines
     from attnscope.tables import output_folder, write_all

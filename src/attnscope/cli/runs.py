@@ -58,6 +58,14 @@ Show = Callable[[str, int, int | None], None]
 """Called with a description of the current step, the number of finished steps, and their total if it is known."""
 
 
+def require_model(model: str | None, revision: str | None) -> None:
+    """Refuse a model that is nowhere before torch is loaded, which takes seconds."""
+    if model is not None:
+        from attnscope.capture.checkpoints import locate
+
+        locate(model, revision)
+
+
 def dated_folder(model: str | None) -> Path:
     """The default folder for the results of a run: runs/MODEL-DATE-TIME."""
     from attnscope.tables import folder_name

@@ -25,6 +25,7 @@ from attnscope.cli.runs import (
     dated_folder,
     end,
     progress_bar,
+    require_model,
     resumable,
 )
 from attnscope.errors import InputError
@@ -124,6 +125,7 @@ def scan(
         Folder for the results. Default: runs/MODEL-DATE-TIME. An interrupted run of several windows goes on where
         it stopped when the same command names its folder.
     """
+    require_model(model, revision)
     from rich.console import Console
 
     from attnscope.capture.text import read_text

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnscope._forks import uses_threads
-from attnscope.capture.models import Model, load_model
+from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.modes import evaluating
-from attnscope.capture.text import Text, given_text, tokenize
-from attnscope.capture.windows import spread_windows
+from attnscope.capture.text import Text, given_text
+from attnscope.capture.windows import spread_windows, text_tokens
 from attnscope.diagnosis.budgets import budget_by_error, budget_by_share
 from attnscope.diagnosis.findings import findings, verdict, withdraw
 from attnscope.diagnosis.heads import Labels, describe, label
@@ -70,17 +70,16 @@ def diagnose(
     """
     limits = thresholds or Thresholds()
     text = given_text(text)
-    if not isinstance(model, Model):
-        model = load_model(
-            model,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-        )
+    model = resolve_model(
+        model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
     settings = plan(model.positions, length, bos=bos, causal=model.causal)
-    tokens = tokenize(model.tokenizer, text)
+    tokens = text_tokens(model, text)
     chosen = choose_windows(model, text, tokens, settings.length, windows, bos, verify)
     return diagnose_windows(model, chosen, rows, limits, what_if, seed, progress)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import torch
 
 from attnscope.capture.attention import unpadded
+from attnscope.capture.foreign_errors import foreign_errors
 from attnscope.capture.forward import Inputs, forward, run
 from attnscope.capture.modes import evaluating
 from attnscope.capture.vectors import VectorSource
@@ -146,20 +147,25 @@ def _run_window(
 ) -> P:
     record = measurer.start(window.number)
     record.tokens = len(window.forwards[-1].tokens)
+    measuring = False
     with _sources(model.module, measurer.vectors) as sources:
         for index, each in enumerate(window.forwards):
             calls = 0
 
             def collect(call: Call, index: int = index, positions: Positions = each.positions) -> None:
-                nonlocal calls
+                nonlocal calls, measuring
+                measuring = True
                 layer = sources[0].layer(call.module, calls)
                 _measure(model, measurer, record, layer, call, positions, sources)
                 calls += 1
                 if progress is not None:  # a layer that attends twice counts once
                     done = begin.done + index * layers + min(calls, layers)
                     progress(begin._replace(done=done, layer=layer))
+                measuring = False
 
-            forward(model, each.tokens, collect)
+            doing, advice = f"run {model.name} ({model.family})", "check that transformers runs it on input_ids alone"
+            with foreign_errors(doing, advice, lambda: not measuring):
+                forward(model, each.tokens, collect)
     return measurer.finish(record)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from attnscope.capture.text import Text, tokenize
-from attnscope.capture.windows import window_tokens
+from attnscope.capture.text import Text
+from attnscope.capture.windows import text_tokens, window_tokens
 from attnscope.engine.parts import merge_skipped, without_heads
 from attnscope.engine.run import run_windows
 from attnscope.engine.windows import plan_windows
@@ -38,7 +38,7 @@ def collect(
     model: Model, text: Text, settings: Settings, progress: Progress | None = None, parts: Parts | None = None
 ) -> Collected:
     """Measure every window; a head that had to be left out of one is left out of all."""
-    tokens = tokenize(model.tokenizer, text)
+    tokens = text_tokens(model, text)
     inputs = window_tokens(model, tokens, settings.longest, settings.windows, settings.bos, text.source)
     windows = plan_windows(model, inputs, settings.lengths, settings.positions)
     show = None if progress is None else lambda step: progress(step.done, step.total)

@@ -20,10 +20,11 @@ import torch
 
 from attnscope._forks import uses_threads
 from attnscope.bench.memory import peak_bytes
-from attnscope.capture.models import Model, load_model
+from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.modes import evaluating
-from attnscope.capture.text import Text, given_text, tokenize
+from attnscope.capture.text import Text, given_text
 from attnscope.capture.text import windows as cut
+from attnscope.capture.windows import text_tokens
 from attnscope.engine.next_token import next_token_logits
 from attnscope.errors import InputError
 from attnscope.experiments.calibration import Calibrated, Scope, calibrate
@@ -106,17 +107,21 @@ def compare(
     `lengths` are prefixes of each window. With `calibration`, each normalizer's setting is also searched for on
     `calibration_windows` windows after those that are evaluated, for the model ("global") or for each head.
     """
-    if not isinstance(model, Model):
-        model = load_model(
-            model,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-        )
+    model = resolve_model(
+        model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
     if not model.causal:
         raise InputError(f"{model.name} is an encoder; compare needs a model that predicts the next token")
+    if model.module.get_output_embeddings() is None:
+        raise InputError(
+            f"{model.name} is a {type(model.module).__name__} without a language model head; compare needs one that "
+            "predicts the next token"
+        )
     content = given_text(text)
     wrong = [mode for mode in modes if mode not in MODES]
     if wrong or not modes:
@@ -142,7 +147,7 @@ class _Comparison:
         plain = [_Subject(name, parse(name), parse(name)) for name in self.names]
         size, count = self.settings.length, self.settings.windows
         extra = calibration_windows if calibration else 0
-        tokens = tokenize(self.model.tokenizer, self.text)
+        tokens = text_tokens(self.model, self.text)
         inputs = [torch.tensor(ids) for ids in cut(tokens, size, count + extra, self.text.source)]
         inputs = [ids.to(self.model.module.device) for ids in inputs]
         module = self.model.module

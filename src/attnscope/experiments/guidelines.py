@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from attnscope._forks import uses_threads
-from attnscope.capture.models import Model, load_model
+from attnscope.capture.models import Model, resolve_model
 from attnscope.experiments.compare import Comparison, compare
 from attnscope.planning import plan
 from attnscope.tables import OWN, comparable
@@ -68,8 +68,7 @@ def guidelines(
     **options: Any,
 ) -> Guidelines:
     """Try the three guidelines on a causal model and a text."""
-    if not isinstance(model, Model):
-        model = load_model(model, **options)
+    model = resolve_model(model, **options)
     lengths = plan(model.positions, None, lengths, [top_n]).lengths
     length = max(lengths)
     counts = sorted({max(1, round(share * length)) for share in SHARES})

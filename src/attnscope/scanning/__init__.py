@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from attnscope import tables
 from attnscope._forks import uses_threads
 from attnscope.capture.forward import Inputs
-from attnscope.capture.models import Model, load_model, plain_model
-from attnscope.capture.text import Text, given_text, token_texts, tokenize
+from attnscope.capture.models import Model, plain_model, refuse_options, resolve_model
+from attnscope.capture.text import Text, given_text, token_texts
 from attnscope.capture.vector_kinds import VectorKind
-from attnscope.capture.windows import window_tokens
+from attnscope.capture.windows import text_tokens, window_tokens
 from attnscope.engine.parts import Parts
 from attnscope.engine.run import Progress, Step, run_windows
 from attnscope.engine.windows import plan_windows
@@ -120,8 +120,10 @@ def scan(
             raise InputError(f"inputs take the place of a text: leave out {', '.join(given)}")
         settings = plan_inputs(top_n, vectors, rows, normalizers, temperatures, memory_budget, bounds, delta_max_length)
         with nullcontext() if out is None else tables.output_folder(Path(out)) as folder:
-            if model is None or isinstance(model, str | Path):
-                model = load_model(model, **loading)
+            if model is None or isinstance(model, str | Path | Model):
+                model = resolve_model(model, **loading)
+            else:
+                refuse_options(f"this {type(model).__name__}", **loading | {"tokenizer": None})
             module, words = (model.module, model.tokenizer) if isinstance(model, Model) else (model, tokenizer)
             load_seconds = time.perf_counter() - started
             result = scan_inputs(plain_model(module), inputs, settings, words, progress, load_seconds)
@@ -131,8 +133,7 @@ def scan(
             return result
     text = given_text(text)
     with nullcontext() if out is None else tables.output_folder(Path(out)) as folder:
-        if not isinstance(model, Model):
-            model = load_model(model, **loading)
+        model = resolve_model(model, **loading)
         settings = plan(
             model.positions,
             length,
@@ -150,7 +151,7 @@ def scan(
             causal=model.causal,
         )
         load_seconds = time.perf_counter() - started
-        tokens = tokenize(model.tokenizer, text)
+        tokens = text_tokens(model, text)
         chosen = _windows_to_diagnose(model, text, tokens, settings, verify) if diagnose or verify else None
         with (
             nullcontext() if folder is None else Parts(folder, identity(model, text, settings), tables.SCANNED) as parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import time
 from datetime import UTC, datetime
 from functools import cache
@@ -19,9 +20,16 @@ from attnscope.engine.parts import Part, merge_skipped
 from attnscope.scanning.result import ScanResult
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from attnscope.capture.models import Model, PlainModel
     from attnscope.capture.text import Text
     from attnscope.planning import Settings
+
+
+def _patterns(names: Iterable[str]) -> list[str]:
+    """Names of weights with * for the numbers of layers, each once."""
+    return sorted({re.sub(r"(?<=\.)\d+(?=\.)", "*", name) for name in names})
 
 
 @cache
@@ -91,6 +99,7 @@ def run_record(
             "class": type(module).__name__,
             "attention": getattr(config, "_attn_implementation", None),
             "swap": getattr(config, SWAP_CONFIG_KEY, None),
+            "unused_weights": _patterns(getattr(model, "unused_weights", ())),
             "dtype": ", ".join(kinds),
             "device": ", ".join(devices),
             "parameters": sum(p.numel() for p in parameters),

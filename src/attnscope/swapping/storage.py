@@ -6,17 +6,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from attnscope import normalizers
+from attnscope.capture.checkpoints import indexed_files, open_checkpoint
 from attnscope.capture.huggingface import REPLACEMENT, SWAP_CONFIG_KEY
+from attnscope.capture.loading import load_weights
 from attnscope.errors import ModelError
 from attnscope.normalizers import (
     LearnedASEntmax,
@@ -29,10 +30,10 @@ from attnscope.normalizers import (
 )
 from attnscope.swapping.layout import sites
 from attnscope.swapping.replacement import Entry, add_change, replacement_of
-from attnscope.swapping.rules import rule_for
+from attnscope.swapping.rules import check, rule_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 # The arguments that make a learnable module of the same shape; its parameters are among the saved weights.
 _MODULE_SETTINGS: dict[type[nn.Module], Callable[[Any], dict[str, Any]]] = {
@@ -67,12 +68,11 @@ def load(source: str | Path, *, custom: Mapping[str, Any] | None = None, cls: An
     """
     import transformers
 
-    from attnscope.capture.models import quiet
-
-    loader = transformers.AutoModelForCausalLM if cls is None else cls
-    with quiet():  # it would report the normalizers' parameters, which `restore` reads, as unexpected
-        model = loader.from_pretrained(source, **options)
-    restore(model, source, custom=custom, revision=options.get("revision"))
+    options.setdefault("use_safetensors", True)
+    revision = options.pop("revision", None)
+    checkpoint = open_checkpoint(str(source), revision, allow_pickle=not options["use_safetensors"])
+    model, _ = load_weights(transformers.AutoModelForCausalLM if cls is None else cls, checkpoint, **options)
+    restore(model, source, custom=custom, revision=checkpoint.options.get("revision"))
     return model
 
 
@@ -88,27 +88,52 @@ def restore(
         raise ModelError(f"{str(source)!r} records no swap in its configuration; load it with from_pretrained")
     all_sites = sites(model)
     learned: dict[str, Path] | None = None
-    for entry in entries:
-        name = entry["module"]
-        site = next((s for s in all_sites if f".{s.name}".endswith(f".{name}") or name.endswith(f".{s.name}")), None)
+    for module, key, heads, normalizer in _recorded(entries, str(source)):
+        suffix = f".{module}"
+        site = next((s for s in all_sites if f".{s.name}".endswith(suffix) or suffix.endswith(f".{s.name}")), None)
         if site is None:
-            raise ModelError(f"{str(source)!r} records a swap in {name}, which {type(model).__name__} does not have")
-        rule = rule_for(_rebuild(entry["normalizer"], custom or {}), len(entry["heads"]))
-        if isinstance(rule, nn.Module):
-            learned = _parameter_files(str(source), revision) if learned is None else learned
-            rule.load_state_dict(_state(learned, name, entry["key"], str(source)))
-            rule.to(next(site.module.parameters()).device)
-            rule.train(site.module.training)
-        add_change(site.module, site.heads, Entry(tuple(entry["heads"]), rule, lasting=True), entry["key"])
+            raise ModelError(f"{str(source)!r} records a swap in {module}, which {type(model).__name__} does not have")
+        if not set(heads) <= set(range(site.heads)) or len(set(heads)) < len(heads):
+            raise ModelError(
+                f"{str(source)!r} records a swap in heads {heads} of {module}, which has {site.heads} heads"
+            )
+        try:
+            rule = rule_for(_rebuild(normalizer, len(heads), custom or {}), len(heads))
+            device = next(site.module.parameters()).device
+            if isinstance(rule, nn.Module):
+                learned = _parameter_files(str(source), revision) if learned is None else learned
+                rule.load_state_dict(_state(learned, module, key, str(source)))
+                rule.to(device)
+                rule.train(site.module.training)
+            check(rule, len(heads), device)
+        except (AttributeError, KeyError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ModelError(f"the swap that {str(source)!r} records in {module} is damaged: {reason}") from error
+        add_change(site.module, site.heads, Entry(tuple(heads), rule, lasting=True), key)
     write_swap_config(model)
+
+
+def _recorded(entries: Any, source: str) -> Iterator[tuple[str, str, list[int], dict[str, Any]]]:
+    """Module, key, heads and normalizer of each entry of a configuration's record."""
+    for entry in entries if isinstance(entries, list) else [entries]:
+        match entry:
+            case {
+                "module": str(module),
+                "key": str(key),
+                "heads": [int(), *_] as heads,
+                "normalizer": dict(normalizer),
+            }:
+                if key.isdecimal() and all(type(head) is int for head in heads):
+                    yield module, key, heads, normalizer
+                    continue
+        raise ModelError(f"{source!r} records a swap that is not attnscope's: {str(entry)[:100]}")
 
 
 def _parameter_files(source: str, revision: str | None) -> dict[str, Path]:
     """The file of each parameter of a replacement, by the parameter's name."""
     index = _file(source, "model.safetensors.index.json", revision)
     if index is not None:
-        names = json.loads(index.read_text("utf-8"))["weight_map"]
-        replaced = {name: file for name, file in names.items() if f".{REPLACEMENT}." in name}
+        replaced = {name: file for name, file in indexed_files(index).items() if f".{REPLACEMENT}." in name}
         return {name: path for name, file in replaced.items() if (path := _file(source, file, revision)) is not None}
     weights = _file(source, "model.safetensors", revision)
     if weights is None:
@@ -121,7 +146,9 @@ def _file(source: str, name: str, revision: str | None) -> Path | None:
     """A file of a folder or of a hub's repository, or None if it is not there."""
     from transformers.utils.hub import cached_file
 
-    path = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    # The model was loaded from there just now, so that its files are in the cache.
+    where = {"revision": revision, "local_files_only": True}
+    path = cached_file(source, name, **where, _raise_exceptions_for_missing_entries=False)
     return None if path is None else Path(path)
 
 
@@ -158,11 +185,18 @@ def _setting(value: Any) -> Any:
     return {"tensor": value.tolist()} if isinstance(value, torch.Tensor) else value
 
 
-def _rebuild(description: dict[str, Any], custom: Mapping[str, Any]) -> Any:
+def _rebuild(description: dict[str, Any], heads: int, custom: Mapping[str, Any]) -> Any:
+    """The normalizer that `_describe` described; only attnscope's own are made by name."""
     if "learned" in description:
-        return getattr(normalizers, description["learned"])(**description["settings"])
+        kind = next((kind for kind in _MODULE_SETTINGS if kind.__name__ == description["learned"]), None)
+        settings = description["settings"]
+        if kind is None:
+            raise ValueError(f"no learned normalizer is named {description['learned']!r}")
+        if settings.get("heads") != heads:
+            raise ValueError(f"{description['learned']} is for {settings.get('heads')} heads, and {heads} are swapped")
+        return kind(**settings)
     if "temperature" in description:
-        return normalizers.Tempered(_rebuild(description["of"], custom), description["temperature"])
+        return normalizers.Tempered(_rebuild(description["of"], heads, custom), description["temperature"])
     if "name" in description:
         settings = {
             name: torch.tensor(value["tensor"]) if isinstance(value, dict) else value

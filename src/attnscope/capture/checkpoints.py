@@ -1,0 +1,233 @@
+"""The files of a checkpoint, found and checked before anything is built from them.
+
+Requirements of the design:
+
+- a file that lies costs no more than reading its header: counts and sizes are compared with the bytes that are there;
+- weights are read from safetensors and GGUF files only, unless pickles are allowed, whatever an index names;
+- the hub is asked once, without retries, and not at all for what a path names;
+- nothing here needs torch or transformers for a path that is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.capture.foreign_errors import foreign_errors
+from attnscope.capture.gguf_header import read_gguf_header
+from attnscope.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HUB_SECONDS = 5.0  # to wait for the hub's first answer
+LARGEST_JSON = 64 * 2**20  # bytes of a configuration or an index
+FEW_LAYERS = 100  # a number of layers that is believed whatever the files hold: families may share weights
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_LAYER_COUNT = re.compile(r"layers?$|depth|block_count|num_blocks|n_blocks|first_k_dense_replace")
+_BLOCK = re.compile(r"blk\.(\d{1,9})\.")  # in the name of a GGUF tensor
+_SAFE = ("model.safetensors", "model.safetensors.index.json")
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What transformers should load, and how much is there."""
+
+    name: str
+    source: str  # a folder or a hub id, for from_pretrained
+    options: dict[str, Any]  # of from_pretrained: where to look
+    tensors: int | None  # in its files; None for pickles, which are not opened here
+    size: int  # bytes of its weights
+
+
+def locate(name: str, revision: str | None = None) -> dict[str, Any]:
+    """Options of from_pretrained that say where a model is; raises at once if it is nowhere."""
+    path = Path(name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelError(f"no GGUF file at {name!r}; check the path")
+        # Not the name alone: transformers would prefer a file of that name in the current folder.
+        return {"gguf_file": str(path.resolve()), "local_files_only": True}
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"the folder {name!r} has no config.json; give a folder saved by save_pretrained")
+        return {"local_files_only": True}
+    if path.exists():
+        raise ModelError(f"{name!r} is neither a model folder nor a .gguf file")
+    if name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+        raise ModelError(f"no model at {name!r}; give a folder, a .gguf file or a hub id such as openai-community/gpt2")
+    return _ask_hub(name, revision)
+
+
+def open_checkpoint(name: str, revision: str | None = None, allow_pickle: bool = False) -> Checkpoint:
+    """The files of a model folder, a GGUF file or a hub id; refuses those that cannot be right."""
+    options = locate(name, revision)
+    if "gguf_file" in options:
+        return _open_gguf(name, Path(name), options)
+    find = _finder(name, options)
+    if find("adapter_config.json") is not None:
+        raise ModelError(
+            f"{name!r} holds an adapter, which would be left out; load it with PEFT and scan that model, or save what "
+            "its merge_and_unload() gives"
+        )
+    config = read_json(_required(find, "config.json", name))
+    files = _weight_files(name, find, config, allow_pickle)
+    safe = all(file.suffix == ".safetensors" for file in files)
+    tensors = sum(_tensor_count(name, file) for file in files) if safe else None
+    if tensors is not None:
+        _refuse_layers(name, config, tensors)
+    return Checkpoint(name, name, options, tensors, sum(file.stat().st_size for file in files))
+
+
+def _open_gguf(name: str, path: Path, options: dict[str, Any]) -> Checkpoint:
+    header = read_gguf_header(path)
+    _refuse_layers(name, header.metadata, len(header.tensors))
+    counts = [value for key, value in header.metadata.items() if key.endswith("block_count") and isinstance(value, int)]
+    blocks = 1 + max((int(match[1]) for tensor in header.tensors if (match := _BLOCK.search(tensor))), default=-1)
+    if counts and blocks > max(counts):  # transformers would leave the others out without a word
+        raise ModelError(
+            f"{name!r} says block_count = {max(counts)}, but its tensors are of {blocks} blocks; it is damaged"
+        )
+    return Checkpoint(name, str(path.parent), options, len(header.tensors), path.stat().st_size)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise ModelError(f"{str(path)!r} has {path.stat().st_size} bytes, too many for a {path.name}")
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{str(path)!r} is not readable JSON: {type(error).__name__}, {error}") from None
+    if not isinstance(content, dict):
+        raise ModelError(f"{str(path)!r} holds a JSON {type(content).__name__}, not an object")
+    return content
+
+
+def indexed_files(index: Path) -> dict[str, str]:
+    """The file of each tensor, from an index; files outside the index's folder are refused."""
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not files:
+        raise ModelError(f"{str(index)!r} has no weight_map of tensors and files")
+    for tensor, file in files.items():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise ModelError(f"{str(index)!r} names {file!r} for {tensor}, which is not a file beside it")
+    return files
+
+
+def _ask_hub(name: str, revision: str | None) -> dict[str, Any]:
+    """Options of from_pretrained for a hub id: one commit for all files, of the hub or else of the local cache."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.constants import is_offline_mode
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is the HTTP client's
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        HTTPError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    if not is_offline_mode():
+        try:
+            get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), timeout=HUB_SECONDS)
+            return {"revision": Path(hf_hub_download(name, "config.json", revision=revision)).parent.name}
+        except GatedRepoError:
+            advice = "accept its terms on the hub and log in with hf auth login"
+            raise ModelError(f"{name!r} is a gated model; {advice}") from None
+        except RepositoryNotFoundError:
+            raise ModelError(f"no folder and no model of the hub is called {name!r}; check the name") from None
+        except RevisionNotFoundError:
+            raise ModelError(f"{name!r} has no revision {revision!r} on the hub") from None
+        except EntryNotFoundError:
+            raise ModelError(f"{name!r} has no config.json on the hub; give a model that transformers loads") from None
+        except HfHubHTTPError as error:
+            if error.response.status_code < 500:
+                raise ModelError(f"the hub refuses {name!r}: {_line(error)}") from None
+        except (HTTPError, OSError):  # no network
+            pass
+    cached = try_to_load_from_cache(name, "config.json", revision=revision)
+    if isinstance(cached, str):
+        return {"revision": Path(cached).parent.name, "local_files_only": True}
+    raise ModelError(
+        f"cannot reach the model hub for {name!r} and it is neither a folder here nor in the local cache; check the "
+        "name and the network, or give a local folder or .gguf file"
+    )
+
+
+def _finder(name: str, options: dict[str, Any]) -> Callable[[str], Path | None]:
+    """A function from the name of one of a model's files to its path, downloaded if need be; None if it has none."""
+
+    def find(file: str) -> Path | None:
+        if Path(name).is_dir():
+            path = Path(name) / file
+            return path if path.is_file() else None
+        from transformers.utils.hub import cached_file
+
+        with foreign_errors(f"read {file} of {name!r}"):
+            found = cached_file(name, file, _raise_exceptions_for_missing_entries=False, **options)
+        return None if found is None else Path(found)
+
+    return find
+
+
+def _required(find: Callable[[str], Path | None], file: str, name: str) -> Path:
+    path = find(file)
+    if path is None:
+        raise ModelError(f"{name!r} has no {file}; the model is incomplete")
+    return path
+
+
+def _weight_files(
+    name: str, find: Callable[[str], Path | None], config: dict[str, Any], allow_pickle: bool
+) -> list[Path]:
+    """The files that transformers reads the weights from; pickles only if allowed."""
+    named = config.get("transformers_weights")
+    wanted = [*_SAFE, *(_PICKLED if allow_pickle else ())] if named is None else [named]
+    if not all(isinstance(file, str) and Path(file).name == file for file in wanted):
+        raise ModelError(f"the config.json of {name!r} names {named!r} as weights, which is not a file beside it")
+    first = next((path for file in wanted if (path := find(file)) is not None), None)
+    if first is None:
+        raise ModelError(
+            f"{name!r} has no {wanted[0]}; attnscope reads safetensors and GGUF weights, and pickles, which can run "
+            "code, only with allow_pickle=True"
+        )
+    sharded = first.name.endswith(".index.json")
+    names = sorted(set(indexed_files(first).values())) if sharded else [first.name]
+    pickles = [file for file in names if not file.endswith(".safetensors")]
+    if pickles and not allow_pickle:
+        raise ModelError(
+            f"{name!r} names {pickles[0]!r} in its {first.name}, which is not a safetensors file; pickles, which can "
+            "run code, are read only with allow_pickle=True"
+        )
+    return [_required(find, file, name) for file in names] if sharded else [first]
+
+
+def _tensor_count(name: str, file: Path) -> int:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "np") as opened:
+            return len(opened.keys())
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file.name} of {name!r} is damaged: {_line(error)}; download or save it again") from None
+
+
+def _refuse_layers(name: str, config: dict[str, Any], tensors: int) -> None:
+    """Raise if a configuration counts more layers than there are tensors: building them would not end."""
+    nested: list[Any] = [config]
+    while nested:
+        for key, value in nested.pop().items():
+            if isinstance(value, dict):
+                nested.append(value)
+            elif isinstance(value, int | float) and value > max(FEW_LAYERS, tensors) and _LAYER_COUNT.search(key):
+                raise ModelError(f"{name!r} says {key} = {value}, but its files hold {tensors} tensors; it is damaged")
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:200] + "..."

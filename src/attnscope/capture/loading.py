@@ -1,0 +1,151 @@
+"""Load a checkpoint with transformers: every weight that is measured comes from its files, or it is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from attnscope.capture.foreign_errors import foreign_errors
+from attnscope.capture.huggingface import REPLACEMENT
+from attnscope.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from attnscope.capture.checkpoints import Checkpoint
+
+_POOLER = re.compile(r"(^|\.)pooler\.")  # after the last attention
+_OLD_BUFFERS = re.compile(
+    r"(^|\.)(masked_bias|inv_freq|position_ids|attn\.bias|attention\.bias)$"
+)  # masks, not weights
+_SHOWN = 3  # names in a message
+
+
+def load_weights(loader: Any, checkpoint: Checkpoint, **options: Any) -> tuple[Any, tuple[str, ...]]:
+    """The module that `loader` makes of a checkpoint, and the names of weights that do not matter to its attention.
+
+    Those are weights of the files that the module has no use for, and a pooler that the files do not have. Any other
+    difference between module and files is refused: transformers would fill it with random numbers, or leave it out.
+    """
+    with quiet(), foreign_errors(f"load {checkpoint.name!r}"), _Budget(checkpoint):
+        module, info = loader.from_pretrained(
+            checkpoint.source,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused here, by name
+            **(checkpoint.options | options),
+        )
+        mismatched = {
+            *info["mismatched_keys"],
+            *(_unpacked_shapes(module) if "gguf_file" in checkpoint.options else ()),
+        }
+    _refuse(checkpoint.name, "lacks", (key for key in info["missing_keys"] if _needed(module, key)))
+    shapes = (f"{key} ({_shape(there)} instead of {_shape(wanted)})" for key, there, wanted in mismatched)
+    _refuse(checkpoint.name, "has the wrong shape for", shapes)
+    unexpected = [key for key in info["unexpected_keys"] if f".{REPLACEMENT}." not in key]  # a saved swap's
+    left_out = _left_out(module, unexpected)
+    _refuse(checkpoint.name, "has weights that its configuration leaves out:", left_out)
+    return module, tuple(sorted({*unexpected, *info["missing_keys"]}))
+
+
+def _refuse(name: str, what: str, keys: Iterable[str]) -> None:
+    names = sorted(keys)
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise ModelError(
+            f"{name!r} {what} {', '.join(names[:_SHOWN])}{more}; its numbers would not be the model's: check that "
+            "weights and config.json belong together"
+        )
+
+
+def _needed(module: Any, key: str) -> bool:
+    """Whether a weight must come from a file: a pooler does not matter, and positions of sines are computed."""
+    owner = module.get_submodule(key.rpartition(".")[0])
+    return not (_POOLER.search(key) or "Sinusoidal" in type(owner).__name__)
+
+
+def _unpacked_shapes(module: Any) -> Iterator[tuple[str, torch.Size, torch.Size]]:
+    """Weights of another shape than the configuration's: transformers does not compare them in packed files."""
+    with torch.device("meta"):
+        wanted = {name: weight.shape for name, weight in type(module)(module.config).named_parameters()}
+    for name, weight in module.named_parameters():
+        if weight.shape != wanted.get(name, weight.shape):
+            yield name, weight.shape, wanted[name]
+
+
+def _left_out(module: Any, unexpected: list[str]) -> list[str]:
+    """Weights of modules that are there (a bias that is switched off), or of more layers than were built."""
+    modules = dict(module.named_modules())
+    prefix = f"{module.base_model_prefix}."  # which a checkpoint may have where the module has not, and the reverse
+
+    def belongs(key: str) -> bool:
+        nearest = owner = key.rpartition(".")[0]
+        while nearest not in modules:
+            nearest = nearest.rpartition(".")[0]
+        return (nearest == owner and bool(owner)) or isinstance(modules[nearest], nn.ModuleList)
+
+    return [
+        key
+        for key in unexpected
+        if not _OLD_BUFFERS.search(key) and any(map(belongs, (key, key.removeprefix(prefix), prefix + key)))
+    ]
+
+
+def _shape(size: Iterable[int]) -> str:
+    return "x".join(map(str, size))
+
+
+class _Budget(TorchFunctionMode):
+    """Stop the building of a model that has far more tensors or numbers than its files can fill.
+
+    A module is built on the meta device first, where a number costs nothing: what is counted there is what its
+    configuration asks for, whichever of its settings asks.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__()
+        self.name = checkpoint.name
+        self.tensors = 10_000 + 200 * (checkpoint.size if checkpoint.tensors is None else checkpoint.tensors)
+        self.numbers = 2**26 + 32 * checkpoint.size  # weights of one bit, views and masks of long inputs included
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_meta:
+            self.tensors -= 1
+            self.numbers -= result.numel()
+            if self.tensors < 0 or self.numbers < 0:
+                raise ModelError(
+                    f"the configuration of {self.name!r} asks for a far larger model than its files hold; it is damaged"
+                )
+        return result
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Temporarily silence the progress bars and logs of transformers and its hub client; errors still raise."""
+    from huggingface_hub.utils import logging as hub_logs
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging as logs
+
+    level, hub_level = logs.get_verbosity(), hub_logs.get_verbosity()
+    bars, hub_bars = logs.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    logs.set_verbosity(logging.ERROR)
+    hub_logs.set_verbosity(logging.ERROR)
+    logs.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logs.set_verbosity(level)
+        hub_logs.set_verbosity(hub_level)
+        if bars:
+            logs.enable_progress_bar()
+        if hub_bars == are_progress_bars_disabled():  # transformers switches the hub's bars with its own
+            (enable_progress_bars if hub_bars else disable_progress_bars)()
