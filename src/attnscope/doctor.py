@@ -111,9 +111,16 @@ def _facts(model: Model) -> list[Check]:
     count = sum(p.numel() for p in parameters)
     limit = "no limit in its configuration" if model.positions is None else f"up to {model.positions:,} tokens"
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "numba", "polars"))
+    if model.source is None:
+        weights = Check("weights", "note", "given as an object: what it was loaded from is not known")
+    else:
+        unused = ", ".join(model.unused_weights[:3]) + (", ..." if len(model.unused_weights) > 3 else "")
+        complete = "all there and of the right shape" + (f"; not used: {unused}" if unused else "")
+        weights = Check("weights", "pass", complete)
     return [
         Check("model", "note", f"{type(module).__name__} ({model.family}), {count:,} parameters"),
         Check("numbers", "note", f"{', '.join(kinds)} on {', '.join(devices)}; measured in float64"),
+        weights,
         Check("positions", "note", limit),
         Check("versions", "note", f"attnscope {__version__}, Python {platform.python_version()}, {packages}"),
     ]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.nn import functional
 
@@ -94,3 +95,26 @@ def test_nested_tensors_are_refused(layout: torch.layout) -> None:
     for module, inputs in ((nn.MultiheadAttention(12, 3, batch_first=True), (nested,) * 3), (layer, nested)):
         with pytest.raises(InputError, match="nested tensor; pad its items"):
             attnscope.scan(module, inputs=inputs)
+
+
+@pytest.mark.parametrize("landmarks", [4, 16])
+def test_softmaxes_that_are_combined_are_no_attention(landmarks: int) -> None:
+    """Nystromformer multiplies three softmaxes, over 4 landmarks, unless it has as many of them as tokens."""
+    config = transformers.NystromformerConfig(
+        vocab_size=31,
+        hidden_size=28,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=13,
+        num_landmarks=landmarks,
+        segment_means_seq_len=16,
+        max_position_embeddings=32,
+    )
+    model, ids = transformers.NystromformerModel(config).eval(), torch.arange(16)[None]
+    if landmarks == 16:
+        assert (
+            attnscope.scan(model, inputs={"input_ids": ids}, rows="all", top_n=[2]).rows["length"].unique().item() == 16
+        )
+    else:
+        with pytest.raises(ModelError, match="cannot follow the attention of NystromformerSelfAttention"):
+            attnscope.scan(model, inputs={"input_ids": ids}, rows="all", top_n=[2])

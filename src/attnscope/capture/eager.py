@@ -165,9 +165,10 @@ class WrittenOutAttention(TorchFunctionMode):
         if module is None:
             return
         for _, earlier in list(self._pending.values()):
-            if earlier.module is not module:  # that module has finished, and its tensors must be freed
-                self._drop_pending(earlier)
-                self._add_unfollowed(earlier)
+            # Its module has finished, and its tensors must be freed; or this module combines several softmaxes, as
+            # approximations by landmarks do: none of them has the weights of the values.
+            self._drop_pending(earlier)
+            self._add_unfollowed(earlier)
         self._pending[id(weights)] = (weights, _Softmax(module, scores, weights, _changes(scores)))
 
     def _product(self, weights: Tensor, value: Tensor) -> None:
