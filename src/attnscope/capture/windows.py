@@ -17,7 +17,7 @@ def text_tokens(model: Model, text: Text) -> list[int]:
     tokens = tokenize(model.tokenizer, text)
     added = [token for part in special_tokens(model.tokenizer) for token in part] if not model.causal else []
     rows = getattr(model.module.get_input_embeddings(), "weight", None)
-    largest = max([*tokens, *added, model.tokenizer.bos_token_id or 0])
+    largest = max([*tokens, *added, getattr(model.tokenizer, "bos_token_id", None) or 0])
     if rows is not None and largest >= len(rows):
         raise ModelError(
             f"the tokenizer of {model.name} gives the token {largest}, and the model has embeddings for {len(rows)}; "
