@@ -36,7 +36,7 @@ def reproduce(
     text: TextOption = None,
     length: int | None = None,
     windows: int = 8,
-    rows: int = 1,
+    rows: str = "all",
     vectors: str = "value",
     draws: int = 99,
     seed: int = 0,
@@ -50,6 +50,9 @@ def reproduce(
 ) -> int:
     """Run the paper's experiments on a model, draw its figures, and evaluate its claims.
 
+    By default all rows of every head are measured by the paper's own protocol (Algorithms 1 to 5 of its appendix), with
+    the keys that a row does not see counted (literal) and left out (visible), beside the last row of each length.
+
     Writes figures (SVG, PNG and their data), tables, claims.json and claims.md, with and without the first key, and
     prints one line per claim. A second run with the same settings reuses the tables and takes seconds.
 
@@ -59,7 +62,9 @@ def reproduce(
 
         attnscope reproduce openai-community/gpt2 --text corpus:war-and-peace
 
-        attnscope reproduce model.gguf --text book.txt --vectors value,output,hidden --out runs/mine
+        attnscope reproduce model.gguf --text book.txt --vectors value,hidden,embedding --out runs/mine
+
+        attnscope reproduce --rows last
 
     Parameters
     ----------
@@ -69,9 +74,11 @@ def reproduce(
         How many consecutive windows of the text to measure; every figure shows the range over them. A verdict needs
         two windows, a 95 % interval six.
     rows
-        How many of the last rows of each length to measure; their mean counts as the value of the window.
+        all: all rows by the paper's protocol, and the last row of each length. last, or a number: only so many last
+        rows of each length, whose mean counts as the value of the window; much faster.
     vectors
-        The vectors that the weights average: value, output or hidden, or several of them separated by commas.
+        The vectors that the weights average: value, output, hidden, hidden_unit (hidden scaled to unit length) or
+        embedding (of the token, without its position), or several of them separated by commas. Each takes its time.
     draws
         How many random sets of each size to draw for the expectation.
     seed
@@ -83,6 +90,7 @@ def reproduce(
     from rich.console import Console
 
     from attnscope.experiments.reproduction import reproduce as run_experiments
+    from attnscope.planning import row_choice
 
     folder = out or Path("runs") / f"reproduce-{folder_name(model)}"
     with progress_bar("starting", "layers") as bar, resumable(folder):
@@ -92,7 +100,7 @@ def reproduce(
             out=folder,
             length=length,
             windows=windows,
-            rows=rows,
+            rows=row_choice(rows),
             vectors=tuple(kind.strip() for kind in vectors.split(",")),
             draws=draws,
             seed=seed,

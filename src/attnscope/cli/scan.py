@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from attnscope.capture.vector_kinds import VectorKind
 from attnscope.cli.numbers import decimals, optional_numbers
 from attnscope.cli.runs import (
     BosOption,
@@ -41,7 +42,7 @@ def scan(
     lengths: str | None = None,
     top_n: str | None = None,
     rows: str = "last",
-    vectors: Literal["value", "output", "hidden"] = "value",
+    vectors: VectorKind = "value",
     windows: int = 1,
     bos: BosOption = False,
     normalizer: str | None = None,

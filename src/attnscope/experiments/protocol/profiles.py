@@ -14,36 +14,44 @@ each as |s|, and a term of the corrected expectation is the same for all of them
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attnscope._compiling import helper, loop
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 COLUMNS = ("distance", "expected_printed", "expected_lower", "expected_upper")
 _TOGETHER = 256  # terms that are added in float32
 
 
 class Profiles(NamedTuple):
-    """Sums over rows of the `COLUMNS` at N = 1 ... L-1 for each length; what is beyond a length stays zero."""
+    """Sums over rows of the `COLUMNS` at N = 1 ... L-1, and how many rows; what is beyond a length stays zero.
 
-    literal: Any  # (lengths, columns, n)
-    visible: Any  # (lengths, columns, n): of the rows that a length adds to those of the length before
-    rows: Any  # (lengths, n) how many rows are in `visible`
+    In the visible reading a row is only in the sums of the first length that has it, as it is the same in all others.
+    """
+
+    sums: Any  # (literal and visible, lengths, columns, n)
+    rows: Any  # (literal and visible, lengths, n)
 
 
-def empty(lengths: Any) -> Profiles:
+def empty(lengths: Sequence[int]) -> Profiles:
     """Sums over no row."""
-    shape = (len(lengths), len(COLUMNS), lengths[-1] - 1)
-    return Profiles(np.zeros(shape), np.zeros(shape), np.zeros((shape[0], shape[2]), np.int64))
+    shape = (2, len(lengths), len(COLUMNS), max(lengths) - 1)
+    return Profiles(np.zeros(shape), np.zeros((2, len(lengths), max(lengths) - 1), np.int64))
 
 
-def averages(profiles: Profiles, lengths: Any) -> tuple[Any, Any]:
-    """Means over rows, (lengths, columns, n), in the literal and in the visible reading; NaN where no row counts."""
-    literal = profiles.literal / np.array(lengths)[:, None, None]
-    literal[np.broadcast_to(np.arange(1, lengths[-1]) >= np.array(lengths)[:, None, None], literal.shape)] = np.nan
+def averages(profiles: Profiles) -> NDArray[np.float64]:
+    """Means over rows, (literal and visible, lengths, columns, n); NaN where there is no row."""
+    sums, rows = profiles.sums.copy(), profiles.rows.copy()
+    sums[1], rows[1] = sums[1].cumsum(0), rows[1].cumsum(0)
     with np.errstate(invalid="ignore"):
-        return literal, profiles.visible.cumsum(0) / profiles.rows.cumsum(0)[:, None]
+        means: NDArray[np.float64] = sums / rows[:, :, None]
+    return means
 
 
 class _Row(NamedTuple):
@@ -198,7 +206,7 @@ def add_rows(
             place += 1
         others = count - 1
         _fill_variances(row, begin, end, others)
-        sums = out.visible[place]
+        sums = out.sums[1, place]
         for n in range(1, count):
             p, share = n / others, (count - n) / count
             main = _sum_printed(seen[0, begin:end], seen[1, begin:end], seen[2, begin:end], single(p))
@@ -207,14 +215,15 @@ def add_rows(
             sums[1, n - 1] += share * x_scale * main
             sums[2, n - 1] += share * scale * lower
             sums[3, n - 1] += share * scale * upper
-            out.rows[place, n - 1] += 1
+            out.rows[1, place, n - 1] += 1
 
         for place in range(place, lengths.size):
             length, others = lengths[place], lengths[place] - 1
             hidden = length - count
             _fill_variances(row, begin, end, others)
             variance = max(total - mean2 / others, 0.0)
-            sums = out.literal[place]
+            sums = out.sums[0, place]
+            out.rows[0, place, : length - 1] += 1
             for n in range(1, length):
                 p, share = n / others, (length - n) / length
                 factor = _variance_factor(n, others)

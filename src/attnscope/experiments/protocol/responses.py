@@ -8,7 +8,7 @@ as zero.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,17 +23,23 @@ from attnscope.experiments.perturbation import (
 )
 
 
+class Responses(NamedTuple):
+    """Sums over rows of g(T, eps)."""
+
+    g: Any  # (literal and visible, readings of T, random and worst, temperatures, steps)
+
+
 @loop
 def add_responses(
     logits: Any,  # (rows, keys) of the model's softmax
     visible: Any,  # (rows, keys)
     random: Any,  # (rows, keys) normal numbers
-    factors: Any,  # what logits are multiplied by in each reading of T: l = z / factor
+    factors: Any,  # f of each reading of T: l = z / f
     temperatures: Any,
     steps: Any,
-    g: Any,  # (literal and visible, factors, random and worst, temperatures, steps)
+    out: Responses,
 ) -> None:
-    """Add g(T, eps) of each row to `g`. With l = z / f: g_l(T, eps) = f g_z(f T, f eps)."""
+    """Add g(T, eps) of rows of one head to its sums. With l = z / f: g_l(T, eps) = f g_z(f T, f eps)."""
     keys = logits.shape[1]
     values, direction, worst = np.empty(keys), np.empty(keys), np.empty(keys)
     weights, moved = np.empty(keys), np.empty(keys)
@@ -63,7 +69,7 @@ def add_responses(
                     literal = response(at, direction[:count], step * shorter, moved[:count])
                     visibly = response(at, direction[:count], step, moved[:count])
                     either = worst_response(at, worst[:count], step, moved[:count])
-                    g[0, f, 0, t, e] += literal / steps[e]
-                    g[1, f, 0, t, e] += visibly / steps[e]
-                    g[0, f, 1, t, e] += either / steps[e]
-                    g[1, f, 1, t, e] += either / steps[e]
+                    out.g[0, f, 0, t, e] += literal / steps[e]
+                    out.g[1, f, 0, t, e] += visibly / steps[e]
+                    out.g[0, f, 1, t, e] += either / steps[e]
+                    out.g[1, f, 1, t, e] += either / steps[e]
