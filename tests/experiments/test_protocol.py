@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import protocol_oracle as oracle
 import pytest
-import torch
 from models import build
 from protocol_heads import PlainHead, plain_heads
 from reproductions import BOOK, collect

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from attnscope.capture.models import Model
     from attnscope.capture.vector_kinds import VectorKind
     from attnscope.engine.parts import Head, Parts
-    from attnscope.engine.run import LayerCall
+    from attnscope.engine.run import LayerCall, Measurer
     from attnscope.engine.windows import Positions
     from attnscope.experiments.settings import Settings
 
@@ -60,9 +60,7 @@ class BothMeasurer:
 
     def start(self, number: int) -> BothWindow:
         """The empty record of a window."""
-        return BothWindow(
-            number, last=self._last.start(number), every=self._every.start(number)
-        )
+        return BothWindow(number, last=self._last.start(number), every=self._every.start(number))
 
     def measure(self, window: BothWindow, layer: LayerCall, positions: Positions) -> None:
         """Measure one attention call."""
@@ -91,7 +89,7 @@ def collect(
     inputs = window_tokens(model, tokens, settings.longest, settings.windows, settings.bos, text.source)
     windows = plan_windows(model, inputs, settings.lengths, settings.positions)
     show = None if progress is None else lambda step: progress(step.done, step.total)
-    measurer = BothMeasurer(settings) if settings.protocol else PaperMeasurer(settings)
+    measurer: Measurer[Any, Part] = BothMeasurer(settings) if settings.protocol else PaperMeasurer(settings)
     finished = list(run_windows(model, windows, measurer, progress=show, parts=parts))
     skipped = merge_skipped(part.notes["skipped"] for part in finished)
     tables = {}

@@ -70,9 +70,9 @@ def reproduce(
         >>> [claim["id"] for claim in result.claims if claim["verdict"] == "disagrees"]
 
     `model` is a hub id, a folder, a `.gguf` file, or nothing for the embedded sample; `text` a file,
-    `corpus:war-and-peace`, or nothing for the sample text. `rows` is "all" for the paper's own protocol, beside the last
-    row of each length; "last" or a number for the last rows alone. Everything is written to `out`; a later call with the same
-    settings draws from the tables there, and takes up the windows of a run that was interrupted.
+    `corpus:war-and-peace`, or nothing for the sample text. `rows` is "all" for the paper's own protocol, beside
+    the last row of each length; "last" or a number for the last rows alone. Everything is written to `out`; a later
+    call with the same settings draws from the tables there, and takes up the windows of an interrupted run.
     """
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
     book = text if isinstance(text, Text) else read_text(text)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-import torch
 
 from attnscope._threads import share_out
 from attnscope.capture.attention import AttentionCall

@@ -1,4 +1,4 @@
-"""Algorithm 3: distance and expectation at every N, summed over all rows of a head, in both readings and at every length.
+"""Algorithm 3: distance and expectation at every N, summed over all rows of a head, for both readings and all lengths.
 
 A row's keys are added to the top set one by one; each step changes the products x_i . s by one row of the Gram matrix
 X X^T, so all N together cost O(L^2) per row, whatever the dimension of the vectors.
@@ -201,12 +201,12 @@ def add_rows(
             size += 1
             distances[size], contexts[size] = distance, np.sqrt(context)
 
-        place = 0
-        while lengths[place] <= positions[r]:
-            place += 1
+        start = 0  # the first length that has the row
+        while lengths[start] <= positions[r]:
+            start += 1
         others = count - 1
         _fill_variances(row, begin, end, others)
-        sums = out.sums[1, place]
+        sums = out.sums[1, start]
         for n in range(1, count):
             p, share = n / others, (count - n) / count
             main = _sum_printed(seen[0, begin:end], seen[1, begin:end], seen[2, begin:end], single(p))
@@ -215,9 +215,9 @@ def add_rows(
             sums[1, n - 1] += share * x_scale * main
             sums[2, n - 1] += share * scale * lower
             sums[3, n - 1] += share * scale * upper
-            out.rows[1, place, n - 1] += 1
+            out.rows[1, start, n - 1] += 1
 
-        for place in range(place, lengths.size):
+        for place in range(start, lengths.size):
             length, others = lengths[place], lengths[place] - 1
             hidden = length - count
             _fill_variances(row, begin, end, others)

@@ -51,9 +51,7 @@ class SetSums(NamedTuple):
     rows: NDArray[np.int64]  # (literal and visible, lengths, sizes)
 
 
-def sum_sets(
-    rows: HeadRows, vectors: LayerVectors, lengths: Sequence[int], sizes: Sequence[Sequence[int]]
-) -> SetSums:
+def sum_sets(rows: HeadRows, vectors: LayerVectors, lengths: Sequence[int], sizes: Sequence[Sequence[int]]) -> SetSums:
     """The sums of a block of rows; `sizes` has the ascending N of each length, the last of them all that occur."""
     every = list(sizes[-1])
     out = SetSums(np.zeros((2, len(lengths), len(COLUMNS), len(every))), np.zeros((2, len(lengths), len(every)), int))
@@ -64,7 +62,7 @@ def sum_sets(
     falling = -np.sort(-rows.weights[0].numpy(), axis=-1)[:, : every[-1]]
     for place, length in enumerate(lengths):
         count = int(np.searchsorted(rows.positions, length))
-        if not count:
+        if not count or not sizes[place]:
             continue
         at = np.searchsorted(every, sizes[place])
         part = rows.weights[:, :count, :length]
@@ -96,7 +94,9 @@ def _flat(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {name: values[0] for name, values in columns.items()}
 
 
-def _add(out: SetSums, index: tuple[int, int], columns: dict[str, Any], at: NDArray[Any], counted: NDArray[Any]) -> None:
+def _add(
+    out: SetSums, index: tuple[int, int], columns: dict[str, Any], at: NDArray[Any], counted: NDArray[Any]
+) -> None:
     """Add the rows that count, (rows, sizes), of all columns."""
     for column, name in enumerate(COLUMNS.values()):
         out.sums[(*index, column, at)] += np.where(counted, columns[name], 0.0).sum(0)
@@ -140,7 +140,7 @@ def printed_bounds(
 
 @loop
 def close_balls(weights: Any, lengthless: Any, sizes: Any, shares: Any) -> None:
-    """Turn shares in the open ball of eq. (10) into those in the closed one, for unit vectors (`lengthless`: zero ones).
+    """Turn shares in the open ball of eq. (10) into those in the closed one; `lengthless` are zero vectors.
 
     A token at the origin is at the distance |s|. Where all tokens left out are there, so is the edge of the ball, and
     selected tokens at the origin touch it. Other ties are of tokens that are the same, and count in neither.
