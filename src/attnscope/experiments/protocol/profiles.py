@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("distance", "expected_printed", "expected_lower", "expected_upper")
 _TOGETHER = 256  # terms that are added in float32
+_SMALLEST = 1e-120  # length whose square has all digits
 
 
 class Profiles(NamedTuple):
@@ -131,8 +132,8 @@ def add_rows(
     norms = np.empty(keys)
     for i in range(keys):
         norms[i] = np.sqrt(gram[i, i])
-    x_scale = max(norms.max(), 0.0)
-    x_unit = 1 / x_scale if x_scale > 0 else 1.0
+    x_scale = max(norms.max(), _SMALLEST)
+    x_unit = 1 / x_scale
     single = np.float32
     printed = np.zeros((3, keys), single)
     seen = np.zeros((3, keys), single)
@@ -160,7 +161,7 @@ def add_rows(
             mean2 += alpha[i] * along[i]
             largest = max(largest, length)
         mean2 = max(mean2, 0.0)
-        scale = largest if largest > 0 else 1.0
+        scale = max(largest, _SMALLEST)
         unit = 1 / scale
         for i in range(keys):
             gap = max(squares[i] + turned[i] * along[i] + mean2, 0.0)
@@ -168,7 +169,7 @@ def add_rows(
             offset = min(max(offset, -np.sqrt(gap)), np.sqrt(gap))
             printed[0, i] = norms[i] * x_unit
             printed[1, i] = offset * x_unit
-            printed[2, i] = (gap - offset * offset) * x_unit * x_unit
+            printed[2, i] = max(gap - offset * offset, 0.0) * x_unit * x_unit
             for k in range(3):
                 seen[k, i] = printed[k, i] if visible[r, i] else single(0)
             length = np.sqrt(squares[i])
@@ -177,7 +178,7 @@ def add_rows(
             shown = unit if visible[r, i] else 0.0
             row.slopes[i] = np.sqrt(gap) * shown
             row.offsets[i] = turn * shown
-            row.rests[i] = (squares[i] - turn * turn) * shown * shown
+            row.rests[i] = max(squares[i] - turn * turn, 0.0) * shown * shown
             row.lengths[i] = length * shown
             row.others[i] = (summed - length) * shown
             row.squares[i] = (total - squares[i]) * shown * shown

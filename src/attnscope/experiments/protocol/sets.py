@@ -84,10 +84,10 @@ def _literal(logits: Tensor, weights: Tensor, vectors: LayerVectors, sizes: Sequ
     everything = torch.ones(1, 1, 1, dtype=torch.bool).expand(weights.shape)
     rows = Rows(0, tuple(range(weights.shape[1])), logits, everything, vectors.vectors, None, vectors)
     columns = _flat(arrays(rows, weights, sizes)[1])
-    closed = columns["separability"].copy()
-    lengthless = (vectors.vectors[0, : weights.shape[-1]] == 0).all(-1).numpy()
-    close_balls(weights[0].numpy(), lengthless, np.array(sizes), closed)
-    return columns | {"separability_closed": closed}
+    # The ball's edge is at most |s| away, which is how far all keys of weight zero are: selected ones touch it where no
+    # key left out has weight. Other ties, of tokens that are the same, count in neither ball.
+    zeros = np.maximum(np.array(sizes) - (weights[0] > 0).sum(-1, keepdim=True).numpy(), 0)
+    return columns | {"separability_closed": columns["separability"] + zeros / np.array(sizes)}
 
 
 def _flat(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -136,25 +136,3 @@ def printed_bounds(
                 after2 += weights[r, i] * weights[r, i]
             lower[r, s] = 1 - (total / (radius[r, s] * count) if total > 0 else 0.0)
             upper[r, s] = tails / count
-
-
-@loop
-def close_balls(weights: Any, lengthless: Any, sizes: Any, shares: Any) -> None:
-    """Turn shares in the open ball of eq. (10) into those in the closed one; `lengthless` are zero vectors.
-
-    A token at the origin is at the distance |s|. Where all tokens left out are there, so is the edge of the ball, and
-    selected tokens at the origin touch it. Other ties are of tokens that are the same, and count in neither.
-    """
-    for r in range(weights.shape[0]):
-        least, last, elsewhere = np.inf, -1, 0
-        for i in range(weights.shape[1]):
-            if weights[r, i] > 0 and not lengthless[i]:
-                elsewhere += 1
-                if weights[r, i] <= least:
-                    least, last = weights[r, i], i
-        rank = 0  # how many keys come before the last one that is not at the origin, and itself
-        for i in range(weights.shape[1]):
-            rank += weights[r, i] > least or (weights[r, i] == least and i <= last)
-        for s in range(sizes.size):
-            if sizes[s] >= rank:
-                shares[r, s] += (sizes[s] - elsewhere) / sizes[s]
