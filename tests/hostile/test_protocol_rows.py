@@ -98,7 +98,7 @@ def test_every_n_of_degenerate_heads(vectors: str, logits: str, window: int) -> 
                     assert np.isnan(means[r, place, :, n - 1]).all()
                     continue
                 expected = [right[name] for name in profiles.COLUMNS]
-                # Where vectors cancel, rounding is relative to their lengths: float64's for the distance, float32's else.
+                # Where vectors cancel, rounding is relative to their lengths.
                 assert means[r, place, :, n - 1] == pytest.approx(expected, rel=CLOSE, abs=3e-7 * size)
 
 

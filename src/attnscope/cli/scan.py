@@ -95,8 +95,8 @@ def scan(
     rows
         Which query rows to measure: last (of each length), a number of rows spread evenly over the window, or all.
     vectors
-        What the weights average: value vectors, values through the output projection, or the layer's input (the
-        residual stream, before the norm).
+        What the weights average: value vectors, values through the output projection, the layer's input (the
+        residual stream, before the norm), the same scaled to length one, or the token's input embedding.
     windows
         How many consecutive windows of the text to scan; the summary shows mean and spread over them.
     normalizer
