@@ -14,9 +14,9 @@ from attnscope.errors import InputError
 
 def test_each_algorithm_beside_the_forward_and_the_papers_time(capfd: pytest.CaptureFixture[str]) -> None:
     sizes = ["--length", "33", "--layers", "1", "--heads", "2", "--width", "8", "--repeats", "1"]
-    assert run(["bench", "protocol", *sizes, "--only", "1,5", "--json"]) == 0
+    assert run(["bench", "protocol", *sizes, "--only", "5", "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
-    assert [result["algorithm"] for result in report["results"]] == [1, 5]
+    assert [result["algorithm"] for result in report["results"]] == [5]
     for result in report["results"]:
         assert result["seconds"] > result["forward_seconds"] > 0
         assert result["time_ratio"] > 1

@@ -209,6 +209,7 @@ def test_the_command_prints_one_line_per_claim(done: Reproduction, capsys: pytes
         (["--windows", "0"], "--windows takes a whole number from 1 up"),
         (["--length", "3"], "--length takes a whole number from 8 up"),
         (["--rows", "30"], "--rows 30 is more than a quarter"),
+        (["--rows", "some"], "--rows takes last, all or a whole number from 1 up; received 'some'"),
         (["--text", "corpus:nothing"], "unknown corpus"),
         (["--windows", "99"], "too few for"),
     ],

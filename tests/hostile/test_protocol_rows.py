@@ -72,7 +72,7 @@ CASES = [
     (vectors, logits, window)
     for vectors in ("plain", "identical", "nearly identical", "some zero", "all zero", "in pairs", "massive first")
     for logits in ("equal", "one-hot", "underflow", "sharp")
-    for window in (13, 4)
+    for window in ((13, 4) if logits == "sharp" else (13,))
 ] + [("tiny", "sharp", 13), ("huge", "sharp", 13)]
 
 

@@ -42,12 +42,12 @@ def responses(
 @loop
 def _responses(logits: Any, random: Any, temperatures: Any, steps: Any, g: Any) -> None:
     keys = logits.shape[1]
-    moved, worst = np.empty(keys), np.empty(keys)
+    weights, moved, worst = np.empty(keys), np.empty(keys), np.empty(keys)
     for row in range(logits.shape[0]):
         first, second = two_largest(logits[row])
         for t in range(temperatures.size):
-            at = Point(logits[row], temperatures[t], np.empty(keys), first, second)
-            tempered_softmax(at, random[row], 0.0, at.weights)
+            at = Point(logits[row], temperatures[t], weights, first, second)
+            tempered_softmax(at, random[row], 0.0, weights)
             worst_direction(at, worst)
             for e in range(steps.size):
                 g[row, t, e, 0] = response(at, random[row], steps[e], moved) / steps[e]
