@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 import transformers
 
-from attnscope.bench.scan import RandomTokens
+from attnscope.bench.timing import RandomTokens
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text
 from attnscope.experiments.compare import DEFAULT_NORMALIZERS, compare

@@ -15,7 +15,8 @@ import transformers
 
 from attnscope.bench import naive, peers
 from attnscope.bench.resident import PLAIN_ALLOCATOR
-from attnscope.bench.scan import RandomTokens, _again, measure
+from attnscope.bench.scan import measure
+from attnscope.bench.timing import RandomTokens, run_again
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text
 from attnscope.cli import run
@@ -91,7 +92,7 @@ def test_one_result_for_each_subject_with_the_growth_of_memory() -> None:
 def test_quick_subjects_are_run_more_often_and_slow_ones_less() -> None:
     def count(seconds: float, repeats: int) -> int:
         runs: list[float] = []
-        while _again(runs, repeats):
+        while run_again(runs, repeats):
             runs.append(seconds)
         return len(runs)
 

@@ -10,6 +10,7 @@ from models import VOCABULARY, build
 
 from attnscope.capture.huggingface import observed
 from attnscope.capture.vectors import VectorKind, VectorSource
+from attnscope.errors import ModelError
 
 IDS = torch.randint(VOCABULARY - 1, (1, 29), generator=torch.Generator().manual_seed(5))
 
@@ -37,6 +38,24 @@ def test_hidden_is_the_input_of_the_layer(family: str) -> None:
     for layer, values in found.items():
         assert values.shape[0] == 1
         assert torch.equal(values[0], hidden[layer][0].double())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama-gqa", "bert"])
+def test_unit_hidden_vectors_and_embeddings(family: str) -> None:
+    model = build(family)
+    with torch.no_grad():
+        hidden = model(input_ids=IDS, output_hidden_states=True).hidden_states
+    units, embeddings = vectors(model, "hidden_unit"), vectors(model, "embedding")
+    table = model.get_input_embeddings().weight
+    for layer in range(len(hidden) - 1):
+        right = hidden[layer][0].double()
+        torch.testing.assert_close(units[layer][0], right / right.norm(dim=-1, keepdim=True))
+        assert torch.equal(embeddings[layer][0], table[IDS[0]].double())
+
+
+def test_a_module_that_does_not_embed_tokens_is_refused() -> None:
+    with pytest.raises(ModelError, match="Linear does not say which module embeds its tokens; use --vectors value"):
+        VectorSource(torch.nn.Linear(3, 3), "embedding")
 
 
 def test_values_of_gpt2_come_from_its_projection() -> None:

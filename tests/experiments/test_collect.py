@@ -24,8 +24,9 @@ from attnscope.experiments import reproduction
 from attnscope.experiments.collect import Collected
 from attnscope.experiments.collect import collect as collect_all
 from attnscope.experiments.settings import plan
-from attnscope.experiments.store import NAMES
+from attnscope.experiments.store import LAST_ROW_NAMES, PROTOCOL_NAMES
 
+TABLE_NAMES = LAST_ROW_NAMES + PROTOCOL_NAMES
 OPTIONS: dict[str, Any] = {"length": 64, "windows": 2, "draws": 9}
 SCANNED: Any = {"length": 64, "lengths": [32, 64], "windows": 2, "bounds": "paper"}
 KEYS = ["window", "layer", "head", "length", "n"]
@@ -125,7 +126,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, tokenizer: 
             raise StoppedError
 
     def run(progress: Any) -> Collected:
-        return collect_all(model, BOOK, settings, progress, Parts(tmp_path, {"of": (1, 2)}, dict.fromkeys(NAMES)))
+        return collect_all(model, BOOK, settings, progress, Parts(tmp_path, {"of": (1, 2)}, dict.fromkeys(TABLE_NAMES)))
 
     with pytest.raises(StoppedError):
         run(stop)
@@ -133,7 +134,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, tokenizer: 
     assert seen == [7, 8, 9]
     assert again.resumed == 2
     whole = collect_all(model, BOOK, settings).tables
-    for name in NAMES:
+    for name in TABLE_NAMES:
         keys = [column for column, kind in whole[name].schema.items() if not kind.is_float()]
         assert again.tables[name].sort(keys).equals(whole[name].sort(keys)), name
 

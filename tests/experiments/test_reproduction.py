@@ -42,6 +42,12 @@ def test_every_figure_is_saved_three_ways(done: Reproduction) -> None:
             assert len(pl.read_parquet(folder / f"{name}.parquet")) > 1
 
 
+def test_only_the_last_rows_on_request(model_folder: Path, book: Path, tmp_path: Path, done: Reproduction) -> None:
+    last = reproduce(str(model_folder), book, out=tmp_path, rows="last", **(SETTINGS | {"windows": 1}))
+    assert {name for name in done.tables if name.startswith("protocol_")} == set(done.tables) - set(last.tables)
+    assert last.tables["topn"].equals(done.tables["topn"].filter(window=0))
+
+
 def test_the_tables_agree_with_a_scan(done: Reproduction, model_folder: Path, book: Path) -> None:
     settings = {"length": 64, "lengths": [32, 64], "top_n": [5, 20], "windows": 3, "bounds": "paper"}
     scan = attnscope.scan(str(model_folder), book, **settings)
@@ -159,6 +165,15 @@ def test_a_second_run_draws_from_the_tables(
     with pytest.raises(AssertionError, match="the model was loaded"):
         reproduce(str(model_folder), book, out=done.folder, **SETTINGS)
     assert "drawn.parquet is damaged; measuring again" in capsys.readouterr().err
+    record = done.folder / "run.json"
+    newest = record.read_text("utf-8")
+    older = json.loads(newest)
+    older["identity"]["schema"] = 2
+    record.write_text(json.dumps(older), "utf-8")
+    with pytest.raises(AssertionError, match="the model was loaded"):
+        reproduce(str(model_folder), book, out=done.folder, **SETTINGS)
+    assert "different schema; measuring again" in capsys.readouterr().err
+    record.write_text(newest, "utf-8")
     table.write_bytes(whole)
 
 
@@ -194,6 +209,7 @@ def test_the_command_prints_one_line_per_claim(done: Reproduction, capsys: pytes
         (["--windows", "0"], "--windows takes a whole number from 1 up"),
         (["--length", "3"], "--length takes a whole number from 8 up"),
         (["--rows", "30"], "--rows 30 is more than a quarter"),
+        (["--rows", "some"], "--rows takes last, all or a whole number from 1 up; received 'some'"),
         (["--text", "corpus:nothing"], "unknown corpus"),
         (["--windows", "99"], "too few for"),
     ],

@@ -23,15 +23,12 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
-import multiprocessing
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -39,6 +36,7 @@ import torch
 from attnscope.bench.memory import refuse_beyond_memory
 from attnscope.bench.peers import PACKAGES
 from attnscope.bench.resident import resident_peak, run_with_plain_allocator
+from attnscope.bench.timing import ENOUGH, TINY, beside, built, in_own_process, plain_forward, run_again, seconds_of
 from attnscope.errors import InputError
 from attnscope.planning import whole_number
 
@@ -46,31 +44,7 @@ SUBJECTS = ("last", "last+bounds", "all", "all+bounds", "first", "naive", "trans
 MODELS = ("random", "sample")
 TOP_N = (1, 5, 10, 20, 100)
 _FORWARD = "forward"
-_TINY = {"length": 160, "layers": 1, "heads": 2, "width": 16}
-_IMPORTED = ("transformers.models.gpt2.modeling_gpt2", "attnscope.scanning")
 _VOCABULARY = 50257  # of GPT-2
-_ENOUGH = 60.0  # seconds after which a subject is not repeated
-_LITTLE = 20.0  # seconds up to which it is repeated more often than asked, at most so many times
-_MORE = 4
-
-
-class RandomTokens:
-    """Stands in for a tokenizer: random ids of the model's vocabulary."""
-
-    def __init__(self, vocabulary: int, length: int) -> None:
-        self.ids = torch.randint(vocabulary, (length,), generator=torch.Generator().manual_seed(0)).tolist()
-
-    def __call__(self, text: str, **options: object) -> dict[str, list[int]]:
-        """The same ids, whatever the text."""
-        return {"input_ids": self.ids}
-
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
-        """Names for the report."""
-        return [f"t{index}" for index in ids]
-
-    def batch_decode(self, batch: list[list[int]], **options: object) -> list[str]:
-        """Texts for the report."""
-        return [f" t{ids[0]}" for ids in batch]
 
 
 def measure(
@@ -111,7 +85,7 @@ def measure(
                 continue
             version = importlib.metadata.version(PACKAGES[name]) if name in PACKAGES else None
             found = {"model": model, "subject": name, "installed": True, "version": version}
-            results.append(found | _alone(_times, name, place, repeats) | _memory(peaks[name], peaks[_FORWARD]))
+            results.append(found | in_own_process(_times, name, place, repeats) | _memory(peaks[name], peaks[_FORWARD]))
     return {
         "benchmark": "scan",
         "size": size,
@@ -183,71 +157,41 @@ def _memory(own: list[int | None], forward: list[int | None]) -> dict[str, Any]:
     }
 
 
-def _alone(work: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer of a process of its own, with as many threads as this one.
-
-    All are forked from one that has only imported what they need: importing takes longer than many a subject.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["attnscope.bench.scan", *_IMPORTED])
-    with context.Pool(1, torch.set_num_threads, (torch.get_num_threads(),)) as process:
-        return process.apply(work, arguments)
-
-
 def _times(name: str, place: dict[str, int], repeats: int) -> dict[str, Any]:
     """A subject beside the plain forward."""
     if name == "naive":
         return _naive_times(place)
-    _subject(name, *_built(_TINY))()
-    model, ids = _built(place)
+    _subject(name, *built(TINY))()
+    model, ids = built(place)
     run, forward = _subject(name, model, ids), _subject(_FORWARD, model, ids)
     forward()
     run()
-    forwards = [_time(forward)]
+    forwards = [seconds_of(forward)]
     runs: list[float] = []
-    while _again(runs, repeats):
-        runs.append(_time(run))
-        forwards.append(_time(forward))
-    return _beside(runs, forwards)
+    while run_again(runs, repeats):
+        runs.append(seconds_of(run))
+        forwards.append(seconds_of(forward))
+    return beside(runs, forwards)
 
 
 def _naive_times(place: dict[str, int]) -> dict[str, Any]:
     """The naive way, on as many heads as a minute allows, beside the plain forward."""
     from attnscope.bench import naive
 
-    tiny, few = _built(_TINY)
+    tiny, few = built(TINY)
     naive.timed(tiny.module, few, _sizes(few), 0)
-    model, ids = _built(place)
+    model, ids = built(place)
     forward = _subject(_FORWARD, model, ids)
     forward()
-    before = _time(forward)
-    found = naive.timed(model.module, ids, _sizes(ids), _ENOUGH)
-    return _beside([found.seconds], [before, _time(forward)]) | {"heads_timed": found.heads_timed}
-
-
-def _beside(runs: list[float], forwards: list[float]) -> dict[str, Any]:
-    """Runs and the forwards before, between and after them."""
-    around = [(before + after) / 2 for before, after in pairwise(forwards)]
-    ratios = [round(own / other, 3) for own, other in zip(runs, around, strict=True)]
-    return {
-        "seconds": round(statistics.median(runs), 4),
-        "forward_seconds": round(statistics.median(forwards), 4),
-        "time_ratio": round(statistics.median(ratios), 3),
-        "time_ratios": ratios,
-    }
-
-
-def _again(runs: list[float], repeats: int) -> bool:
-    """Whether a subject that took these seconds is run once more."""
-    if len(runs) < repeats:
-        return not runs or sum(runs) < _ENOUGH
-    return len(runs) < _MORE * repeats and sum(runs) < _LITTLE
+    before = seconds_of(forward)
+    found = naive.timed(model.module, ids, _sizes(ids), ENOUGH)
+    return beside([found.seconds], [before, seconds_of(forward)]) | {"heads_timed": found.heads_timed}
 
 
 def _peak(name: str, place: dict[str, int]) -> int | None:
     """Bytes that a subject needs above the loaded model."""
-    _subject(name, *_built(_TINY))()
-    return resident_peak(_subject(name, *_built(place)))
+    _subject(name, *built(TINY))()
+    return resident_peak(_subject(name, *built(place)))
 
 
 def _first_scan() -> dict[str, Any]:
@@ -260,27 +204,6 @@ def _first_scan() -> dict[str, Any]:
         return {"seconds": round(time.perf_counter() - started, 2)}
 
 
-def _built(place: dict[str, int]) -> tuple[Any, list[int]]:
-    """A model and its tokens: the sample, or GPT-2-like with random weights."""
-    from attnscope.capture.models import Model, load_model
-    from attnscope.capture.text import read_text, tokenize
-
-    if place.get("sample"):
-        sample = load_model(None)
-        tokens: Any = RandomTokens(2, 1)
-        tokens.ids = tokenize(sample.tokenizer, read_text(None))[: min(place["length"], sample.positions or 2**62)]
-        return Model(sample.module, tokens, sample.name, None), tokens.ids
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        n_positions=place["length"], n_layer=place["layers"], n_head=place["heads"], n_embd=place["width"]
-    )
-    module = transformers.GPT2LMHeadModel(config).eval()
-    tokens = RandomTokens(config.vocab_size, place["length"])
-    return Model(module, tokens, "gpt2-sized", None), tokens.ids
-
-
 def _subject(name: str, model: Any, ids: list[int]) -> Callable[[], object]:
     from attnscope.bench import naive, peers
     from attnscope.capture.text import Text
@@ -288,13 +211,7 @@ def _subject(name: str, model: Any, ids: list[int]) -> Callable[[], object]:
 
     text = Text("x", "random tokens")
     if name == _FORWARD:
-        inputs = torch.tensor([ids])
-
-        def forward() -> object:
-            with torch.no_grad():
-                return model.module.base_model(input_ids=inputs, use_cache=False)
-
-        return forward
+        return plain_forward(model, ids)
     if name == "transformer_lens":
         return peers.capture_with_transformer_lens(model.module, ids)
     if name == "nnsight":
@@ -309,12 +226,6 @@ def _subject(name: str, model: Any, ids: list[int]) -> Callable[[], object]:
 
 def _sizes(ids: list[int]) -> list[int]:
     return [n for n in TOP_N if n < len(ids)]
-
-
-def _time(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-VectorKind = Literal["value", "output", "hidden"]
+VectorKind = Literal["value", "output", "hidden", "hidden_unit", "embedding"]
 VECTOR_KINDS: tuple[VectorKind, ...] = get_args(VectorKind)

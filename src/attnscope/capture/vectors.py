@@ -1,8 +1,10 @@
-"""The vectors that the weights average: value, output or hidden.
+"""The vectors that the weights average.
 
 - `value`: the head's value vectors, shared by the query heads of a group;
 - `output`: each value through the head's slice of the output projection, what the head adds to the residual stream;
-- `hidden`: the input of the layer, shared by all heads.
+- `hidden`: the input of the layer, shared by all heads;
+- `hidden_unit`: the same, each scaled to length one;
+- `embedding`: the token's input embedding without its position, the same in all layers.
 """
 
 from __future__ import annotations
@@ -47,10 +49,15 @@ class VectorSource:
         self._names = self.layers.names
         self._modules = dict(model.named_modules())
         self._inputs: dict[nn.Module, Tensor] = {}
+        self._embedding: Tensor | None = None
         self._hooks = ExitStack()
-        if kind == "hidden":
+        if kind in ("hidden", "hidden_unit", "embedding"):
             self._watched = WatchedForward(model)
             self._hooks.enter_context(self._watched.followed())
+        if kind == "embedding":
+            hook = _input_embedding(model).register_forward_hook(self._remember_embedding)
+            self._hooks.callback(hook.remove)
+        if kind in ("hidden", "hidden_unit"):
             for block in [m for name, m in self._modules.items() if name.rpartition(".")[2].isdigit()]:
                 hook = block.register_forward_pre_hook(self._remember_input, with_kwargs=True)
                 self._hooks.callback(hook.remove)
@@ -59,6 +66,7 @@ class VectorSource:
         """Remove the hooks."""
         self._hooks.close()
         self._inputs.clear()
+        self._embedding = None
 
     def layer(self, module: nn.Module, order: int) -> int:
         """The number of the layer whose attention was just called, the `order`-th of its forward."""
@@ -76,7 +84,10 @@ class VectorSource:
             return call.values(item)
         if self.kind == "output":
             return self._output(call, item)
-        return self._hidden(call, item)
+        if self.kind == "embedding":
+            return self._tokens(call, self._embedding, item, "embedding")
+        hidden = self._hidden(call, item)
+        return hidden if self.kind == "hidden" else nn.functional.normalize(hidden.double(), dim=-1, eps=1e-300)
 
     def _output(self, call: Call, item: int) -> Float[Tensor, "heads keys dims"]:
         value = call.values(item).double()
@@ -121,13 +132,30 @@ class VectorSource:
             raise ModelError(
                 f"the input of the layer around {type(call.module).__name__} was not seen; use --vectors value"
             )
-        hidden = self._inputs[self._modules[name]]
-        if self.entry(call, 0)["kind"] == "cross" or hidden.shape[1] != call.keys:
+        return self._tokens(call, self._inputs[self._modules[name]], item, "its layer's input")
+
+    def _remember_embedding(self, module: nn.Module, args: tuple[Any, ...], embedding: Tensor) -> None:
+        if self._watched.active():
+            self._embedding = embedding
+
+    def _tokens(self, call: Call, vectors: Tensor | None, item: int, source: str) -> Float[Tensor, "1 keys dims"]:
+        """The vectors of one item, if they are those of the call's keys."""
+        count = 0 if vectors is None else vectors.shape[1]
+        if vectors is None or self.entry(call, 0)["kind"] == "cross" or count != call.keys:
             raise ModelError(
-                f"{type(call.module).__name__} attends to {call.keys} keys that are not the {hidden.shape[1]} tokens "
-                "of its layer's input; use --vectors value"
+                f"{type(call.module).__name__} attends to {call.keys} keys that are not the {count} tokens "
+                f"of {source}; use --vectors value"
             )
-        return hidden[call.batch_index + item, None]
+        return vectors[call.batch_index + item, None]
+
+
+def _input_embedding(model: nn.Module) -> nn.Module:
+    """The module that turns tokens into vectors."""
+    find = getattr(model, "get_input_embeddings", None)
+    embedding = find() if find is not None else None
+    if not isinstance(embedding, nn.Module):
+        raise ModelError(f"{type(model).__name__} does not say which module embeds its tokens; use --vectors value")
+    return embedding
 
 
 def _matrix(projection: nn.Module, size: int) -> Tensor | None:

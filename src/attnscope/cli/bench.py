@@ -177,5 +177,77 @@ def _print_scan_table(report: dict[str, Any]) -> None:
             print(f"{model}: the naive way takes {ratio:g} times as long as our scan of all rows")
 
 
+@bench.command
+def protocol(
+    *,
+    length: int = 1024,
+    layers: int = 12,
+    heads: int = 12,
+    width: int = 768,
+    repeats: int = 3,
+    only: str = "1,2,3,4,5",
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Time each algorithm of the paper's protocol over all rows, beside the plain forward and the paper's minutes.
+
+    Examples:
+
+        attnscope bench protocol --only 1,2,4,5
+
+        attnscope bench protocol --repeats 1 --json
+
+    Parameters
+    ----------
+    length
+        Tokens of the window, which is the longest length.
+    layers
+        Layers of the GPT-2-like model with random weights.
+    heads
+        Heads of a layer.
+    width
+        Width of the model.
+    repeats
+        Repeats of each measurement, up to four times as many where they take seconds; medians are reported.
+    only
+        The algorithms to measure, e.g. 1,3.
+    json
+        Print one JSON object on standard output and nothing else.
+    """
+    from attnscope.bench.protocol import measure
+
+    report = measure(
+        length, layers, heads, width, repeats, whole_numbers("--only", only),
+        progress=lambda line: print(f"  {line}", file=sys.stderr),
+    )  # fmt: skip
+    if json:
+        print(json_module.dumps(report))
+    else:
+        _print_protocol_table(report)
+    return 0
+
+
+def _print_protocol_table(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"the paper's algorithms over all rows, {report['threads']} threads")
+    for heading in ("algorithm", "s", "goal s", "forward s", "ratio", "peak MB", "paper s", "times faster"):
+        table.add_column(heading, justify="right")
+    for result in report["results"]:
+        peak = result["peak_bytes"]
+        table.add_row(
+            str(result["algorithm"]),
+            f"{result['seconds']:.1f}",
+            f"{result['goal_seconds']:g}",
+            f"{result['forward_seconds']:.2f}",
+            f"{result['time_ratio']:.1f}",
+            "" if peak is None else f"{peak / 1e6:,.0f}",
+            f"{result['paper_seconds']:,.0f}",
+            f"{result['times_faster']:g}",
+        )
+    Console().print(table)
+    print(f"the paper's times: {report['paper_machine']}")
+
+
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"

@@ -37,7 +37,7 @@ def reproduce(
     text: TextOption = None,
     length: WholeNumber | None = None,
     windows: WholeNumber = 8,
-    rows: WholeNumber = 1,
+    rows: str = "all",
     vectors: str = "value",
     draws: WholeNumber = 99,
     seed: WholeNumber = 0,
@@ -51,6 +51,9 @@ def reproduce(
 ) -> int:
     """Run the paper's experiments on a model, draw its figures, and evaluate its claims.
 
+    By default all rows of every head are measured by the paper's own protocol (Algorithms 1 to 5 of its appendix), with
+    the keys that a row does not see counted (literal) and left out (visible), beside the last row of each length.
+
     Writes figures (SVG, PNG and their data), tables, claims.json and claims.md, with and without the first key, and
     prints one line per claim. A second run with the same settings reuses the tables and takes seconds.
 
@@ -60,7 +63,9 @@ def reproduce(
 
         attnscope reproduce openai-community/gpt2 --text corpus:war-and-peace
 
-        attnscope reproduce model.gguf --text book.txt --vectors value,output,hidden --out runs/mine
+        attnscope reproduce model.gguf --text book.txt --vectors value,hidden,embedding --out runs/mine
+
+        attnscope reproduce --rows last
 
     Parameters
     ----------
@@ -70,9 +75,11 @@ def reproduce(
         How many consecutive windows of the text to measure; every figure shows the range over them. A verdict needs
         two windows, a 95 % interval six.
     rows
-        How many of the last rows of each length to measure; their mean counts as the value of the window.
+        all: all rows by the paper's protocol, and the last row of each length. last, or a number: only so many last
+        rows of each length, whose mean counts as the value of the window; much faster.
     vectors
-        The vectors that the weights average: value, output or hidden, or several of them separated by commas.
+        The vectors that the weights average: value, output, hidden, hidden_unit (hidden scaled to unit length) or
+        embedding (of the token, without its position), or several of them separated by commas. Each takes its time.
     draws
         How many random sets of each size to draw for the expectation.
     seed
@@ -84,6 +91,7 @@ def reproduce(
     from rich.console import Console
 
     from attnscope.experiments.reproduction import reproduce as run_experiments
+    from attnscope.planning import row_choice
     from attnscope.tables import folder_name
 
     folder = out or Path("runs") / f"reproduce-{folder_name(model)}"
@@ -94,7 +102,7 @@ def reproduce(
             out=folder,
             length=length,
             windows=windows,
-            rows=rows,
+            rows=row_choice(rows),
             vectors=tuple(kind.strip() for kind in vectors.split(",")),
             draws=draws,
             seed=seed,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from attnscope.capture.vector_kinds import VectorKind
 from attnscope.cli.numbers import WholeNumber, decimals, optional_numbers
 from attnscope.cli.runs import (
     BosOption,
@@ -43,7 +44,7 @@ def scan(
     lengths: str | None = None,
     top_n: str | None = None,
     rows: str = "last",
-    vectors: Literal["value", "output", "hidden"] = "value",
+    vectors: VectorKind = "value",
     windows: WholeNumber = 1,
     bos: BosOption = False,
     normalizer: str | None = None,
@@ -96,8 +97,8 @@ def scan(
     rows
         Which query rows to measure: last (of each length), a number of rows spread evenly over the window, or all.
     vectors
-        What the weights average: value vectors, values through the output projection, or the layer's input (the
-        residual stream, before the norm).
+        What the weights average: value vectors, values through the output projection, the layer's input (the
+        residual stream, before the norm), the same scaled to length one, or the token's input embedding.
     windows
         How many consecutive windows of the text to scan; the summary shows mean and spread over them.
     normalizer

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from attnscope.capture.text import Text
 from attnscope.capture.windows import text_tokens, window_tokens
-from attnscope.engine.parts import merge_skipped, without_heads
+from attnscope.engine.parts import Part, WindowRecord, merge_skipped, without_heads
 from attnscope.engine.run import run_windows
 from attnscope.engine.windows import plan_windows
-from attnscope.experiments.store import NAMES
-from attnscope.experiments.window import PaperMeasurer
+from attnscope.experiments.protocol.measuring import ProtocolMeasurer, ProtocolWindow
+from attnscope.experiments.store import table_names
+from attnscope.experiments.window import PaperMeasurer, Window
 
 if TYPE_CHECKING:
     from attnscope.capture.models import Model
+    from attnscope.capture.vector_kinds import VectorKind
     from attnscope.engine.parts import Head, Parts
+    from attnscope.engine.run import LayerCall, Measurer
+    from attnscope.engine.windows import Positions
     from attnscope.experiments.settings import Settings
 
 Progress = Callable[[int, int], None]
@@ -34,6 +39,48 @@ class Collected(NamedTuple):
     resumed: int  # windows read back from an earlier run
 
 
+@dataclass
+class BothWindow(WindowRecord):
+    """The last rows and all rows of one window while the model runs."""
+
+    last: Window = field(kw_only=True)
+    every: ProtocolWindow = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class BothMeasurer:
+    """Measures the last rows and, by the paper's protocol, all rows in one forward."""
+
+    settings: Settings
+
+    @property
+    def vectors(self) -> tuple[VectorKind, ...]:
+        """The kinds of vectors that the settings name."""
+        return self.settings.vectors
+
+    def start(self, number: int) -> BothWindow:
+        """The empty record of a window."""
+        return BothWindow(number, last=self._last.start(number), every=self._every.start(number))
+
+    def measure(self, window: BothWindow, layer: LayerCall, positions: Positions) -> None:
+        """Measure one attention call."""
+        self._last.measure(window.last, layer, positions)
+        self._every.measure(window.every, layer, positions)
+        window.skipped |= window.last.skipped | window.every.skipped
+
+    def finish(self, window: BothWindow) -> Part:
+        """All tables of the window."""
+        return window.part(window.last.tables() | self._every.tables(window.every))
+
+    @property
+    def _last(self) -> PaperMeasurer:
+        return PaperMeasurer(self.settings)
+
+    @property
+    def _every(self) -> ProtocolMeasurer:
+        return ProtocolMeasurer(self.settings)
+
+
 def collect(
     model: Model, text: Text, settings: Settings, progress: Progress | None = None, parts: Parts | None = None
 ) -> Collected:
@@ -42,10 +89,11 @@ def collect(
     inputs = window_tokens(model, tokens, settings.longest, settings.windows, settings.bos, text.source)
     windows = plan_windows(model, inputs, settings.lengths, settings.positions)
     show = None if progress is None else lambda step: progress(step.done, step.total)
-    finished = list(run_windows(model, windows, PaperMeasurer(settings), progress=show, parts=parts))
+    measurer: Measurer[Any, Part] = BothMeasurer(settings) if settings.protocol else PaperMeasurer(settings)
+    finished = list(run_windows(model, windows, measurer, progress=show, parts=parts))
     skipped = merge_skipped(part.notes["skipped"] for part in finished)
     tables = {}
-    for name in NAMES:
+    for name in table_names(settings):
         pieces = [part.tables[name] for part in finished if part.tables[name].width]
         tables[name] = without_heads(pl.concat(pieces), skipped) if pieces else pl.DataFrame()
     return Collected(

@@ -16,7 +16,8 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-LEVEL = 0.01
+LEVEL = 0.01  # of the text and the caption of Figure 2
+LEVELS = (0.05, LEVEL)  # Algorithm 3 says 0.05
 MARGIN = math.log(1.1)  # two distances within 10 % count as equal
 FLIPS = 999
 
@@ -28,9 +29,9 @@ class Critical(NamedTuple):
     persistent: int | None
 
 
-def critical_n(p: Float[np.ndarray, " sets"], n: Float[np.ndarray, " sets"]) -> Critical:
+def critical_n(p: Float[np.ndarray, " sets"], n: Float[np.ndarray, " sets"], level: float = LEVEL) -> Critical:
     """The critical N from the p-values of ascending N."""
-    accepted = p >= LEVEL
+    accepted = p >= level
     first = int(n[int(np.argmax(accepted))]) if accepted.any() else None
     rejected = np.flatnonzero(~accepted)
     after = int(rejected[-1]) + 1 if len(rejected) else 0
@@ -73,20 +74,16 @@ def paired_test(
     return Paired(mean, deviation, (1 + difference) * share, (1 + np.maximum(below, above)) * share)
 
 
-def subset_critical(
+def subset_p_values(
     distance: Float[np.ndarray, "sets heads"],
     expected: Float[np.ndarray, "sets heads"],
-    n: Float[np.ndarray, " sets"],
     size: int,
     repeats: int,
     seed: int,
-) -> list[Critical]:
-    """The critical N of `repeats` random subsets of the heads, each of `size`."""
+) -> list[Float[np.ndarray, " sets"]]:
+    """The p-values of `repeats` random subsets of the heads, each of `size`."""
     from attnscope.experiments.ks_test import p_values  # imported late: `critical_n` needs no compiled code
 
     random = np.random.default_rng(seed)
-    criticals = []
-    for _ in range(repeats):
-        heads = random.choice(distance.shape[1], size=size, replace=False)
-        criticals.append(critical_n(p_values(distance[:, heads], expected[:, heads]), n))
-    return criticals
+    subsets = [random.choice(distance.shape[1], size=size, replace=False) for _ in range(repeats)]
+    return [p_values(distance[:, heads], expected[:, heads]) for heads in subsets]

@@ -10,10 +10,11 @@ model itself; "raw" takes l = q.k as in eq. (2), so that T = sqrt d is the model
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attnscope._arithmetic import exp, largest
 from attnscope._compiling import helper, loop
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 DIRECTIONS = ("random", "worst")
+_STEPS = 80
+_CONVERGED = 2e-15
+_LARGEST_SHIFT = 300.0  # of an exponent
 
 
 def responses(
@@ -38,96 +42,124 @@ def responses(
 @loop
 def _responses(logits: Any, random: Any, temperatures: Any, steps: Any, g: Any) -> None:
     keys = logits.shape[1]
-    weights = np.empty(keys)
-    moved = np.empty(keys)
-    worst = np.empty(keys)
+    weights, moved, worst = np.empty(keys), np.empty(keys), np.empty(keys)
     for row in range(logits.shape[0]):
+        first, second = two_largest(logits[row])
         for t in range(temperatures.size):
-            _softmax(logits[row], random[row], 0.0, temperatures[t], weights)
-            worst_direction(weights, worst)
+            at = Point(logits[row], temperatures[t], weights, first, second)
+            tempered_softmax(at, random[row], 0.0, weights)
+            worst_direction(at, worst)
             for e in range(steps.size):
-                step = steps[e]
-                for side in range(3):
-                    direction = random[row] if side == 0 else worst
-                    signed = -step if side == 2 else step
-                    _softmax(logits[row], direction, signed, temperatures[t], moved)
-                    change = _change(weights, moved) / step
-                    if side == 2:
-                        change = max(change, g[row, t, e, 1])
-                    g[row, t, e, min(side, 1)] = change
+                g[row, t, e, 0] = response(at, random[row], steps[e], moved) / steps[e]
+                g[row, t, e, 1] = worst_response(at, worst, steps[e], moved) / steps[e]
+
+
+class Point(NamedTuple):
+    """A row of logits at a temperature: where the weights are perturbed."""
+
+    logits: Any  # (keys,)
+    temperature: Any
+    weights: Any  # (keys,) softmax(l / T)
+    first: Any  # the key of the largest logit
+    second: Any  # of the second largest
 
 
 @helper
-def _softmax(logits: Any, direction: Any, step: Any, temperature: Any, weights: Any) -> None:
-    highest = -np.inf
-    for i in range(logits.size):
-        weights[i] = logits[i] + step * direction[i]
-        highest = max(highest, weights[i])
-    total = 0.0
-    for i in range(logits.size):
-        weights[i] = np.exp((weights[i] - highest) / temperature)
-        total += weights[i]
-    for i in range(logits.size):
-        weights[i] /= total
+def two_largest(values: Any) -> tuple[int, int]:
+    """The positions of the largest number of a row and of the second largest; the row has at least two."""
+    first, second = (0, 1) if values[0] >= values[1] else (1, 0)
+    for i in range(2, values.size):
+        if values[i] > values[second]:
+            second = i
+            if values[i] > values[first]:
+                first, second = i, first
+    return first, second
 
 
 @helper
-def _change(weights: Any, moved: Any) -> Any:
-    """|moved - weights|_2; the change of the largest weight is minus the sum of the others, which cancels less."""
-    top = np.argmax(weights)
-    total = 0.0
-    squares = 0.0
+def tempered_softmax(at: Point, direction: Any, step: float, weights: Any) -> None:
+    """Write softmax((l + step D) / T) for a unit vector D."""
+    logits, inverse = at.logits, 1 / at.temperature
     for i in range(weights.size):
-        if i != top:
-            change = moved[i] - weights[i]
-            total += change
-            squares += change * change
+        weights[i] = logits[i] + step * direction[i]
+    # No number is larger than this, and that of the largest logit not much smaller; a maximum does not vectorize.
+    highest = logits[at.first] + abs(step)
+    if 2 * abs(step) * inverse > _LARGEST_SHIFT:
+        highest = largest(weights)
+    total = 0.0
+    for i in range(weights.size):
+        value = exp((weights[i] - highest) * inverse)
+        weights[i] = value
+        total += value
+    inverse = 1 / total
+    for i in range(weights.size):
+        weights[i] *= inverse
+
+
+@helper
+def response(at: Point, direction: Any, step: float, moved: Any) -> float:
+    """|softmax((l + step D) / T) - softmax(l / T)|_2; `moved` is scratch memory.
+
+    The change of the largest weight is minus the sum of the others, which cancels less.
+    """
+    tempered_softmax(at, direction, step, moved)
+    weights = at.weights
+    moved[at.first] = weights[at.first]
+    total = squares = 0.0
+    for i in range(weights.size):
+        change = moved[i] - weights[i]
+        total += change
+        squares += change * change
     return np.sqrt(squares + total * total)
 
 
 @helper
-def worst_direction(weights: Any, direction: Any) -> None:
+def worst_response(at: Point, direction: Any, step: float, moved: Any) -> float:
+    """The larger response of the two signs of a direction."""
+    return max(response(at, direction, step, moved), response(at, direction, -step, moved))
+
+
+@helper
+def worst_direction(at: Point, direction: Any) -> None:
     """Write the unit top eigenvector of diag(alpha) - alpha alpha^T, proportional to alpha_i / (alpha_i - lam).
 
-    The eigenvalue lam is the root of sum_i alpha_i / (alpha_i - lam) = 0 between the two largest weights, found by
-    bisection. If the two largest weights are equal, lam equals them and the eigenvector is their difference.
+    The eigenvalue lam is the root of sum_i alpha_i / (alpha_i - lam) = 0 between the two largest weights: Newton's
+    method on the equation times (alpha_(1) - lam)(lam - alpha_(2)), which has no poles at the ends, guarded by halving
+    (as in `attnscope._secular`). If the two largest weights are equal, lam equals them and the eigenvector is their
+    difference.
     """
-    first = np.argmax(weights)
-    second = 0 if first else 1
-    for i in range(weights.size):
-        if i != first and weights[i] > weights[second]:
-            second = i
+    weights = at.weights
+    top, following = weights[at.first], weights[at.second]
     rest = 0.0
     for i in range(weights.size):
-        if i != first:
-            rest += weights[i]
-    direction[:] = 0.0
-    low = weights[second]
-    high = min(weights[first], 2 * weights[first] * rest)
+        rest += weights[i] if i != at.first else 0.0
+    low, high = following, min(top, 2 * top * rest)
     if high <= low * (1 + 1e-13):
-        direction[first] = np.sqrt(0.5)
-        direction[second] = -np.sqrt(0.5)
+        direction[:] = 0.0
+        direction[at.first] = np.sqrt(0.5)
+        direction[at.second] = -np.sqrt(0.5)
         return
-    low = max(low, weights[first] * rest)
-    lam = low
-    for _ in range(80):
-        lam = 0.5 * (low + high)
-        if lam <= low or lam >= high:
-            break
-        value = weights[first] / (weights[first] - lam)
+    low = max(low, top * rest)
+    lam = 0.5 * (low + high)
+    for _ in range(_STEPS):
+        value = slope = 0.0
         for i in range(weights.size):
-            if i != first:
-                value -= weights[i] / (lam - weights[i])
-        if value > 0:
-            high = lam
-        else:
-            low = lam
-        if high - low <= 1e-14 * high:
+            inverse = 1 / (lam - weights[i])
+            term = weights[i] * inverse
+            value -= term
+            slope += term * inverse
+        low, high = (low, lam) if value > 0 else (lam, high)
+        newton = lam - 1 / (slope / value - 1 / (top - lam) + 1 / (lam - following))
+        settled = abs(newton - lam) <= _CONVERGED * lam
+        lam = newton if settled or low < newton < high else 0.5 * (low + high)
+        if settled or high - low <= _CONVERGED * high:
             break
     squares = 0.0
     for i in range(weights.size):
         gap = weights[i] - lam
-        direction[i] = weights[i] / gap if gap != 0 else 0.0
-        squares += direction[i] * direction[i]
+        value = weights[i] / gap if gap != 0 else 0.0
+        direction[i] = value
+        squares += value * value
+    inverse = 1 / np.sqrt(squares)
     for i in range(weights.size):
-        direction[i] /= np.sqrt(squares)
+        direction[i] *= inverse

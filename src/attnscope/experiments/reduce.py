@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from attnscope.experiments.critical import critical_n, paired_test, subset_critical
+from attnscope.experiments.critical import critical_n, paired_test, subset_p_values
 from attnscope.experiments.ks_test import exact_p_values, largest_gaps
 from attnscope.experiments.profiles import PROFILE
 
@@ -62,12 +62,12 @@ def _subsets(
 ) -> pl.DataFrame:
     """The critical N of random subsets of the heads, and of all heads."""
     heads = distance.shape[1]
-    by_size = {size: subset_critical(distance, expected, n, size, REPEATS, seed) for size in SUBSETS if size < heads}
-    by_size[heads] = [critical_n(p, n)]
+    by_size = {size: subset_p_values(distance, expected, size, REPEATS, seed) for size in SUBSETS if size < heads}
+    by_size[heads] = [p]
     lines = [
-        {"form": form, "heads": size, "repeat": k, "first": one.first, "persistent": one.persistent}
-        for size, criticals in by_size.items()
-        for k, one in enumerate(criticals)
+        {"form": form, "heads": size, "repeat": k} | critical_n(one, n)._asdict()
+        for size, repeats in by_size.items()
+        for k, one in enumerate(repeats)
     ]
     schema = {"form": pl.String, "heads": pl.Int64, "repeat": pl.Int64, "first": pl.Int64, "persistent": pl.Int64}
     keys = [pl.lit(value).alias(name) for name, value in sample._asdict().items()]

@@ -20,7 +20,7 @@ from attnscope.engine.parts import Parts
 from attnscope.experiments import store
 from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.settings import Settings, plan
-from attnscope.planning import plain
+from attnscope.planning import RowChoice, plain
 
 if TYPE_CHECKING:
     import polars as pl
@@ -54,7 +54,7 @@ def reproduce(
     out: str | Path,
     length: int | None = None,
     windows: int = 8,
-    rows: int = 1,
+    rows: RowChoice = "all",
     vectors: Sequence[str] = ("value",),
     draws: int = 99,
     seed: int = 0,
@@ -66,14 +66,15 @@ def reproduce(
     progress: Progress | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> Reproduction:
-    """Run the experiments of section 3, draw the figures, and answer the claims.
+    """Run the experiments of section 3 over all rows, draw the figures, and answer the claims.
 
         >>> result = reproduce("openai-community/gpt2", "corpus:war-and-peace", out="runs/gpt2")
         >>> [claim["id"] for claim in result.claims if claim["verdict"] == "disagrees"]
 
     `model` is a hub id, a folder, a `.gguf` file, or nothing for the embedded sample; `text` a file,
-    `corpus:war-and-peace`, or nothing for the sample text. Everything is written to `out`; a later call with the same
-    settings draws from the tables there, and takes up the windows of a run that was interrupted.
+    `corpus:war-and-peace`, or nothing for the sample text. `rows` is "all" for the paper's own protocol, beside
+    the last row of each length; "last" or a number for the last rows alone. Everything is written to `out`; a later
+    call with the same settings draws from the tables there, and takes up the windows of an interrupted run.
     """
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
     book = text if isinstance(text, Text) else read_text(text)
@@ -81,7 +82,7 @@ def reproduce(
         "length": plain(length), "windows": plain(windows), "rows": plain(rows), "draws": plain(draws),
         "seed": plain(seed), "vectors": tuple(dict.fromkeys(vectors)), "bos": bos, "dtype": dtype,
     }  # fmt: skip
-    plan(None, **asked)  # refuse what cannot be before the model is loaded
+    settings = plan(None, **asked)  # refuse what cannot be before the model is loaded
     wanted = store.identity(model, revision, book.digest, asked)
     with tables.output_folder(Path(out)) as folder:
         stored = store.load_tables(folder, wanted)
@@ -91,7 +92,7 @@ def reproduce(
             if stored is not None:
                 say(f"the tables in {folder} are not used: {stored}; measuring again")
             loading = {"device": device, "revision": revision, "trust_remote_code": trust_remote_code}
-            with Parts(folder, wanted, dict.fromkeys(store.NAMES)) as parts:
+            with Parts(folder, wanted, dict.fromkeys(store.table_names(settings))) as parts:
                 measured, run = _measure(model, book, asked, wanted, loading, progress, parts)
                 run = store.save_tables(folder, measured, run)
                 parts.clear()

@@ -8,10 +8,12 @@ from typing import Any, Literal, get_args
 
 from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
 from attnscope.errors import InputError
-from attnscope.planning import whole_number
+from attnscope.planning import RowChoice, row_choice, whole_number
 
 Sink = Literal["kept", "dropped"]
 SINKS: tuple[Sink, ...] = get_args(Sink)
+Reading = Literal["literal", "visible"]  # of a row, see `experiments.protocol`
+READINGS: tuple[Reading, ...] = get_args(Reading)
 
 # Section 3: N = 5 for every L, several N at the longest L, and "N of about 16" for separability.
 FIXED_N = 5
@@ -34,12 +36,13 @@ class Settings:
 
     lengths: tuple[int, ...]
     windows: int
-    rows: int
+    rows: int  # last ones of each length
     vectors: tuple[VectorKind, ...]
     draws: int
     seed: int
     bos: bool
     dtype: str
+    protocol: bool  # whether all rows are measured too
 
     @property
     def longest(self) -> int:
@@ -68,7 +71,7 @@ def plan(
     *,
     length: int | None = None,
     windows: int = 8,
-    rows: int = 1,
+    rows: RowChoice = "all",
     vectors: Sequence[str] = ("value",),
     draws: int = 99,
     seed: int = 0,
@@ -76,8 +79,13 @@ def plan(
     dtype: str = "float32",
 ) -> Settings:
     """The checked settings of a reproduction with defaults filled in; InputError for values that cannot be used."""
-    windows, rows = whole_number("--windows", windows), whole_number("--rows", rows)
-    draws, seed = whole_number("--draws", draws, 2), whole_number("--seed", seed, 0)
+    chosen = row_choice(rows)
+    last = chosen if isinstance(chosen, int) else 1
+    windows, draws, seed = (
+        whole_number("--windows", windows),
+        whole_number("--draws", draws, 2),
+        whole_number("--seed", seed, 0),
+    )
     unknown = [kind for kind in vectors if kind not in VECTOR_KINDS]
     if unknown or not vectors:
         raise InputError(
@@ -91,7 +99,7 @@ def plan(
     # Powers of two up to the longest length, as in the paper.
     powers = [2**k for k in range(5, size.bit_length()) if 2**k < size] or [2**k for k in range(3, 5) if 2**k < size]
     lengths = (*powers, size)
-    if rows > lengths[0] // 4:
+    if last > lengths[0] // 4:
         raise InputError(f"--rows {rows} is more than a quarter of the shortest length, {lengths[0]}; use fewer rows")
     kinds = tuple(kind for kind in VECTOR_KINDS if kind in vectors)
-    return Settings(lengths, windows, rows, kinds, draws, seed, bos, dtype)
+    return Settings(lengths, windows, last, kinds, draws, seed, bos, dtype, chosen == "all")

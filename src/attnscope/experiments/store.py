@@ -9,16 +9,25 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from attnscope import __version__
 from attnscope.tables import write_all
 
-SCHEMA = 2
+if TYPE_CHECKING:
+    from attnscope.experiments.settings import Settings
+
+SCHEMA = 3
 TABLES = "tables"
-NAMES = ("rows", "topn", "drawn", "tests", "subsets", "gradient", "sharpness", "coverage", "circle")
+LAST_ROW_NAMES = ("rows", "topn", "drawn", "tests", "subsets", "gradient", "sharpness", "coverage", "circle")
+PROTOCOL_NAMES = tuple(f"protocol_{name}" for name in ("distance", "separability", "gradient", "critical", "subsets"))
+
+
+def table_names(settings: Settings) -> tuple[str, ...]:
+    """The tables that a run with these settings has."""
+    return LAST_ROW_NAMES + (PROTOCOL_NAMES if settings.protocol else ())
 
 
 def identity(model: str | None, revision: str | None, text_digest: str, settings: dict[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,9 @@ import torch
 from attnscope._threads import share_out
 from attnscope.capture.attention import AttentionCall
 from attnscope.engine.parts import Part, WindowRecord
-from attnscope.errors import InputError, ModelError
+from attnscope.errors import InputError
 from attnscope.experiments import reduce
+from attnscope.experiments.calls import check_call, usable_heads
 from attnscope.experiments.circle import circle
 from attnscope.experiments.coverage import layer_coverage
 from attnscope.experiments.draws import draw_sets
@@ -36,11 +37,9 @@ from attnscope.experiments.settings import (
     Settings,
     Sink,
 )
-from attnscope.experiments.store import NAMES
+from attnscope.experiments.store import LAST_ROW_NAMES
 from attnscope.measure import Rows, columns, softmax_weights
 from attnscope.measure.separability import unit
-from attnscope.normalizers import SinkSoftmax, Softmax
-from attnscope.swapping.effective_normalizer import effective_normalizer
 from attnscope.theory.configuration import Configuration, top_sets
 from attnscope.theory.geometry import ball
 from attnscope.theory.gradient import finite_difference_bound, jacobian_norm, softmax_bound_printed
@@ -127,7 +126,7 @@ class Window(WindowRecord):
     """The tables of one window while the model runs."""
 
     settings: Settings = field(kw_only=True)
-    _pieces: Pieces = field(default_factory=lambda: {name: [] for name in NAMES})
+    _pieces: Pieces = field(default_factory=lambda: {name: [] for name in LAST_ROW_NAMES})
     _profiles: dict[reduce.Sample, list[np.ndarray]] = field(default_factory=dict)
     _best_circle: tuple[tuple[float, ...], pl.DataFrame] | None = None
 
@@ -150,12 +149,12 @@ class Window(WindowRecord):
         wanted = [(length, row, position) for length, group in positions.items() for row, position in enumerate(group)]
         queries = [position for *_, position in wanted]
         logits, visible = call.logits(queries).cpu(), call.visible(queries).cpu()
-        _check(layer, visible, queries)
+        check_call(layer, visible, queries)
         kinds = {kind: vectors.double().cpu() for kind, vectors in layer.vectors.items()}
         sinks = None if call.sinks is None else call.sinks.cpu()
         # A model that forms its logits by itself does not say what it divided them by.
         scale = call.scale if isinstance(call, AttentionCall) else None
-        usable = self._usable(layer.number, logits, visible, kinds)
+        usable = usable_heads(self, layer.number, logits, visible, kinds)
         jobs = []
         for index, (length, row, position) in enumerate(wanted):
             all_keys = visible[0, index].nonzero().flatten()
@@ -184,15 +183,6 @@ class Window(WindowRecord):
         for job in range(len(jobs)):
             for name, tables in measured[job].items():
                 self._pieces[name] += tables
-
-    def _usable(self, layer: int, logits: Tensor, visible: Tensor, kinds: dict[Any, Tensor]) -> Tensor:
-        """Which heads have finite logits and vectors; the others are recorded and left out."""
-        usable = torch.where(visible, logits, 0).isfinite().all(-1).all(-1)
-        for vectors in kinds.values():
-            usable = usable & vectors.isfinite().all(-1).all(-1).repeat_interleave(len(logits) // len(vectors))
-        for head in (~usable).nonzero().flatten().tolist():
-            self.skipped.setdefault((layer, head), "logits or vectors not finite")
-        return usable
 
     def _row(self, row_key: RowKey, rows: Rows, kinds: dict[Any, Tensor], scale: float | None) -> Pieces:
         """One row of every head of a layer, every key visible."""
@@ -326,13 +316,3 @@ class Window(WindowRecord):
                     }
                 )
                 self._best_circle = (score, table)
-
-
-def _check(layer: LayerCall, visible: Tensor, queries: list[int]) -> None:
-    """Refuse what the paper's experiments are not defined for."""
-    if not (visible == visible[:1]).all():
-        raise ModelError(f"the heads of {layer.name} see different keys; attnscope reproduce needs them to agree")
-    if layer.causal and (visible[0] & (torch.arange(visible.shape[-1]) > torch.tensor(queries)[:, None])).any():
-        raise ModelError(f"{layer.name} sees later tokens, so it is not causal as it says")
-    if not isinstance(effective_normalizer(layer.call), Softmax | SinkSoftmax):
-        raise ModelError(f"{layer.name} runs with a swapped normalizer; the paper's experiments are about softmax")

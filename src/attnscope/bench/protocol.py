@@ -1,0 +1,125 @@
+"""The price of the paper's protocol: each of its algorithms beside the plain forward and the paper's own minutes.
+
+Every algorithm runs alone, over all rows of one window of a GPT-2-like model with random weights, in both readings and
+with value vectors, in a process of its own (`bench/timing.py`). Its time has the forward in it. Peak memory is measured
+in a further process, above the loaded model (`bench/resident.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from attnscope.bench.resident import resident_peak, run_with_plain_allocator
+from attnscope.bench.timing import TINY, beside, built, in_own_process, plain_forward, run_again, seconds_of
+from attnscope.errors import InputError
+from attnscope.experiments.settings import FIXED_N, PAPER_N, SEPARABILITY_N, plan
+
+PAPER_MACHINE = "Apple M1 Pro, 10 cores"
+
+
+class Algorithm(NamedTuple):
+    """What the paper says of an algorithm's time, and what is asked of it here on two cores."""
+
+    measures: str
+    paper_minutes: float
+    goal_seconds: float
+
+
+ALGORITHMS = {
+    1: Algorithm("distance and expectation, N = 5, every length", 24, 30),
+    2: Algorithm("distance and expectation at the longest length, N = 1, 5, 10, 20, 100", 37, 20),
+    3: Algorithm("distance and expectation at every N, every length", 1024, 300),
+    4: Algorithm("separability at the longest length, N = 1, 2, 4, ... 512", 7, 20),
+    5: Algorithm("responses to random and worst steps, 13 temperatures, 3 steps", 1, 30),
+}
+
+
+def measure(
+    length: int = 1024,
+    layers: int = 12,
+    heads: int = 12,
+    width: int = 768,
+    repeats: int = 3,
+    algorithms: Sequence[int] = tuple(ALGORITHMS),
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Time and memory of each algorithm: seconds, ratio to the plain forward, bytes above the model."""
+    unknown = [number for number in algorithms if number not in ALGORITHMS]
+    if unknown:
+        raise InputError(f"the protocol has the algorithms 1 to {len(ALGORITHMS)}; received {unknown[0]}")
+    if min(layers, heads, repeats) < 1 or width % heads:
+        raise InputError(
+            f"layers, heads and repeats must be positive and width a multiple of heads; received {layers}, {heads}, "
+            f"{repeats}, {width}"
+        )
+    plan(None, length=length)  # refuse lengths that cannot be
+    size = {"length": length, "layers": layers, "heads": heads, "width": width}
+    results = []
+    for number in algorithms:
+        about = ALGORITHMS[number]
+        progress(f"algorithm {number}: {about.measures}")
+        times = in_own_process(_times, number, size, repeats)
+        place = size | {"number": number, "threads": torch.get_num_threads()}
+        results.append(
+            {"algorithm": number, "measures": about.measures}
+            | times
+            | {"paper_seconds": 60 * about.paper_minutes, "goal_seconds": about.goal_seconds}
+            | {"times_faster": round(60 * about.paper_minutes / times["seconds"], 1)}
+            | {"peak_bytes": run_with_plain_allocator(__name__, place)}
+        )
+    return {
+        "benchmark": "protocol",
+        "size": size,
+        "repeats": repeats,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "paper_machine": PAPER_MACHINE,
+        "results": results,
+    }
+
+
+def _times(number: int, size: dict[str, int], repeats: int) -> dict[str, Any]:
+    """An algorithm between plain forwards, after a run on a tiny model that compiles its loops."""
+    _algorithm(number, *built(TINY))()
+    model, ids = built(size)
+    run, forward = _algorithm(number, model, ids), plain_forward(model, ids)
+    forward()
+    forwards, runs = [seconds_of(forward)], list[float]()
+    while run_again(runs, repeats):
+        runs.append(seconds_of(run))
+        forwards.append(seconds_of(forward))
+    return beside(runs, forwards)
+
+
+def _algorithm(number: int, model: Any, ids: list[int]) -> Callable[[], object]:
+    """One algorithm on one window."""
+    from attnscope.engine.run import run_windows
+    from attnscope.engine.windows import plan_windows
+    from attnscope.experiments.protocol.measuring import ProtocolMeasurer
+
+    settings = plan(len(ids), length=len(ids), windows=1)
+    sizes: dict[int, Sequence[int]] = {}
+    if number == 1:
+        sizes = dict.fromkeys(settings.lengths, (FIXED_N,))
+    elif number in (2, 4):
+        sizes = {settings.longest: PAPER_N if number == 2 else SEPARABILITY_N}
+    fitting = {length: [n for n in wanted if n < length] for length, wanted in sizes.items()}
+    measurer = ProtocolMeasurer(settings, fitting, every_n=number == 3, gradient=number == 5)
+    windows = plan_windows(model, [ids], settings.lengths, settings.positions)
+    return lambda: list(run_windows(model, windows, measurer))
+
+
+def _peak(number: int, size: dict[str, int]) -> int | None:
+    _algorithm(number, *built(TINY))()
+    return resident_peak(_algorithm(number, *built(size)))
+
+
+if __name__ == "__main__":
+    arguments = json.loads(sys.argv[1])
+    torch.set_num_threads(arguments.pop("threads"))
+    print(json.dumps(_peak(arguments.pop("number"), arguments)))

@@ -1,0 +1,66 @@
+"""The heads of a model as plain arrays, for the oracle of the paper's protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from models import byte_tokenizer
+from numpy.typing import NDArray
+
+from attnscope.capture.models import load_model
+from attnscope.capture.text import Text
+from attnscope.capture.windows import window_tokens
+from attnscope.engine.parts import WindowRecord
+from attnscope.engine.run import LayerCall, run_windows
+from attnscope.engine.windows import plan_windows
+
+
+class PlainHead(NamedTuple):
+    """All rows of one head, (rows, keys), and the vectors of its keys by kind."""
+
+    logits: NDArray[Any]
+    weights: NDArray[Any]
+    visible: NDArray[Any]
+    vectors: dict[str, NDArray[Any]]
+    scale: float
+
+
+@dataclass
+class _Recorder:
+    """A measurer that keeps everything."""
+
+    vectors: Sequence[Any]
+    heads: dict[tuple[int, int, int], PlainHead] = field(default_factory=dict)  # by length, layer and head
+
+    def start(self, number: int) -> WindowRecord:
+        return WindowRecord(number)
+
+    def measure(self, record: WindowRecord, layer: LayerCall, positions: dict[int, Any]) -> None:
+        call: Any = layer.call
+        rows = range(call.queries)
+        logits, visible = call.logits(rows).numpy(), call.visible(rows).numpy()
+        for head in range(call.heads):
+            z = np.where(visible[head], logits[head], -np.inf)
+            powers = np.exp(z - z.max(-1, keepdims=True))
+            sink = 0 if call.sinks is None else np.exp(float(call.sinks[head]) - z.max(-1, keepdims=True))
+            weights = powers / (powers.sum(-1, keepdims=True) + sink)
+            vectors = {k: x[head * len(x) // call.heads].double().numpy() for k, x in layer.vectors.items()}
+            self.heads[max(positions), layer.number, head] = PlainHead(
+                logits[head], weights, visible[head], vectors, call.scale
+            )
+
+    def finish(self, record: WindowRecord) -> None:
+        pass
+
+
+def plain_heads(module: Any, book: Text, lengths: Sequence[int], kinds: Sequence[str]) -> dict[Any, PlainHead]:
+    """The heads of the first window, by (length of the forward, layer, head)."""
+    model = load_model(module, tokenizer=byte_tokenizer())
+    tokens = model.tokenizer(book.content, add_special_tokens=False)["input_ids"]
+    inputs = window_tokens(model, tokens, lengths[-1], 1, False, book.source)
+    recorder = _Recorder(kinds)
+    list(run_windows(model, plan_windows(model, inputs, lengths, lambda length: (length - 1,)), recorder))
+    return recorder.heads
