@@ -48,7 +48,7 @@ def find(claim: dict[str, Any], form: str, vectors: str | None, first_key: str) 
     matching = (
         one
         for one in claim["readings"]
-        if one["form"] == form and one["first_key"] == first_key and vectors in (None, one["vectors"])
+        if one["form"] == form and one["first_key"] == first_key and vectors in (None, one.get("vectors"))
     )
     return next(matching, None)
 
