@@ -26,12 +26,13 @@ STEPS = (1e-3, 1e-1, 10.0)
 
 
 def protocol_tables(windows: int = 6, vectors: tuple[str, ...] = ("value", "hidden")) -> dict[str, pl.DataFrame]:
-    """The four tables of the contract."""
+    """The tables of the protocol."""
     return {
         "protocol_distance": pl.DataFrame(_distance(windows, vectors)),
         "protocol_separability": pl.DataFrame(_separability(windows, vectors)),
         "protocol_gradient": pl.DataFrame(_gradient(windows)),
-        "protocol_critical": pl.DataFrame(_critical(windows, vectors)),
+        "protocol_critical": pl.DataFrame(_critical(windows, vectors, (len(HEADS),))),
+        "protocol_subsets": pl.DataFrame(_critical(windows, vectors, (3, len(HEADS)))),
     }
 
 
@@ -93,19 +94,18 @@ def _gradient(windows: int) -> list[dict[str, object]]:
     return lines
 
 
-def _critical(windows: int, vectors: tuple[str, ...]) -> list[dict[str, object]]:
+def _critical(windows: int, vectors: tuple[str, ...], heads: tuple[int, ...]) -> list[dict[str, object]]:
     lines = []
     for w, reading, kind, length in product(range(windows), READINGS, vectors, LENGTHS):
-        for expectation, level in product(("printed", "lower", "upper"), (0.05, 0.01)):
+        for expectation, level, count in product(("printed", "lower", "upper"), (0.05, 0.01), heads):
             first = {"printed": length // (16 if level == 0.01 else 8), "lower": 3 * length // 4, "upper": None}
             n = first[expectation]
-            for heads in (3, len(HEADS)):  # fewer heads have less power: a smaller critical N
-                found = None if n is None else n if heads == len(HEADS) else max(n // 2, 1)
-                lines.append(
-                    {
-                        "window": w, "reading": reading, "vectors": kind, "length": length,
-                        "expectation": expectation, "significance": level, "first": found,
-                        "persistent": None if found is None else min(2 * found, length - 1), "heads": heads,
-                    }
-                )  # fmt: skip
+            found = None if n is None else n * count // len(HEADS)  # fewer heads have less power
+            lines.append(
+                {
+                    "window": w, "reading": reading, "vectors": kind, "length": length, "expectation": expectation,
+                    "significance": level, "first": found,
+                    "persistent": None if found is None else min(2 * found, length - 1), "heads": count,
+                }
+            )  # fmt: skip
     return lines

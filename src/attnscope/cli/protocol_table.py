@@ -18,7 +18,7 @@ def print_protocol(console: Console, claims: list[dict[str, Any]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from attnscope.experiments.protocol_report.comparisons import MARKS, comparisons, grids, summary
+    from attnscope.experiments.protocol_report.comparisons import MARKS, comparisons, disagreements, grids, summary
 
     if not console.is_terminal:
         console.width = UNLIMITED
@@ -35,7 +35,7 @@ def print_protocol(console: Console, claims: list[dict[str, Any]]) -> None:
         console.print()
     good, bad, maybe = (MARKS[verdict] for verdict in STYLE)
     console.print(f"{good} as the paper prints it, {bad} not, {maybe} depends on the window; * the nearest reading")
-    for sentence in summary(compared):
+    for sentence in (*summary(compared), *(f"The last rows differ: {one}" for one in disagreements(claims))):
         console.print(escape(sentence), soft_wrap=True)
 
 

@@ -23,6 +23,7 @@ def claims_table(claims: list[dict[str, Any]], vectors: str | None = None, first
             reading = find(claim, form, vectors, first_key)
             cells += [numbers(reading["measured"]), verdict_text(reading)] if reading else ["the same", "-"]
         verdict = claim["verdict"] + (f" on {', '.join(claim['depends_on'])}" if claim["depends_on"] else "")
+        verdict += f"; {claim['disagreement']}" if claim.get("disagreement") else ""
         lines.append(f"| {_bars(claim['claim'])} | {claim['place']} | {' | '.join(map(_bars, cells))} | {verdict} |")
     return "\n".join(lines) + "\n"
 

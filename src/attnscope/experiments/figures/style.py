@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -36,10 +37,10 @@ def inline(table: pl.DataFrame) -> alt.InlineData:
     return alt.InlineData(values=text, format=alt.CsvDataFormat(type="csv", parse=types))
 
 
-def log_axis(name: str, title: str, values: list[float] | None = None, **scale: Any) -> dict[str, Any]:
+def log_axis(name: str, title: str, values: Sequence[float] | None = None, **scale: Any) -> dict[str, Any]:
     """Arguments for a channel with a logarithmic axis."""
     axis = (
-        alt.Axis(values=values, labelOverlap=True, format="~g")
+        alt.Axis(values=list(values), labelOverlap=True, format="~g")
         if values
         else alt.Axis(labelOverlap=True, format="~g", tickCount=5)
     )

@@ -17,7 +17,7 @@ import polars as pl
 from attnscope.experiments import claims as paper
 from attnscope.experiments.claims import Claim, Evidence, Measurement, answer_claim
 from attnscope.experiments.claims.distance import ENDS, EQUAL, LATE_N, LINEAR
-from attnscope.experiments.claims.evidence import ROUNDING, Measure, both_ends
+from attnscope.experiments.claims.evidence import ROUNDING, Measure, both_ends, merged
 from attnscope.experiments.claims.gradient import maxima
 from attnscope.experiments.protocol_report.evidence import readings
 from attnscope.experiments.settings import FIXED_N, SATURATION_N, SEPARABILITY_N, STEPS
@@ -134,7 +134,7 @@ def _excess(direction: str) -> Measure:
     return measured
 
 
-_BOTH = {"corrected_as": "at both ends of the proved range of E", "corrected_rule": both_ends}
+_BOTH: dict[str, Any] = {"corrected_as": "at both ends of the proved range of E", "corrected_rule": both_ends}
 _DISTANCE, _CRITICAL = "protocol_distance", "protocol_critical"
 _SEPARABILITY, _GRADIENT = "protocol_separability", "protocol_gradient"
 _bound_safe, _upper, _lower = (_paper(name) for name in ("bound-safe", "upper-bound-holds", "lower-bound-holds"))
@@ -254,7 +254,7 @@ def answer_protocol(tables: dict[str, pl.DataFrame]) -> list[dict[str, Any]]:
         if one.table not in shaped:
             shaped[one.table] = readings(tables, one.table)
         answered = answer_claim(one.claim, shaped[one.table])
-        nearest = min(answered["readings"], key=_miss, default=None)
+        nearest = min(answered["readings"], key=_miss, default={})
         for reading in answered["readings"]:
             reading["nearest"] = reading is nearest and bool(reading["measured"])
         answers.append(answered | {"figure": one.figure})
@@ -283,12 +283,19 @@ def combine(protocol: list[dict[str, Any]], last: list[dict[str, Any]]) -> list[
 
 
 def _disagreement(claim: dict[str, Any], other: dict[str, Any]) -> str | None:
-    """Which forms have another verdict in the last rows, as a sentence."""
-    differing = [
-        f"{form} form {other[form]} in the last rows, {claim[form]} in averages over all rows"
-        for form in ("printed", "corrected")
-        if other[form] and claim[form] and other[form] != claim[form]
-    ]
+    """Which forms have another verdict in the last rows (with all keys, as here), as a sentence."""
+    differing = []
+    for form in ("printed", "corrected"):
+        here, there = (
+            merged(
+                one["verdict"]
+                for one in asked["readings"]
+                if (one["form"], one["first_key"]) == (form, "kept") and one["verdict"]
+            )
+            for asked in (claim, other)
+        )
+        if here and there and here != there:
+            differing.append(f"the {form} form {there} in the last rows and {here} in averages over all rows")
     return "; ".join(differing) or None
 
 

@@ -144,6 +144,11 @@ def summary(compared: Sequence[Comparison]) -> list[str]:
     return lines
 
 
+def disagreements(claims: Sequence[dict[str, Any]]) -> list[str]:
+    """The claims that the last rows answer otherwise than averages over all rows, as sentences."""
+    return [f"{claim['claim']}: {claim['disagreement']}." for claim in claims if claim.get("disagreement")]
+
+
 def label(reading: dict[str, str]) -> str:
     """A reading in words."""
     words = {"significance": "significance {}"}

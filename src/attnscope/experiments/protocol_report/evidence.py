@@ -29,7 +29,8 @@ class Kind(NamedTuple):
 
 def readings(tables: dict[str, pl.DataFrame], name: str) -> list[tuple[Labels, Evidence]]:
     """Every reading of a table, with its labels; in the order of the table."""
-    kind, table = KINDS[name], _prepared(tables, name)
+    kind = KINDS[name]
+    table = _balls(tables[name]) if name == "protocol_separability" else tables[name]
     columns = list(kind.labels)
     found = []
     for values in table.select(columns).unique(maintain_order=True).rows():
@@ -42,15 +43,6 @@ def readings(tables: dict[str, pl.DataFrame], name: str) -> list[tuple[Labels, E
         evidence = Evidence(shaped, labels.get("vectors", ""), "kept")
         found.append((labels | {"first_key": "kept"}, evidence))
     return found
-
-
-def _prepared(tables: dict[str, pl.DataFrame], name: str) -> pl.DataFrame:
-    table = tables[name]
-    if name == "protocol_separability":
-        return _balls(table)
-    if name == "protocol_critical":  # tests of fewer heads show what the critical N depends on; they are no reading
-        return table.filter(pl.col("heads") == pl.col("heads").max().over("window", "reading", "vectors", "length"))
-    return table
 
 
 def _balls(table: pl.DataFrame) -> pl.DataFrame:

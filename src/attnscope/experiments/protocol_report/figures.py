@@ -31,7 +31,7 @@ from attnscope.experiments.figures.style import (
     stacked,
 )
 from attnscope.experiments.protocol_report.claims import criticals
-from attnscope.experiments.protocol_report.evidence import CLOSED, readings
+from attnscope.experiments.protocol_report.evidence import CLOSED, TABLES, readings
 from attnscope.experiments.settings import FIXED_N
 
 if TYPE_CHECKING:
@@ -46,15 +46,15 @@ _N_TICKS = [1, 3, 10, 30, 100, 300, 1000]
 
 def draw_protocol(tables: dict[str, pl.DataFrame]) -> dict[str, Figure]:
     """The chart and data of each figure by name, such as figure-2a-value: one for each kind of vectors or logits."""
-    of = {name: readings(tables, name) for name in tables if name.startswith("protocol_")}
+    of = {name: readings(tables, name) for name in TABLES}
+    subsets = tables.get("protocol_subsets", tables["protocol_critical"])
     figures: dict[str, Figure] = {}
     for vectors in _values(of["protocol_distance"], "vectors"):
         chosen = _having(of["protocol_distance"], "vectors", vectors)
         figures[f"figure-2a-{vectors}"] = _against_length(chosen, vectors)
         figures[f"figure-2b-{vectors}"] = _against_n(chosen, vectors)
-        figures[f"figure-2c-{vectors}"] = _critical(
-            _having(of["protocol_critical"], "vectors", vectors), tables["protocol_critical"], vectors
-        )
+        tests = _having(of["protocol_critical"], "vectors", vectors)
+        figures[f"figure-2c-{vectors}"] = _critical(tests, subsets.filter(vectors=vectors), vectors)
     for vectors in _values(of["protocol_separability"], "vectors"):
         figures[f"figure-3-{vectors}"] = _separability(
             _having(of["protocol_separability"], "vectors", vectors), vectors
@@ -128,7 +128,7 @@ _LEVELS = {"at 0.01": BLUE, "at 0.05": ORANGE}
 _ENDS = {"E1 lower": GREEN, "E1 upper": RED}
 
 
-def _critical(chosen: Readings, every: pl.DataFrame, vectors: str) -> Figure:
+def _critical(chosen: Readings, subsets: pl.DataFrame, vectors: str) -> Figure:
     """Critical N against L for the printed expectation and for both ends of E1, and against the number of heads."""
     rows, tables = [], []
     for name in _values(chosen, "rows"):
@@ -138,7 +138,7 @@ def _critical(chosen: Readings, every: pl.DataFrame, vectors: str) -> Figure:
         )
         level = min(of)
         ends = pl.concat([_over_windows(of[level], end).with_columns(series=pl.lit(f"E1 {end}")) for end in ENDS])
-        heads = _by_heads(every.filter(reading=name, vectors=vectors))
+        heads = _by_heads(subsets.filter(reading=name))
         lengths = printed["prefix"].unique().sort().to_list()
         panels = [
             _lines(printed, _LEVELS, lengths, f"{name} rows, {PRINTED}"),
@@ -188,12 +188,12 @@ def _lines(table: pl.DataFrame, palette: dict[str, str], lengths: list[int], tit
     return panel(layers, title)
 
 
-def _by_heads(every: pl.DataFrame) -> pl.DataFrame:
+def _by_heads(subsets: pl.DataFrame) -> pl.DataFrame:
     """The first critical N against the number of heads in the test, at the longest length, printed expectation."""
     longest = pl.col("length") == pl.col("length").max()
     n = pl.col("first").fill_null(pl.col("length")).cast(pl.Float64)
     return (
-        every.filter(longest, pl.col("expectation") == "printed")
+        subsets.filter(longest, pl.col("expectation") == "printed")
         .group_by("significance", "heads")
         .agg(value=n.median(), low=n.quantile(0.25), high=n.quantile(0.75))
         .with_columns(series=pl.format("at {}", pl.col("significance")))

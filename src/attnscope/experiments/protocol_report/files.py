@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnscope.experiments.figures import draw_into
-from attnscope.experiments.protocol_report.comparisons import comparisons
 from attnscope.experiments.protocol_report.figures import draw_protocol
 from attnscope.experiments.protocol_report.page import protocol_page
 from attnscope.tables import write_all
@@ -31,6 +30,6 @@ def write_protocol(
     target.mkdir(parents=True, exist_ok=True)
     files = draw_into(target, draw_protocol(tables))
     pictures = {name[:-4]: (target / name).read_text("utf-8") for name in files if name.endswith(".svg")}
-    page = protocol_page(comparisons(claims), run, pictures)
+    page = protocol_page(claims, run, pictures)
     write_all(folder, {PAGE: lambda path: path.write_text(page, encoding="utf-8")})
     return {name: str(target / name) for name in files}

@@ -12,7 +12,16 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from attnscope.experiments.protocol_report.comparisons import MARKS, Comparison, Grid, grids, nearest, summary
+from attnscope.experiments.protocol_report.comparisons import (
+    MARKS,
+    Comparison,
+    Grid,
+    comparisons,
+    disagreements,
+    grids,
+    nearest,
+    summary,
+)
 from attnscope.report.page import policy
 
 INTRODUCTION = (
@@ -23,10 +32,11 @@ INTRODUCTION = (
 )
 
 
-def protocol_page(compared: Sequence[Comparison], run: Mapping[str, Any], pictures: Mapping[str, str]) -> str:
+def protocol_page(claims: Sequence[dict[str, Any]], run: Mapping[str, Any], pictures: Mapping[str, str]) -> str:
     """The page as one HTML document; `pictures` has the SVG of each figure by name."""
     style = (resources.files("attnscope.experiments.protocol_report") / "web" / "protocol.css").read_text("utf-8")
     model, settings = run["model"], run["settings"]
+    compared, others = comparisons(claims), disagreements(claims)
     title = f"{model['name']}: the paper's protocol"
     record = (
         f"{model['layers']} layers, {model['heads']} heads; {run['text']['source']}; {settings['windows']} windows of "
@@ -42,6 +52,7 @@ def protocol_page(compared: Sequence[Comparison], run: Mapping[str, Any], pictur
         *(_table(grid) for grid in grids(compared)),
         "<h2>The reading that comes nearest</h2>",
         _list(near),
+        *(["<h2>Where the last rows alone give another answer</h2>", _list(others)] if others else []),
         "<h2>Figures</h2>",
         *(_picture(name, svg) for name, svg in pictures.items()),
     ]
@@ -59,8 +70,9 @@ def _table(grid: Grid) -> str:
     head = "".join(f'<th scope="col">{_text(column)}</th>' for column in grid.columns)
     lines = []
     for line in grid.lines:
-        detail = f'<div class="detail">{_text(line.detail)}</div>' if line.detail else ""
-        paper = f'<th scope="row" title="{_text(line.rule)}">{_text(f"{line.figure}: {line.paper}")}{detail}</th>'
+        detail = f"<div>{_text(line.detail)}</div>" if line.detail else ""
+        rule = f'<div class="detail">{_text(line.rule)}</div>'
+        paper = f'<th scope="row">{_text(f"{line.figure}: {line.paper}")}{detail}{rule}</th>'
         lines.append(f"<tr>{paper}{''.join(map(_cell, line.cells))}</tr>")
     return (
         f'<h2>{_text(grid.title)}</h2>\n<div class="scroll"><table>\n'
