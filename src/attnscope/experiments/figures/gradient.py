@@ -49,10 +49,10 @@ def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     return chart, pl.concat([scaled, data(e, "raw")])
 
 
-def panels(curves: pl.DataFrame, heading: str = "") -> list[alt.LayerChart]:
-    """The panels of the two directions."""
-    ends = [float(curves["low"].to_numpy().min()) * 0.7, 70.0]
-    y = log_axis("value", "largest g over heads", domain=ends)
+def panels(curves: pl.DataFrame, heading: str = "", least: float | None = None) -> list[alt.LayerChart]:
+    """The panels of the two directions; `least` is the smallest g that the axis shows, by default of these curves."""
+    least = float(curves["low"].to_numpy().min()) if least is None else least
+    y = log_axis("value", "largest g over heads", domain=[0.7 * least, 70.0])
     random, worst = (curves.filter(direction=direction) for direction in ("random", "worst"))
     printed = _bound(random, "printed", y, [6, 4], BLACK)
     exact = _bound(worst, "exact", y, [6, 4], None)

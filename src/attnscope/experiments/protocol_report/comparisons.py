@@ -112,9 +112,16 @@ def nearest(compared: Sequence[Comparison]) -> list[Comparison]:
 
 
 def given_by_none(compared: Sequence[Comparison]) -> list[Comparison]:
-    """The statements that no reading gives, each with its nearest reading."""
+    """The statements that every reading contradicts, each with its nearest reading."""
+    possible = {one.id for one in compared if one.verdict in ("agrees", "depends")}
+    return [one for one in nearest(compared) if one.id not in possible]
+
+
+def undecided(compared: Sequence[Comparison]) -> list[Comparison]:
+    """The statements that no reading gives in general, but some in part of the windows, with the nearest reading."""
     given = {one.id for one in compared if one.verdict == "agrees"}
-    return [one for one in nearest(compared) if one.id not in given]
+    contradicted = {one.id for one in given_by_none(compared)}
+    return [one for one in nearest(compared) if one.id not in given | contradicted]
 
 
 def best_readings(compared: Sequence[Comparison]) -> list[tuple[str, int, int]]:
@@ -137,10 +144,13 @@ def summary(compared: Sequence[Comparison]) -> list[str]:
     best = best_readings(compared)
     top = [name for name, count, _ in best if count == best[0][1]]
     lines = [f"Most statements of Figures 2 and 3 ({best[0][1]} of {best[0][2]}): {'; '.join(top)}."] if best else []
-    lines += [
-        f"No reading gives: {one.paper} (Figure {one.figure}). Nearest: {one.values} with {one.label}."
-        for one in given_by_none(compared)
-    ]
+    for what, missing in (
+        ("No reading gives", given_by_none(compared)),
+        ("Depends on the window in every reading that may give it", undecided(compared)),
+    ):
+        lines += [
+            f"{what}: {one.paper} (Figure {one.figure}). Nearest: {one.values} with {one.label}." for one in missing
+        ]
     return lines
 
 

@@ -232,7 +232,8 @@ def _separability(chosen: Readings, vectors: str) -> Figure:
 def _gradient(chosen: Readings, logits: str) -> Figure:
     """A row per reading: a random direction as in the paper, and the worst one."""
     tables = {labels["rows"]: gradient.data(e) for labels, e in chosen}
-    panels = [gradient.panels(curves, f"{rows} rows, ") for rows, curves in tables.items()]
+    least = min(float(curves["low"].to_numpy().min()) for curves in tables.values())
+    panels = [gradient.panels(curves, f"{rows} rows, ", least) for rows, curves in tables.items()]
     what = "q.k, as in eq. (2)" if logits == "raw" else "q.k / sqrt d: T = 1 is the model itself"
     note = f"Algorithm 5, logits {what}; largest of the heads' means over rows, median and spread over windows"
     every = pl.concat([table.with_columns(rows=pl.lit(rows), logits=pl.lit(logits)) for rows, table in tables.items()])
