@@ -266,15 +266,17 @@ def combine(protocol: list[dict[str, Any]], last: list[dict[str, Any]]) -> list[
 
     `last_rows` has the verdicts of the last rows, `disagreement` the sentence about it or None.
     """
-    by_id = {claim["id"]: claim for claim in last}
+    by_id = {
+        claim["id"]: claim | {"readings": [{"rows": "last", **one, "nearest": False} for one in claim["readings"]]}
+        for claim in last
+    }
     combined = []
     for claim in protocol:
         other = by_id.pop(claim["id"], None)
-        readings = [{"rows": "last", **one, "nearest": False} for one in other["readings"]] if other else []
         combined.append(
             claim
             | {
-                "readings": claim["readings"] + readings,
+                "readings": claim["readings"] + (other["readings"] if other else []),
                 "last_rows": {key: other[key] for key in ("verdict", "printed", "corrected")} if other else None,
                 "disagreement": _disagreement(claim, other) if other else None,
             }
