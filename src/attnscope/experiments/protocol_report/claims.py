@@ -254,7 +254,7 @@ def answer_protocol(tables: dict[str, pl.DataFrame]) -> list[dict[str, Any]]:
         if one.table not in shaped:
             shaped[one.table] = readings(tables, one.table)
         answered = answer_claim(one.claim, shaped[one.table])
-        nearest = min(answered["readings"], key=_miss, default={})
+        nearest: dict[str, Any] = min(answered["readings"], key=_miss, default={})
         for reading in answered["readings"]:
             reading["nearest"] = reading is nearest and bool(reading["measured"])
         answers.append(answered | {"figure": one.figure})
