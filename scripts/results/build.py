@@ -3,7 +3,7 @@
     python scripts/results/build.py SMOLLM2 STORIES [TEXT [RUNS]] [--quick]
 
 SMOLLM2 is the model's file and STORIES a folder made by scripts/stories15m; TEXT a copy of the book, by default
-downloaded; RUNS the folder of the runs, which are reused. --quick tries the page out on two windows of 256 tokens.
+downloaded; RUNS the folder of the runs, which are reused. --quick tries the page out on two windows of 128 tokens.
 
 Every number of the page comes from claims.json through a placeholder. {{run claim form}} is the first measurement of
 the claim's form, {{run claim form 2}} the second. Suffixes choose a reading (.literal, .visible or .last rows; .value,
@@ -51,7 +51,7 @@ KINDS: dict[str, Any] = {
     "windows": 4,
     "length": 512,
 }
-QUICK: dict[str, Any] = {"windows": 2, "length": 256}
+QUICK: dict[str, Any] = {"windows": 2, "length": 128}
 GPT2_WINDOWS = 8  # of the command for GPT-2
 # Folders of figures that the page shows, by run: the source under figures/, and a word for the name in docs/images.
 PICTURES = {
