@@ -302,7 +302,7 @@ def _disagreement(claim: dict[str, Any], other: dict[str, Any]) -> str | None:
 
 
 def _miss(reading: dict[str, Any]) -> tuple[float, float]:
-    """How far a reading's values lie outside their ranges at most, then how far from the middle of the ranges."""
+    """How far a reading's values lie outside their ranges on average, then how far from the middle of the ranges."""
     outside, off = [], []
     for one in reading["measured"]:
         low, high = (-math.inf if one["accepted"][0] is None else one["accepted"][0]), one["accepted"][1]
@@ -310,4 +310,4 @@ def _miss(reading: dict[str, Any]) -> tuple[float, float]:
         outside.append(max(low - one["value"], one["value"] - high, 0.0))
         middle = (low + high) / 2
         off.append(abs(one["value"] - middle) if math.isfinite(middle) else 0.0)
-    return (round(max(outside), 9), round(max(off), 9)) if outside else (math.inf, math.inf)
+    return (round(float(np.mean(outside)), 9), round(float(np.mean(off)), 9)) if outside else (math.inf, math.inf)
