@@ -239,6 +239,13 @@ def test_names_cannot_script_or_reorder_the_page(claims: list[dict[str, Any]]) -
     assert "\\u202e" in text
 
 
+def test_the_page_says_when_windows_are_too_few_for_its_intervals(claims: list[dict[str, Any]]) -> None:
+    """The range of six windows contains the true median in 97 % of cases, that of two in 50 %."""
+    few = RUN | {"settings": {"windows": 2, "lengths": LENGTHS}}
+    assert "in at most 50% of cases" in protocol_page(claims, few, {})
+    assert "of cases" not in protocol_page(claims, RUN, {})
+
+
 def test_the_terminal_shows_every_reading_beside_what_the_paper_prints(claims: list[dict[str, Any]]) -> None:
     out = StringIO()
     print_protocol(Console(file=out, highlight=False), claims)

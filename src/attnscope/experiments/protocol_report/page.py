@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from attnscope.experiments.intervals import coverage_at_most
 from attnscope.experiments.protocol_report.comparisons import (
     MARKS,
     Comparison,
@@ -24,6 +25,7 @@ from attnscope.experiments.protocol_report.comparisons import (
     summary,
 )
 
+ENOUGH = 0.95
 INTRODUCTION = (
     "The paper's appendix averages over all rows of a head and compares heads, and leaves open how a causal row, the "
     "vectors and the temperature are meant. Each column is one way to read it. Literal rows count the keys that a row "
@@ -42,6 +44,9 @@ def protocol_page(claims: Sequence[dict[str, Any]], run: Mapping[str, Any], pict
         f"{model['layers']} layers, {model['heads']} heads; {run['text']['source']}; {settings['windows']} windows of "
         f"{settings['lengths'][-1]:,} tokens; attnscope {run['attnscope']}"
     )
+    share = coverage_at_most(settings["windows"])
+    if share < ENOUGH:
+        record += f"; intervals of so few windows contain the true median in at most {share:.0%} of cases, not in 95 %"
     near = [f"Figure {one.figure}, {one.paper}: {one.label} ({one.values}; {one.verdict})" for one in nearest(compared)]
     parts = [
         f"<h1>{_text(title)}</h1>",
