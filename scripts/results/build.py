@@ -1,15 +1,20 @@
-"""Build docs/results.md: reproduce the paper on SmolLM2-135M and the sample model, and fill the numbers into the page.
+"""Build docs/results.md: reproduce the paper on SmolLM2-135M, stories15M and the sample model, and fill in the numbers.
 
-    python scripts/results/build.py MODEL [TEXT [RUNS]]    # MODEL: the SmolLM2 file; TEXT: a copy of the book, by
-                                                           # default downloaded; RUNS: folder of the runs
+    python scripts/results/build.py SMOLLM2 STORIES [TEXT [RUNS]] [--quick]
 
-Every number of the page comes from claims.json through a placeholder: {{run claim form}} is the first measurement of
-the claim's form, {{run claim form 2}} the second. A suffix selects a part: .low, .high, .percent or .verdict; .without
-selects the rows without the first key, and .value, .output or .hidden the kind of vectors. {{run claims}} and
-{{run readings}} are tables of all claims, {{run record}} describes the run.
+SMOLLM2 is the model's file and STORIES a folder made by scripts/stories15m; TEXT a copy of the book, by default
+downloaded; RUNS the folder of the runs, which are reused. --quick tries the page out on two windows of 128 tokens.
 
-docs/results.json stores the claims that the page was built from. `--check` fills the template from it without running a
-model and compares the result with the page.
+Every number of the page comes from claims.json through a placeholder. {{run claim form}} is the first measurement of
+the claim's form, {{run claim form 2}} the second. Suffixes choose a reading (.literal, .visible or .last rows; .value,
+.output, .hidden, .hidden_unit or .embedding vectors; .at001 or .at005; .closed; .raw or .scaled logits; .without the
+first key; by default the first one) and a part of it: .low, .high, .percent, .verdict, or .range for the smallest and
+largest of several measurements. {{run protocol}} has the readings side by side, {{run summary}} what none of them
+gives, {{run differences}} what the last rows answer otherwise, {{run claims}} all claims, {{run record}} the run.
+{{times table}} and {{times minutes}} are those of `attnscope bench protocol`.
+
+docs/results.json stores what the page was built from. `--check` fills the template from it without running a model and
+compares the result with the page.
 """
 
 from __future__ import annotations
@@ -17,38 +22,72 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from attnscope.experiments import Reproduction, reproduce
-from attnscope.experiments.page import claims_table, find, readings_table
+from attnscope.experiments.intervals import coverage_at_most
+from attnscope.experiments.page import claims_table
+from attnscope.experiments.protocol_report.comparisons import comparisons, disagreements, number, summary
+from attnscope.experiments.protocol_report.page import markdown_tables
+from attnscope.experiments.settings import PAPER_LENGTHS
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 STORED = DOCS / "results.json"
 PLACEHOLDER = re.compile(r"\{\{(\w+) ([\w-]+)(?: (printed|corrected))?(?: (\d+))?((?:\.\w+)*)\}\}")
-# All kinds of vectors are measured on shorter windows: hidden vectors have the model's full width.
-VECTORS: dict[str, Any] = {"vectors": ("value", "output", "hidden"), "windows": 4, "length": 512}
+LABELS = {
+    **{rows: ("rows", rows) for rows in ("literal", "visible", "last")},
+    **{kind: ("vectors", kind) for kind in ("value", "output", "hidden", "hidden_unit", "embedding")},
+    **{logits: ("logits", logits) for logits in ("raw", "scaled")},
+    "at001": ("significance", "0.01"),
+    "at005": ("significance", "0.05"),
+    "closed": ("ball", "closed"),
+    "without": ("first_key", "dropped"),
+}
+# Hidden vectors have the model's full width: all kinds of vectors are measured on fewer, shorter windows.
+KINDS: dict[str, Any] = {
+    "vectors": ("value", "output", "hidden", "hidden_unit", "embedding"),
+    "windows": 4,
+    "length": 512,
+}
+QUICK: dict[str, Any] = {"windows": 2, "length": 128}
+GPT2_WINDOWS = 8  # of the command for GPT-2
+# Folders of figures that the page shows, by run: the source under figures/, and a word for the name in docs/images.
+PICTURES = {
+    "smollm2": (("protocol", ""), ("value", "last-rows-")),
+    "vectors": (("protocol", ""),),
+    "stories15m": (("protocol", ""),),
+    "sample": (("protocol", ""),),
+}
 
 Run = dict[str, Any]
 
 
-def build(model: str, text: str, runs: Path) -> dict[str, Run]:
-    """Run the reproductions and copy their figures; returns the data of the page."""
+def build(smollm2: str, stories: str, text: str, runs: Path, quick: bool) -> dict[str, Any]:
+    """Run the reproductions and the benchmark, and copy the figures; returns the data of the page."""
+    less = QUICK if quick else {}
     results = {
-        "smol": reproduce(model, text, out=runs / "smollm2"),
-        "vectors": reproduce(model, text, out=runs / "smollm2-vectors", **VECTORS),
-        "sample": reproduce(None, None, out=runs / "sample"),
+        "smollm2": reproduce(smollm2, text, out=runs / "smollm2", **less),
+        "vectors": reproduce(smollm2, text, out=runs / "vectors", **(KINDS | less)),
+        "stories15m": reproduce(stories, text, out=runs / "stories15m", **({"vectors": ("value", "hidden")} | less)),
+        "sample": reproduce(None, None, out=runs / "sample", **less),
     }
-    for name, run, reading, ending in (
-        ("smollm2", "smol", "value", ""),
-        ("smollm2", "smol", "value-without-first-key", "-without-first-key"),
-        ("sample", "sample", "value", ""),
-    ):
-        for figure in sorted((results[run].folder / "figures" / reading).glob("*.svg")):
-            shutil.copy(figure, DOCS / "images" / f"{name}-{figure.stem}{ending}.svg")
-    return {name: _page_data(result) for name, result in results.items()}
+    for name, sources in PICTURES.items():
+        for folder, word in sources:
+            for figure in sorted((results[name].folder / "figures" / folder).glob("*.svg")):
+                if f"images/{name}-{word}{figure.name}" in template():
+                    shutil.copy(figure, DOCS / "images" / f"{name}-{word}{figure.name}")
+    return {name: _page_data(result) for name, result in results.items()} | {"times": _times(quick)}
+
+
+def _times(quick: bool) -> dict[str, Any]:
+    size = ["--length", str(QUICK["length"]), "--repeats", "1"] if quick else []
+    command = [sys.executable, "-m", "attnscope.cli", "bench", "protocol", "--json", *size]
+    report: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return report
 
 
 def _page_data(result: Reproduction) -> Run:
@@ -58,48 +97,101 @@ def _page_data(result: Reproduction) -> Run:
     return {"run": run, "claims": result.claims}
 
 
-def page(template: str, runs: dict[str, Run]) -> str:
+def page(template: str, data: dict[str, Any]) -> str:
     """The template with its placeholders filled in."""
 
     def value(match: re.Match[str]) -> str:
-        run, what, form, number, suffixes = match.groups()
-        result = runs[run]
-        if what == "claims":
-            return claims_table(result["claims"])
-        if what == "readings":
-            return readings_table(result["claims"], result["run"]["settings"]["vectors"])
-        if what == "record":
-            return _record(result["run"])
-        return _measured(result["claims"], what, form or "printed", int(number or 1) - 1, set(suffixes.split(".")[1:]))
+        run, what, form, index, suffixes = match.groups()
+        if run == "times":
+            return {"table": _times_table, "minutes": _minutes}[what](data["times"])
+        claims = data[run]["claims"]
+        tables = {
+            "claims": lambda: claims_table(claims),
+            "protocol": lambda: markdown_tables(comparisons(claims)),
+            "summary": lambda: _bullets(summary(comparisons(claims))),
+            "differences": lambda: _bullets(disagreements(claims)),
+            "record": lambda: _record(data[run]["run"]),
+        }
+        if what in tables:
+            return tables[what]()
+        return _measured(claims, what, form or "printed", int(index or 1) - 1, suffixes.split(".")[1:])
 
     return PLACEHOLDER.sub(value, template)
 
 
-def _measured(claims: list[dict[str, Any]], name: str, form: str, index: int, suffixes: set[str]) -> str:
-    kind = next((kind for kind in ("value", "output", "hidden") if kind in suffixes), None)
+def _measured(claims: list[dict[str, Any]], name: str, form: str, index: int, suffixes: list[str]) -> str:
     claim = next(one for one in claims if one["id"] == name)
-    reading = find(claim, form, kind, "dropped" if "without" in suffixes else "kept")
-    if reading is None:
-        raise KeyError(f"{name} has no {form} form")
+    wanted = {"form": form} | dict(LABELS[suffix] for suffix in suffixes if suffix in LABELS)
+    matching = [one for one in claim["readings"] if all(one.get(key) == value for key, value in wanted.items())]
+    if not matching:
+        raise KeyError(f"{name} has no reading {wanted}")
+    reading = matching[0]
     if "verdict" in suffixes:
-        return str(reading["verdict"])
-    measured = reading["measured"][index]
-    low, high = measured["interval"]
-    number = low if "low" in suffixes else high if "high" in suffixes else measured["value"]
-    number = 0.0 if abs(number) < 1e-9 else number
-    return f"{100 * number:.0f}" if "percent" in suffixes else f"{number:.3g}"
+        return str(reading["verdict"] or "not measured")
+    if not reading["measured"]:
+        return "not measured"
+    values = [one["value"] for one in reading["measured"]]
+    if "range" in suffixes:
+        return f"{number(min(values))} to {number(max(values))}"
+    low, high = reading["measured"][index]["interval"] or (None, None)  # a single window has none
+    chosen = low if "low" in suffixes else high if "high" in suffixes else values[index]
+    if chosen is None:
+        return "-"
+    return f"{100 * chosen:.0f}" if "percent" in suffixes else number(chosen)
+
+
+def _bullets(lines: list[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines) or "- none"
 
 
 def _record(run: Run) -> str:
     model, settings, timings = run["model"], run["settings"], run["timings"]
     windows = f"{settings['windows']} windows of {settings['lengths'][-1]:,} tokens of {run['text']['tokens']:,}"
-    timing = f"attnscope {run['attnscope']}, measured in {timings['measure_seconds']:.0f} s"
-    return f"{model['layers']} layers, {model['heads']} heads, {windows}, {timing}"
+    vectors = f"{', '.join(settings['vectors'])} vectors"
+    timing = f"attnscope {run['attnscope']}, measured in {timings['measure_seconds']:,.0f} s"
+    share = coverage_at_most(settings["windows"])
+    caution = "" if share >= 0.95 else f"; its intervals contain the true median in at most {share:.0%} of cases"
+    return f"{model['layers']} layers, {model['heads']} heads, {windows}, {vectors}, {timing}{caution}"
+
+
+def _times_table(times: dict[str, Any]) -> str:
+    size = times["size"]
+    columns = ("algorithm", f"the paper, {times['paper_machine']}", f"here, {times['threads']} cores")
+    lines = [f"| {' | '.join(columns)} | times faster | times the plain forward |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {one['algorithm']}: {one['measures']} | {_duration(one['paper_seconds'])} | {one['seconds']:.1f} s | "
+        f"{_faster(one, size['length'])} | {one['time_ratio']:.1f} |"
+        for one in times["results"]
+    ]
+    lines += ["", f"({size['layers']} layers, {size['heads']} heads, L = {size['length']:,}, one window.)"]
+    return "\n".join(lines)
+
+
+def _faster(one: dict[str, Any], length: int) -> str:
+    """How many times faster than the paper; the times of a quick build are of another length."""
+    return f"{one['paper_seconds'] / one['seconds']:,.0f}" if length == PAPER_LENGTHS[-1] else "-"
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def _minutes(times: dict[str, Any]) -> str:
+    """How long the windows of the command for GPT-2 take, from the times of the algorithms at the paper's length."""
+    if times["size"]["length"] != PAPER_LENGTHS[-1]:
+        return "-"
+    return f"{max(1, round(GPT2_WINDOWS * sum(one['seconds'] for one in times['results']) / 60))}"
+
+
+def template() -> str:
+    """The page with its placeholders."""
+    return (HERE / "template.md").read_text("utf-8")
 
 
 def written() -> str:
-    """The page filled from the template and the stored claims."""
-    return page((HERE / "template.md").read_text("utf-8"), json.loads(STORED.read_text("utf-8")))
+    """The page filled from the template and the stored numbers."""
+    return page(template(), json.loads(STORED.read_text("utf-8")))
 
 
 def main(arguments: list[str]) -> int:
@@ -108,12 +200,15 @@ def main(arguments: list[str]) -> int:
         same = (DOCS / "results.md").read_text("utf-8") == written()
         print("docs/results.md matches its template" if same else "docs/results.md differs from its template")
         return 0 if same else 1
-    if not arguments:
-        print(f"usage: {sys.argv[0]} MODEL [TEXT [RUNS]] | --check", file=sys.stderr)
+    quick = "--quick" in arguments
+    places = [argument for argument in arguments if argument != "--quick"]
+    if len(places) < 2:
+        print(f"usage: {sys.argv[0]} SMOLLM2 STORIES [TEXT [RUNS]] [--quick] | --check", file=sys.stderr)
         return 2
-    book = arguments[1] if len(arguments) > 1 else "corpus:war-and-peace"
-    runs = Path(arguments[2]) if len(arguments) > 2 else Path("runs") / "results"
-    STORED.write_text(json.dumps(build(arguments[0], book, runs), separators=(",", ":")) + "\n", encoding="utf-8")
+    book = places[2] if len(places) > 2 else "corpus:war-and-peace"
+    runs = Path(places[3]) if len(places) > 3 else Path("runs") / "results"
+    data = build(places[0], places[1], book, runs, quick)
+    STORED.write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="utf-8")
     (DOCS / "results.md").write_text(written(), encoding="utf-8")
     return 0
 

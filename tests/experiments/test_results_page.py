@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from attnscope.experiments.protocol_report import comparisons
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -38,23 +40,51 @@ def test_every_figure_of_the_page_is_there() -> None:
         assert (ROOT / "docs" / name).read_text("utf-8").startswith("<svg")
 
 
+def reading(values: list[float], interval: list[float] | None, **labels: str) -> dict[str, Any]:
+    shared = {"form": "printed", "rows": "literal", "vectors": "value", "first_key": "kept", "verdict": "agrees"}
+    return shared | labels | {"measured": [{"value": value, "interval": interval} for value in values]}
+
+
 def test_a_placeholder_takes_its_number(build: ModuleType) -> None:
-    reading: dict[str, Any] = {"form": "printed", "vectors": "value", "first_key": "kept", "verdict": "agrees"}
-    measured = [{"value": 0.25, "interval": [0.125, 0.5]}, {"value": 1e-12, "interval": [-1e-12, 3.0]}]
-    hidden = reading | {"vectors": "hidden", "first_key": "dropped", "measured": [{"value": 7.0, "interval": [6, 8]}]}
-    claims = [{"id": "a-claim", "readings": [reading | {"measured": measured}, hidden]}]
-    wishes = ("", ".low", " printed 2.high", " printed 2", ".percent", ".verdict", ".hidden.without")
-    template = " ".join(f"{{{{r a-claim{wish}}}}}" for wish in wishes)
-    filled = build.page(template, {"r": {"claims": claims}})
-    assert filled == "0.25 0.125 3 0 25 agrees 7"
+    readings = [
+        reading([0.25, 1e-12, 3.0], [0.125, 0.5]),
+        reading([7.0], [6.0, 8.0], rows="visible", vectors="hidden"),
+        reading([0.0625], None, significance="0.01"),
+        reading([9.0], [8.0, 10.0], rows="last", first_key="dropped"),
+        reading([], None, form="corrected"),
+    ]
+    claims = [{"id": "a-claim", "readings": readings}]
+    wishes = {
+        "": "0.25", ".low": "0.125", " printed 2": "0", ".percent": "25", ".verdict": "agrees", ".range": "0 to 3",
+        ".visible": "7", ".visible.hidden.high": "8", ".at001": "0.0625", ".at001.low": "-", ".last.without": "9",
+        " corrected": "not measured",
+    }  # fmt: skip
+    template = " | ".join(f"{{{{r a-claim{wish}}}}}" for wish in wishes)
+    assert build.page(template, {"r": {"claims": claims}}).split(" | ") == list(wishes.values())
+    with pytest.raises(KeyError, match="a-claim has no reading"):
+        build.page("{{r a-claim.embedding}}", {"r": {"claims": claims}})
 
 
-def test_the_numbers_of_the_table_are_those_of_the_answers(build: ModuleType) -> None:
-    """The first number of every stored claim appears in the page."""
+def test_times_stand_beside_the_papers(build: ModuleType) -> None:
+    """17 h 4 min against 256 s are 240 times faster; eight windows of that take 34 minutes."""
+    result = {"algorithm": 3, "measures": "every N", "seconds": 256.0, "paper_seconds": 61440.0, "time_ratio": 40.25}
+    size = {"layers": 12, "heads": 12, "length": 1024}
+    times = {"paper_machine": "M1 Pro, 10 cores", "threads": 2, "size": size, "results": [result]}
+    table = build.page("{{times table}}", {"times": times})
+    assert (
+        "| algorithm | the paper, M1 Pro, 10 cores | here, 2 cores | times faster | times the plain forward |" in table
+    )
+    assert "| 3: every N | 17 h 4 min | 256.0 s | 240 | 40.2 |" in table
+    assert build.page("{{times minutes}}", {"times": times}) == "34"
+
+
+def test_the_numbers_of_the_tables_are_those_of_the_answers(build: ModuleType) -> None:
+    """The first number of every stored claim appears in the page, and so does every comparison."""
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
     stored = json.loads(build.STORED.read_text("utf-8"))
-    for run in ("smol", "sample"):
+    for run in ("smollm2", "stories15m", "sample"):
         for claim in stored[run]["claims"]:
-            first = claim["readings"][0]["measured"][0]
-            cell = f"{first['name']}: {first['value']:.3g}".replace("|", "\u2016")
+            first = next(one for one in claim["readings"] if one["first_key"] == "kept")["measured"]
+            cell = f"{first[0]['name']}: {first[0]['value']:.3g}".replace("|", "\u2016") if first else "not measured"
             assert cell in page, (run, claim["id"])
+        assert all(one.values in page for one in comparisons(stored[run]["claims"]))

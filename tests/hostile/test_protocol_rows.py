@@ -84,9 +84,7 @@ def test_every_n_of_degenerate_heads(vectors: str, logits: str, window: int) -> 
     sums = profiles.empty(LENGTHS)
     along = (rows.weights[0] @ layer[0] @ layer[0].mT).numpy()
     order = np.argsort(-weights, axis=-1, kind="stable")
-    profiles.add_rows(
-        weights, visible, order, along, products(layer)[0], rows.positions, np.array(LENGTHS), sums
-    )
+    profiles.add_rows(weights, visible, order, along, products(layer)[0], rows.positions, np.array(LENGTHS), sums)
     means = profiles.averages(sums)
     size = max(np.linalg.norm(x, axis=-1).max(), 1e-300)
     for r, reading in enumerate(("literal", "visible")):

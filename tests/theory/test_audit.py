@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attnscope.errors import InputError
-from attnscope.theory import distance, expectation, geometry, gradient, spaces, vanishing
+from attnscope.theory import appendix, distance, expectation, geometry, gradient, spaces, vanishing
 from attnscope.theory.audit import Claim, ClaimReport, Form, at_least, at_most, audit, between
 from attnscope.theory.audit.contract import Inequality
 from attnscope.theory.audit.referee import relative_excess
@@ -45,6 +45,11 @@ EXPECTED = {
     "figure-4-bound": "fails",
     "coverage-up-to": "fails",
     "coverage-independent": "holds with condition",
+    "appendix-significance": "fails",
+    "appendix-hoeffding": "fails",
+    "appendix-random-direction": "fails",
+    "appendix-literal-distance": "fails",
+    "appendix-literal-radius": "fails",
 }
 
 # The linear normalizer of Lemma 2 needs long rows, which a short draw reaches late. The bounds of
@@ -117,6 +122,11 @@ def test_a_wrong_printed_formula_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(gradient, "softmax_bound", "corollary-3", 0.99, id="1/(2T)"),
         pytest.param(gradient, "finite_difference_bound", "figure-4-bound", 0.99, id="tanh"),
         pytest.param(geometry, "separability_certain", "theorem-2-lower", 1.5, id="T2a"),
+        pytest.param(appendix, "lower_tail_hoeffding", "appendix-hoeffding", 0.99, id="Hoeffding"),
+        pytest.param(appendix, "lower_tail_markov", "appendix-hoeffding", 0.99, id="Markov"),
+        pytest.param(gradient, "random_direction_bounds", "appendix-random-direction", 1.2, id="random direction"),
+        pytest.param(appendix, "literal_distance", "appendix-literal-distance", 1.01, id="literal distance"),
+        pytest.param(appendix, "literal_radius", "appendix-literal-radius", 0.99, id="literal radius"),
     ],
 )
 def test_a_wrong_corrected_formula_is_violated(

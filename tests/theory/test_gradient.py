@@ -131,3 +131,26 @@ def test_the_two_logit_example_has_slope_three_quarters_sqrt_2() -> None:
     # The response saturates at sqrt 2.
     cold = torch.tensor(1e-6, dtype=torch.float64)
     assert float(gradient.two_logit_response(step, cold)) == pytest.approx(math.sqrt(2))
+
+
+@pytest.mark.parametrize("length", [2, 17, 1024])
+@pytest.mark.parametrize("kind", ["two live logits", "normal logits", "equal logits"])
+def test_a_random_direction_sees_the_frobenius_norm_over_the_root_of_the_length(length: int, kind: str) -> None:
+    """The mean of |J v| over 4,000 random unit v lies in its range, up to five standard errors."""
+    generator = np.random.default_rng(3)
+    logits = {
+        "two live logits": np.where(np.arange(length) < 2, 0.0, -60.0),
+        "normal logits": 2 * generator.normal(size=length),
+        "equal logits": np.zeros(length),
+    }[kind]
+    weights = np.exp(logits) / np.exp(logits).sum()
+    v = generator.normal(size=(4000, length))
+    v /= np.linalg.norm(v, axis=1, keepdims=True)
+    seen = np.linalg.norm(weights * (v - (v @ weights)[:, None]), axis=1)
+    mean, error = seen.mean(), 5 * seen.std() / math.sqrt(len(seen)) + 1e-12
+    lower, upper = (float(side) for side in gradient.random_direction_bounds(torch.from_numpy(weights)))
+    assert lower - error <= mean <= upper + error
+    assert upper / lower < math.sqrt(math.pi / 2)
+    if kind == "two live logits":  # J has rank one: the mean is the lower end, sqrt(2/(pi L)) of the norm 1/2
+        assert mean == pytest.approx(lower, abs=error)
+        assert lower == pytest.approx(0.5 * math.sqrt(2 / math.pi / length), rel=0.6 / length)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.numbers import WholeNumber
+from attnscope.cli.protocol_table import print_protocol
 from attnscope.cli.runs import (
     BosOption,
     DeviceOption,
@@ -141,8 +142,14 @@ def _print_claims(console: Console, result: Reproduction) -> None:
     console.print(table)
     if settings["windows"] < ENOUGH_WINDOWS:
         console.print(f"\n{_caution(settings['windows'])}")
+    page = ""
+    if "protocol" in result.figures:
+        console.print()
+        print_protocol(console, result.claims)
+        page = f"\nprotocol {result.folder / 'protocol.html'}"
     console.print(
-        f"\nfigures  {result.folder / 'figures'}\nclaims   {result.folder / 'claims.json'}, claims.md", soft_wrap=True
+        f"\nfigures  {result.folder / 'figures'}\nclaims   {result.folder / 'claims.json'}, claims.md{page}",
+        soft_wrap=True,
     )
 
 

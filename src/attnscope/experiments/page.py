@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 FORMS = ("printed", "corrected")
-READINGS = {"kept": "all keys", "dropped": "without the first key"}
 
 
 def claims_table(claims: list[dict[str, Any]], vectors: str | None = None, first_key: str = "kept") -> str:
@@ -23,23 +22,8 @@ def claims_table(claims: list[dict[str, Any]], vectors: str | None = None, first
             reading = find(claim, form, vectors, first_key)
             cells += [numbers(reading["measured"]), verdict_text(reading)] if reading else ["the same", "-"]
         verdict = claim["verdict"] + (f" on {', '.join(claim['depends_on'])}" if claim["depends_on"] else "")
+        verdict += f"; {claim['disagreement']}" if claim.get("disagreement") else ""
         lines.append(f"| {_bars(claim['claim'])} | {claim['place']} | {' | '.join(map(_bars, cells))} | {verdict} |")
-    return "\n".join(lines) + "\n"
-
-
-def readings_table(claims: list[dict[str, Any]], vectors: list[str]) -> str:
-    """One line per claim and form, one column per kind of vectors with and without the first key."""
-    columns = [(kind, key) for kind in vectors for key in READINGS]
-    lines = [
-        "| claim | form | " + " | ".join(f"{kind}, {READINGS[key]}" for kind, key in columns) + " |",
-        "|---|---|" + "---|" * len(columns),
-    ]
-    for claim in claims:
-        for form in FORMS:
-            readings = [find(claim, form, *column) for column in columns]
-            if any(readings):
-                cells = " | ".join(_short(reading) for reading in readings)
-                lines.append(f"| {claim['id']} | {form} | {cells} |")
     return "\n".join(lines) + "\n"
 
 
@@ -48,7 +32,7 @@ def find(claim: dict[str, Any], form: str, vectors: str | None, first_key: str) 
     matching = (
         one
         for one in claim["readings"]
-        if one["form"] == form and one["first_key"] == first_key and vectors in (None, one["vectors"])
+        if one["form"] == form and one["first_key"] == first_key and vectors in (None, one.get("vectors"))
     )
     return next(matching, None)
 
@@ -78,13 +62,6 @@ def verdict_text(reading: dict[str, Any]) -> str:
         return f"depends on {', '.join(reading['depends_on'])}"
     failed = reading["fails_at"]
     return f"{verdict} at {_list(failed)}" if failed and reading["holds_at"] else verdict
-
-
-def _short(reading: dict[str, Any] | None) -> str:
-    if reading is None or not reading["measured"]:
-        return "not measured"
-    values = [f"{one['value']:.3g}" for one in reading["measured"]]
-    return f"{reading['verdict']}: {', '.join(values[:3])}{', ...' if len(values) > 3 else ''}"
 
 
 def _list(conditions: list[str]) -> str:

@@ -158,9 +158,13 @@ def _draw(
     """Write the claims and figures that the tables give."""
     from attnscope.experiments.figures import draw_all
     from attnscope.experiments.page import claims_table
+    from attnscope.experiments.protocol_report import TABLES, answer_protocol, combine, write_protocol
 
     readings = readings_of(measured, run["settings"]["vectors"])
     claims = answer(readings)
+    by_protocol = all(name in measured for name in TABLES)
+    if by_protocol:
+        claims = combine(answer_protocol(measured), claims)
     answers = json.dumps({"model": run["model"], "text": run["text"], "claims": claims}, indent=1, allow_nan=False)
     table = claims_table(claims)
     tables.write_all(
@@ -170,4 +174,7 @@ def _draw(
             "claims.md": lambda path: path.write_text(table, encoding="utf-8"),
         },
     )
-    return claims, draw_all(folder / "figures", readings)
+    figures = draw_all(folder / "figures", readings)
+    if by_protocol:
+        figures["protocol"] = write_protocol(folder, measured, claims, run)
+    return claims, figures

@@ -11,6 +11,7 @@ convention, explained in `attnscope.theory.configuration`.
 | `expectation` | Theorem 1(2), Corollary 2, E1 to E4; `sampling` computes the expectation itself |
 | `geometry` | eq. (10), Theorem 2, T2a to T2d |
 | `gradient` | section 2.3, Lemma 2, Corollary 3, J1 to J4, finite steps |
+| `appendix` | the appendix: significance, a step of its proofs, literal rows |
 | `heads` | section 4, coverage |
 | `selectivity` | Theorem S and two impossibilities |
 | `claims`, `spaces`, `audit` | the claims, the configurations to test them on, and the search for violations |

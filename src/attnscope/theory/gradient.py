@@ -156,6 +156,24 @@ def finite_difference_bound(temperature: Float[Tensor, "*batch"], step: Float[Te
     return root / step * torch.tanh(step / (2 * root * temperature))
 
 
+def random_direction_bounds(weights: Float[Tensor, "*batch keys"]) -> Interval:
+    """The mean of |J v| at T = 1 over v uniform on the unit sphere: c_L |J|_F <= mean <= |J|_F / sqrt L.
+
+    c_L = Gamma(L/2) / (sqrt(pi) Gamma((L+1)/2)), between sqrt(2/(pi L)) and 1/sqrt L. Algorithm 5 averages over random
+    directions and takes the result for |J|_2; it is smaller by about sqrt L unless many logits compete.
+
+    Proof: E|J v|^2 = |J|_F^2 / L, and Jensen gives the right side. With the singular values s_i, E|J v| is the mean of
+    sqrt(sum s_i^2 v_i^2), concave in the s_i^2; on the simplex sum s_i^2 = |J|_F^2 it is least at a corner, where it is
+    |J|_F E|v_1| = c_L |J|_F: attained by two live logits.
+    """
+    length = weights.shape[-1]
+    rest = leave_one_out(weights)  # 1 - alpha_i without cancellation
+    squares = weights.square()
+    frobenius = (squares * rest.square() + squares * leave_one_out(squares)).sum(-1).sqrt()
+    least = math.exp(math.lgamma(length / 2) - math.lgamma((length + 1) / 2)) / math.sqrt(math.pi)
+    return Interval(least * frobenius, frobenius / math.sqrt(length))
+
+
 def two_logit_rows(
     height: Float[Tensor, "*batch"], step: Float[Tensor, "*batch"], length: int
 ) -> tuple[Float[Tensor, "*batch keys"], Float[Tensor, "*batch keys"]]:

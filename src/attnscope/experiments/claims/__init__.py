@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 CLAIMS: tuple[Claim, ...] = (*distance.CLAIMS, *geometry.CLAIMS, *gradient.CLAIMS)
-DIMENSIONS = ("form", "vectors", "first key")
-__all__ = ["CLAIMS", "Claim", "Evidence", "Measurement", "answer", "readings_of"]
+Labels = dict[str, str]
+"""What distinguishes a reading, such as {"vectors": "value", "first_key": "kept"}."""
+__all__ = ["CLAIMS", "Claim", "Evidence", "Labels", "Measurement", "answer", "answer_claim", "readings_of"]
 
 
 def readings_of(tables: dict[str, pl.DataFrame], vectors: Sequence[str]) -> list[Evidence]:
@@ -36,34 +37,37 @@ def readings_of(tables: dict[str, pl.DataFrame], vectors: Sequence[str]) -> list
 
 def answer(readings: Sequence[Evidence]) -> list[dict[str, Any]]:
     """Every claim with its place in the paper, rule, measurements and verdicts, ready for JSON."""
-    return [_answer(claim, readings) for claim in CLAIMS]
+    labeled = [({"vectors": e.vectors, "first_key": e.sink}, e) for e in readings]
+    return [answer_claim(claim, labeled) for claim in CLAIMS]
 
 
-def _answer(claim: Claim, readings: Sequence[Evidence]) -> dict[str, Any]:
-    results: dict[tuple[str, str, str], dict[str, Any]] = {}
+def answer_claim(claim: Claim, readings: Sequence[tuple[Labels, Evidence]]) -> dict[str, Any]:
+    """One claim, measured in each form and reading; its verdict depends on the labels along which they differ."""
+    results: list[dict[str, Any]] = []
+    verdicts: list[tuple[Labels, Verdict]] = []
     forms: dict[str, tuple[Measure, Rule]] = {"printed": (claim.printed, every)}
     if claim.corrected:
         forms["corrected"] = (claim.corrected, claim.corrected_rule)
-    for e in readings:
+    for labels, e in readings:
         for form, (measure, rule) in forms.items():
             measured = measure(e)
             verdict = rule(measured)
-            results[form, e.vectors, e.sink] = {
-                "form": form,
-                "vectors": e.vectors,
-                "first_key": e.sink,
-                "verdict": verdict,
-                "depends_on": _causes(measured) if verdict == "depends" else [],
-                "holds_at": _where(measured, "agrees"),
-                "fails_at": _where(measured, "disagrees"),
-                "measured": [one.as_dict() for one in measured],
-            }
-    verdicts: dict[tuple[str, str, str], Verdict] = {
-        key: one["verdict"] for key, one in results.items() if one["verdict"]
-    }
-    overall = merged(verdicts.values())
+            results.append(
+                {
+                    "form": form,
+                    **labels,
+                    "verdict": verdict,
+                    "depends_on": _causes(measured) if verdict == "depends" else [],
+                    "holds_at": _where(measured, "agrees"),
+                    "fails_at": _where(measured, "disagrees"),
+                    "measured": [one.as_dict() for one in measured],
+                }
+            )
+            if verdict:
+                verdicts.append(({"form": form, **labels}, verdict))
+    overall = merged(verdict for _, verdict in verdicts)
     between = _dimensions(verdicts) if overall == "depends" else []
-    within = sorted({name for one in results.values() if one["verdict"] == "depends" for name in one["depends_on"]})
+    within = sorted({name for one in results if one["verdict"] == "depends" for name in one["depends_on"]})
     return {
         "id": claim.id,
         "place": claim.place,
@@ -71,10 +75,10 @@ def _answer(claim: Claim, readings: Sequence[Evidence]) -> dict[str, Any]:
         "rule": claim.rule,
         "corrected_as": claim.corrected_as or None,
         "verdict": overall or "not measured",
-        "printed": merged(v for (form, *_), v in verdicts.items() if form == "printed"),
-        "corrected": merged(v for (form, *_), v in verdicts.items() if form == "corrected"),
+        "printed": merged(verdict for labels, verdict in verdicts if labels["form"] == "printed"),
+        "corrected": merged(verdict for labels, verdict in verdicts if labels["form"] == "corrected"),
         "depends_on": between + within,
-        "readings": list(results.values()),
+        "readings": results,
     }
 
 
@@ -91,13 +95,14 @@ def _where(measured: list[Measurement], verdict: Verdict) -> list[str]:
     return [one.at for one in measured if one.at and one.verdict == verdict]
 
 
-def _dimensions(verdicts: dict[tuple[str, str, str], Verdict]) -> list[str]:
-    """The dimensions along which the verdict changes while the others are fixed."""
+def _dimensions(verdicts: list[tuple[Labels, Verdict]]) -> list[str]:
+    """The labels along which the verdict changes while the others are fixed."""
     varying = []
-    for axis, name in enumerate(DIMENSIONS):
+    for name in verdicts[0][0]:
         groups: dict[tuple[str, ...], set[Verdict]] = {}
-        for key, verdict in verdicts.items():
-            groups.setdefault((*key[:axis], *key[axis + 1 :]), set()).add(verdict)
+        for labels, verdict in verdicts:
+            others = tuple(value for key, value in labels.items() if key != name)
+            groups.setdefault(others, set()).add(verdict)
         if any(len(group) > 1 for group in groups.values()):
-            varying.append(name)
+            varying.append(name.replace("_", " "))
     return varying

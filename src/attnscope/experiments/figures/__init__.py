@@ -49,12 +49,12 @@ def draw_all(folder: Path, readings: Sequence[Evidence]) -> dict[str, dict[str, 
     for e in readings:
         reading = e.vectors if e.sink == "kept" else f"{e.vectors}-without-first-key"
         target = folder / reading
-        written[reading] = {name: str(target / name) for name in _draw_into(target, draw(e))}
+        written[reading] = {name: str(target / name) for name in draw_into(target, draw(e))}
     return written
 
 
-def _draw_into(folder: Path, figures: dict[str, tuple[Any, pl.DataFrame]]) -> list[str]:
-    """Write the figures of one reading, rendering those that changed; returns the names of their files."""
+def draw_into(folder: Path, figures: dict[str, tuple[Any, pl.DataFrame]]) -> list[str]:
+    """Write charts and their data by name, rendering those that changed; returns the names of the files."""
     rendered, index = _index(folder), {}
     files: dict[str, Any] = {}
     names = []

@@ -9,7 +9,7 @@ import polars as pl
 
 from attnscope.experiments.claims.evidence import Evidence
 from attnscope.experiments.claims.gradient import maxima
-from attnscope.experiments.figures.style import BLACK, BLUE, GRAY, GREEN, ORANGE, inline, log_axis, panel, side_by_side
+from attnscope.experiments.figures.style import BLACK, BLUE, GREEN, ORANGE, inline, log_axis, panel, side_by_side
 from attnscope.experiments.settings import STEPS
 
 COLORS = dict(zip((f"eps = {step:g}" for step in STEPS), (BLUE, GREEN, ORANGE), strict=True))
@@ -34,7 +34,6 @@ def data(e: Evidence, reading: str = "scaled") -> pl.DataFrame:
             series=pl.format("eps = {}", pl.col("step").map_elements(lambda s: f"{s:g}", return_dtype=pl.String)),
             reading=pl.lit(reading),
         )
-        .with_columns(envelope=1 / (2 * pl.col("temperature")))
         .sort("direction", "step", "temperature")
     )
 
@@ -42,19 +41,25 @@ def data(e: Evidence, reading: str = "scaled") -> pl.DataFrame:
 def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     """Two panels: a random direction as in the paper, and the worst direction with the exact suprema."""
     scaled = data(e)
-    ends = [float(scaled["low"].to_numpy().min()) * 0.7, 70.0]
-    y = log_axis("value", "largest g over heads", domain=ends)
-    random, worst = (scaled.filter(direction=direction) for direction in ("random", "worst"))
-    dashed = _bound(random, "printed", y, [6, 4], BLACK)
-    envelope = _bound(worst, "envelope", y, [1, 2], GRAY)
-    exact = _bound(worst, "exact", y, [6, 4], None)
     chart = side_by_side(
-        panel([*_curves(random, y), dashed], "random direction; dashed: min{1/(4T), \u221a2}"),
-        panel([envelope, *_curves(worst, y), exact], "worst direction; dashed: exact suprema, dotted: 1/(2T)"),
+        *panels(scaled),
         title="Figure 4. Gradient sensitivity against temperature",
         subtitle=["T = 1 is the model itself; median over windows, bands: spread over windows"],
     )
     return chart, pl.concat([scaled, data(e, "raw")])
+
+
+def panels(curves: pl.DataFrame, heading: str = "", least: float | None = None) -> list[alt.LayerChart]:
+    """The panels of the two directions; `least` is the smallest g that the axis shows, by default of these curves."""
+    least = float(curves["low"].to_numpy().min()) if least is None else least
+    y = log_axis("value", "largest g over heads", domain=[0.7 * least, 70.0])
+    random, worst = (curves.filter(direction=direction) for direction in ("random", "worst"))
+    printed = _bound(random, "printed", y, [6, 4], BLACK)
+    exact = _bound(worst, "exact", y, [6, 4], None)
+    return [
+        panel([*_curves(random, y), printed], f"{heading}random direction; black: min{{1/(4T), \u221a2}}"),
+        panel([*_curves(worst, y), exact, printed], f"{heading}worst direction; colored dashes: exact suprema"),
+    ]
 
 
 def _color() -> alt.Color:

@@ -28,8 +28,8 @@ BOUNDS = {
 }
 
 
-def data(e: Evidence) -> pl.DataFrame:
-    """Quantiles of separability over heads and windows at each N, and the median of each bound."""
+def data(e: Evidence, forms: tuple[str, ...] = tuple(BOUNDS)) -> pl.DataFrame:
+    """Quantiles of separability over heads and windows at each N, and the median of each form of the bounds."""
     table = e.longest("topn").filter(pl.col("n").is_in(SEPARABILITY_N))
     s = pl.col("separability")
     by_window = (
@@ -42,8 +42,8 @@ def data(e: Evidence) -> pl.DataFrame:
         table.group_by("n")
         .agg(
             q05=s.quantile(0.05), q25=s.quantile(0.25), q50=s.median(), q75=s.quantile(0.75), q95=s.quantile(0.95),
-            most=s.max(), **{f"upper_{form}": pl.median(upper) for form, (upper, _) in BOUNDS.items()},
-            **{f"lower_{form}": pl.median(lower).clip(lower_bound=0) for form, (_, lower) in BOUNDS.items()},
+            most=s.max(), **{f"upper_{form}": pl.median(BOUNDS[form][0]) for form in forms},
+            **{f"lower_{form}": pl.median(BOUNDS[form][1]).clip(lower_bound=0) for form in forms},
         )
         .join(by_window, on="n")
         .sort("n")
@@ -55,8 +55,8 @@ def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     quantiles = data(e)
     longest = int(e.table("topn")["prefix"].max())  # type: ignore[arg-type]
     chart = side_by_side(
-        panel(_boxes(quantiles, "printed"), f"{PRINTED} (Theorem 2)"),
-        panel(_boxes(quantiles, "proved"), f"{CORRECTED} (T2a)"),
+        panel(boxes(quantiles, "printed"), f"{PRINTED} (Theorem 2)"),
+        panel(boxes(quantiles, "proved"), f"{CORRECTED} (T2a)"),
         title="Figure 3. Separability against N",
         subtitle=[
             f"L = {longest:,}; boxes: quartiles over heads and windows, whiskers 5 % and 95 %, dots: the largest;",
@@ -66,7 +66,8 @@ def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
     return chart, quantiles
 
 
-def _boxes(quantiles: pl.DataFrame, form: str) -> list[alt.Chart]:
+def boxes(quantiles: pl.DataFrame, form: str) -> list[alt.Chart]:
+    """Box plots over heads, with the medians of one form of the bounds."""
     x = alt.X("n:O", title="N, size of the top set", axis=alt.Axis(labelAngle=0))
     scale = alt.Scale(domain=[0, 1.02], nice=False)
     y: dict[str, Any] = {"title": "separability", "scale": scale}

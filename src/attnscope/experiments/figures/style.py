@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -36,10 +37,10 @@ def inline(table: pl.DataFrame) -> alt.InlineData:
     return alt.InlineData(values=text, format=alt.CsvDataFormat(type="csv", parse=types))
 
 
-def log_axis(name: str, title: str, values: list[float] | None = None, **scale: Any) -> dict[str, Any]:
+def log_axis(name: str, title: str, values: Sequence[float] | None = None, **scale: Any) -> dict[str, Any]:
     """Arguments for a channel with a logarithmic axis."""
     axis = (
-        alt.Axis(values=values, labelOverlap=True, format="~g")
+        alt.Axis(values=list(values), labelOverlap=True, format="~g")
         if values
         else alt.Axis(labelOverlap=True, format="~g", tickCount=5)
     )
@@ -88,19 +89,30 @@ def side_by_side(*panels: alt.LayerChart, title: str, subtitle: list[str], spaci
 
     Altair copies the whole chart at every change, so the chart is built in one step.
     """
-    return alt.HConcatChart(
-        hconcat=panels,
-        spacing=spacing,
-        resolve=alt.Resolve(scale=alt.ScaleResolveMap(color="independent")),
-        title=alt.Title(
+    return alt.HConcatChart(hconcat=panels, spacing=spacing, **_frame(title, subtitle))
+
+
+def stacked(rows: list[list[alt.LayerChart]], title: str, subtitle: list[str]) -> alt.VConcatChart:
+    """The figure: rows of panels, one below the other."""
+    lines = [alt.HConcatChart(hconcat=panels, spacing=28, resolve=_OWN_COLORS) for panels in rows]
+    return alt.VConcatChart(vconcat=lines, spacing=18, **_frame(title, subtitle))
+
+
+_OWN_COLORS = alt.Resolve(scale=alt.ScaleResolveMap(color="independent"))
+
+
+def _frame(title: str, subtitle: list[str]) -> dict[str, Any]:
+    return {
+        "resolve": _OWN_COLORS,
+        "title": alt.Title(
             title, subtitle=subtitle, fontSize=14, subtitleFontSize=11, anchor="start", offset=10,
             subtitleColor="#444444",
         ),
-        background="white",
-        padding=8,
-        config=alt.Config(
+        "background": "white",
+        "padding": 8,
+        "config": alt.Config(
             axis=alt.AxisConfig(labelFontSize=11, titleFontSize=11, gridColor="#ececec", titleFontWeight="normal"),
             legend=alt.LegendConfig(labelFontSize=11, padding=2),
             view=alt.ViewConfig(stroke="#cccccc"),
         ),
-    )  # fmt: skip
+    }  # fmt: skip

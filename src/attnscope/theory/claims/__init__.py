@@ -11,6 +11,7 @@ from typing import Any
 from attnscope.errors import InputError
 from attnscope.theory.audit import Claim
 from attnscope.theory.claims import (
+    appendix,
     distance,
     expectation,
     geometry,
@@ -28,6 +29,7 @@ CLAIMS: tuple[Claim[Any], ...] = (
     *geometry.CLAIMS,
     *gradient.CLAIMS,
     *heads.CLAIMS,
+    *appendix.CLAIMS,
     *selectivity.CLAIMS,
     *normalizers.CLAIMS,
 )

@@ -4,6 +4,7 @@ Sizes are small primes, with a few longer rows where a statement needs length to
 cases: one-hot and uniform weights, duplicates, outliers, antipodes, orthonormal vectors, ties, saturation.
 """
 
+from attnscope.theory.spaces.appendix import BOUNDED_VARIABLES, CAUSAL_ROWS, P_VALUES, RANDOM_DIRECTIONS
 from attnscope.theory.spaces.heads import COVERED_TOKENS, TOKEN_CHANCES
 from attnscope.theory.spaces.logits import (
     EQUISPACED_LOGITS,
@@ -19,12 +20,16 @@ from attnscope.theory.spaces.sphere import BALLS, INDEPENDENT_ROWS
 __all__ = [
     "ANY_SETS",
     "BALLS",
+    "BOUNDED_VARIABLES",
+    "CAUSAL_ROWS",
     "COVERED_TOKENS",
     "EQUISPACED_LOGITS",
     "FEW_OF_MANY",
     "GROWING_ROWS",
     "INDEPENDENT_ROWS",
+    "P_VALUES",
     "QUERIES",
+    "RANDOM_DIRECTIONS",
     "RANDOM_SETS",
     "SEPARABLE_LOGITS",
     "SOFTMAX_LOGITS",
