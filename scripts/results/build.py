@@ -50,9 +50,10 @@ LABELS = {
 # Hidden vectors have the model's full width: all kinds of vectors are measured on fewer, shorter windows.
 KINDS: dict[str, Any] = {
     "vectors": ("value", "output", "hidden", "hidden_unit", "embedding"),
-    "windows": 4,
+    "windows": 3,
     "length": 512,
 }
+WINDOWS: dict[str, Any] = {"windows": 3}  # of SmolLM2 at its full length: minutes each
 QUICK: dict[str, Any] = {"windows": 2, "length": 128}
 GPT2_WINDOWS = 8  # of the command for GPT-2
 # Folders of figures that the page shows, by run: the source under figures/, and a word for the name in docs/images.
@@ -70,7 +71,7 @@ def build(smollm2: str, stories: str, text: str, runs: Path, quick: bool) -> dic
     """Run the reproductions and the benchmark, and copy the figures; returns the data of the page."""
     less = QUICK if quick else {}
     results = {
-        "smollm2": reproduce(smollm2, text, out=runs / "smollm2", **less),
+        "smollm2": reproduce(smollm2, text, out=runs / "smollm2", **(WINDOWS | less)),
         "vectors": reproduce(smollm2, text, out=runs / "vectors", **(KINDS | less)),
         "stories15m": reproduce(stories, text, out=runs / "stories15m", **({"vectors": ("value", "hidden")} | less)),
         "sample": reproduce(None, None, out=runs / "sample", **less),
