@@ -33,6 +33,14 @@ open("waited", "w").close()
 """
 
 
+@pytest.fixture(autouse=True)
+def _handler() -> Iterator[None]:
+    """Interrupts as in a shell's foreground job, for this process and those that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(
     ("rest", "imported"),
     [("", True), ("import time; [time.sleep(0.1) for _ in range(100)]", False)],
@@ -53,15 +61,21 @@ def test_an_interrupt_during_an_import_is_not_lost(rest: str, imported: bool, tm
     assert not (tmp_path / "waited").exists()
 
 
-@pytest.fixture
-def _handler() -> Iterator[None]:
-    """The handler that a process starts with, and afterwards the one that was there."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+LATE = """
+import atexit, os, signal, sys
+from attnscope.cli import main
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+sys.argv = ["attnscope", "--version"]
+main()
+"""
 
 
-@pytest.mark.usefixtures("_handler")
+def test_an_interrupt_after_the_end_does_not_change_the_exit_code() -> None:
+    """Fault 17."""
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_a_second_interrupt_is_left_to_the_system() -> None:
     """Fault 17: cleaning up cannot be interrupted into a traceback."""
     handle_interrupts()
@@ -70,7 +84,6 @@ def test_a_second_interrupt_is_left_to_the_system() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 
 
-@pytest.mark.usefixtures("_handler")
 def test_a_background_job_goes_on_ignoring_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     handle_interrupts()

@@ -19,7 +19,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from attnscope.cli.interrupts import INTERRUPTED, handle_interrupts
+from attnscope.cli.interrupts import INTERRUPTED, handle_interrupts, ignore_interrupts
 from attnscope.errors import AttnscopeError, InputError, shown
 
 BAD_USAGE, CLOSED_PIPE = 2, 141  # the latter as a shell says it of a command that SIGPIPE ended
@@ -33,6 +33,7 @@ def main() -> None:
     # torch's idle OpenMP threads would spin on the cores that measuring uses; read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     code = run(sys.argv[1:])
+    ignore_interrupts()
     try:
         sys.stdout.flush()
     except OSError:  # `run` has said so; the interpreter would try once more, and print a traceback

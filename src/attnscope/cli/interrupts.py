@@ -26,6 +26,12 @@ def handle_interrupts() -> None:
         signal.signal(signal.SIGINT, _Handler())
 
 
+def ignore_interrupts() -> None:
+    """Let the exit code of a finished command stand: leaving the process takes a second with torch in it."""
+    if isinstance(signal.getsignal(signal.SIGINT), _Handler):  # an interrupted command can be ended at once
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class _Handler:
     """Raises KeyboardInterrupt when no import is under way, and ends the process if that takes too long."""
 
