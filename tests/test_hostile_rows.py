@@ -54,6 +54,7 @@ def rows() -> list[Row]:
     ("name", "logits", "vectors"), rows(), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_a_hostile_row(name: str, logits: np.ndarray, vectors: np.ndarray) -> None:
+    """Faults 4, 12 and 13."""
     length = len(logits)
     top_n = sorted({1, 2, 3, 5, max(1, length - 1), length, length + 4})
     z, x = torch.tensor(logits, dtype=torch.float64)[None], torch.tensor(vectors, dtype=torch.float64)[None]

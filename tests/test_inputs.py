@@ -67,6 +67,7 @@ def check(result: ScanResult, truth: Callable[[int, int, int, int], Row]) -> Non
 
 
 def test_multihead_attention_on_a_padded_batch() -> None:
+    """Faults 1 and 2."""
     module, x = attention(), states(BATCH, TOKENS, WIDTH)
     padding = torch.zeros(BATCH, TOKENS, dtype=torch.bool)
     padding[1, 7:] = True
@@ -154,6 +155,7 @@ def test_a_module_that_records_and_all_rows() -> None:
 @pytest.mark.parametrize("vectors", ["value", "output", "hidden"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_an_item_of_a_padded_batch_is_the_item_alone(side: str, vectors: Any) -> None:
+    """Faults 3 and 15."""
     model = build("llama-gqa").double()
     ids = torch.randint(2, 250, (2, 17), generator=torch.Generator().manual_seed(3))
     mask = torch.ones_like(ids)

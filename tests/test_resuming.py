@@ -43,6 +43,7 @@ def interrupted(tmp_path: Path, tokenizer: Any, text: str) -> Path:
 def test_an_interrupted_run_goes_on_where_it_stopped(
     interrupted: Path, tmp_path: Path, tokenizer: Any, text: str
 ) -> None:
+    """Faults 17 and 18."""
     assert [path.name for path in interrupted.iterdir()] == [".parts"]
     seen: list[int] = []
     again = scan(
@@ -76,6 +77,7 @@ def test_parts_of_another_plan_are_not_taken(
 
 
 def test_a_damaged_part_is_measured_anew(interrupted: Path, tokenizer: Any, text: str) -> None:
+    """Fault 19."""
     part = interrupted / ".parts" / "window-00001.topn.parquet"
     part.write_bytes(part.read_bytes()[:50])
     seen: list[int] = []
@@ -90,6 +92,7 @@ def test_a_run_stopped_before_its_first_window_leaves_nothing(tmp_path: Path, to
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    """Fault 19."""
     holder = (
         "import sys, pathlib\nfrom attnscope import tables\n"
         f"with tables.output_folder(pathlib.Path({str(tmp_path / 'run')!r})):\n"
@@ -110,6 +113,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_ctrl_c_says_how_to_go_on(
     model_folder: Path, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Fault 17."""
     from attnscope.scanning.measuring import ScanMeasurer
 
     book = tmp_path / "book.txt"

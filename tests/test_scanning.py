@@ -67,6 +67,7 @@ def test_tables_have_the_public_schema(scanned: Any) -> None:
 
 
 def test_every_line_of_rows_agrees_with_the_oracle(scanned: Any) -> None:
+    """Fault 6: the lengths are no multiples of any block."""
     result, truth = scanned
     for line in result.rows.iter_rows(named=True):
         logits, _ = truth[line["layer"], line["head"], line["length"]]
@@ -105,12 +106,27 @@ def test_windows_follow_one_another(tokenizer: Any, text: str) -> None:
 
 
 def test_the_begin_token_comes_first_when_asked_for(tokenizer: Any, text: str) -> None:
+    """Fault 22."""
     model = build("gpt2")
     plain = scan(model, text, tokenizer=tokenizer, length=29, top_n=[2])
     with_bos = scan(model, text, tokenizer=tokenizer, length=29, top_n=[2], bos=True)
     by_hand = scan(model, "<end>" + text, tokenizer=tokenizer, length=29, top_n=[2])
     assert not plain.topn.equals(with_bos.topn)
     assert with_bos.topn.equals(by_hand.topn)
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_a_tokenizer_that_adds_special_tokens_adds_none_to_a_window(bos: bool, tokenizer: Any, text: str) -> None:
+    """Fault 22: the begin token is not there twice, and no padding token is needed."""
+    inputs: list[list[int]] = []
+    model, adding = build("gpt2"), byte_tokenizer(special=True)
+    assert adding.pad_token is None
+    assert adding("a")["input_ids"][0] == adding.bos_token_id
+    hook = model.transformer.wte.register_forward_pre_hook(lambda module, args: inputs.append(args[0][0].tolist()))
+    scan(model, text, tokenizer=adding, length=29, top_n=[2], bos=bos)
+    hook.remove()
+    plain = tokenizer(text)["input_ids"]
+    assert inputs == [[adding.bos_token_id, *plain[:28]] if bos else plain[:29]]
 
 
 @pytest.mark.parametrize("kind", ["output", "hidden"])
@@ -124,6 +140,7 @@ def test_rows_do_not_depend_on_the_vectors_and_topn_does(kind: Any, tokenizer: A
 
 
 def test_an_encoder_runs_once_for_each_length_with_its_special_tokens(text: str) -> None:
+    """Fault 22."""
     model = build("bert")
     inputs: list[list[int]] = []
     hook = model.embeddings.register_forward_pre_hook(
@@ -155,6 +172,7 @@ def test_the_model_is_left_as_it_was(tokenizer: Any, text: str) -> None:
 
 
 def test_a_head_with_nan_is_named_and_the_others_go_on(tokenizer: Any, text: str) -> None:
+    """Fault 11."""
     model = build("llama-mqa")
     clean = scan(model, text, tokenizer=tokenizer, length=17, top_n=[3])
     with torch.no_grad():
@@ -166,6 +184,7 @@ def test_a_head_with_nan_is_named_and_the_others_go_on(tokenizer: Any, text: str
 
 
 def test_bfloat16_models_are_measured_in_float64(tokenizer: Any, text: str) -> None:
+    """Fault 11."""
     model = build("llama-gqa").to(torch.bfloat16)
     result = scan(model, text, tokenizer=tokenizer, length=31, top_n=[3])
     assert (result.rows["weight_sum"] - 1).abs().max() < 1e-12  # type: ignore[operator]
@@ -267,6 +286,7 @@ def test_defaults_follow_the_model_and_the_paper() -> None:
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_what_cannot_be_is_refused_with_the_value_received(options: dict[str, Any], message: str) -> None:
+    """Faults 6 and 12."""
     with pytest.raises(InputError, match=message):
         plan(1024, **options)
 

@@ -46,6 +46,7 @@ def test_a_file_that_fails_half_way_is_not_there(tmp_path: Path) -> None:
 
 
 def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
+    """Fault 19."""
     (tmp_path / "notes.txt").write_text("mine")
     save(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
@@ -72,6 +73,7 @@ def test_a_name_too_long_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["run.json", "rows.parquet", "topn.parquet"])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "foreign"])
 def test_a_damaged_run_is_refused(tmp_path: Path, name: str, damage: str) -> None:
+    """Fault 19."""
     save(tmp_path)
     file = tmp_path / name
     if damage == "missing":
@@ -83,6 +85,7 @@ def test_a_damaged_run_is_refused(tmp_path: Path, name: str, damage: str) -> Non
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    """Fault 19."""
     save(tmp_path)
     (tmp_path / "run.json").write_text(json.dumps({"schema": 99}))
     with pytest.raises(OutputError, match="newer attnscope"):

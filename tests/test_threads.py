@@ -147,6 +147,7 @@ raise SystemExit(f"changed: {changed}, fork hooks: {ours}" if changed or ours el
 
 
 def test_a_scan_leaves_the_state_of_the_process_alone() -> None:
+    """Fault 35."""
     done = subprocess.run([sys.executable, "-c", UNTOUCHED], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 

@@ -37,6 +37,7 @@ def test_some_rows_are_spread_evenly_and_end_with_the_last() -> None:
 
 
 def test_all_rows_hold_the_last_rows_of_every_length(tokenizer: Any, text: str) -> None:
+    """Fault 4."""
     model = build("llama-gqa")
     every = scan(model, text, tokenizer=tokenizer, length=43, rows="all", top_n=TOP_N, bounds="paper")
     last = scan(model, text, tokenizer=tokenizer, length=43, lengths=[2, 17, 43], top_n=TOP_N, bounds="paper")
@@ -51,6 +52,7 @@ def test_all_rows_hold_the_last_rows_of_every_length(tokenizer: Any, text: str) 
 
 
 def test_the_block_size_changes_nothing(tokenizer: Any, text: str) -> None:
+    """Faults 6 and 15."""
     model = build("mistral-window")
     whole = scan(model, text, tokenizer=tokenizer, length=41, rows="all", top_n=TOP_N, bounds="paper")
     tight = scan(model, text, tokenizer=tokenizer, length=41, rows="all", top_n=TOP_N, bounds="paper", memory_budget=1)

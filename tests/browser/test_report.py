@@ -158,6 +158,7 @@ def test_heads_are_filtered_and_sorted(opened: Open, reports: Path, result: Scan
 
 
 def test_hostile_tokens_are_shown_and_not_run(opened: Open, reports: Path) -> None:
+    """Fault 21."""
     page = opened((reports / "plain.html").as_uri())
     assert page.evaluate("window.hacked") is None
     assert page.locator("img").count() == 0
@@ -169,6 +170,7 @@ def test_hostile_tokens_are_shown_and_not_run(opened: Open, reports: Path) -> No
 
 
 def test_dark_follows_the_system_and_can_be_chosen(opened: Open, reports: Path) -> None:
+    """Fault 25."""
     page = opened((reports / "plain.html").as_uri(), color_scheme="dark")
     background = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(background) == "rgb(23, 27, 32)"
@@ -182,6 +184,7 @@ def test_dark_follows_the_system_and_can_be_chosen(opened: Open, reports: Path) 
 
 
 def test_the_keyboard_reaches_everything(opened: Open, reports: Path) -> None:
+    """Fault 25."""
     page = opened((reports / "plain.html").as_uri() + "#head=0.0")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to what to look at"
@@ -298,6 +301,7 @@ def test_a_single_head_and_missing_numbers_are_shown_as_what_they_are(
 
 
 def test_a_report_of_3072_heads_is_small_and_quick(opened: Open, result: ScanResult, tmp_path: Path) -> None:
+    """Fault 25."""
     assert result.token_weights
     rows, topn = (enlarged(table, 48, 64) for table in (result.rows, result.topn))
     path = tmp_path / "large.html"

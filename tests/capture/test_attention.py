@@ -95,6 +95,7 @@ def registry() -> dict[str, Any]:
 
 
 def test_registry_is_restored_after_an_error() -> None:
+    """Fault 17."""
     before, model = registry(), build("gpt2")
 
     def fail(call: AttentionCall) -> None:
@@ -106,6 +107,7 @@ def test_registry_is_restored_after_an_error() -> None:
 
 
 def test_two_models_are_observed_apart() -> None:
+    """Fault 17."""
     first, second, third = build("gpt2"), build("llama-gqa"), build("llama-mqa")
     seen: dict[str, int] = {"first": 0, "second": 0}
 
@@ -126,12 +128,14 @@ def test_two_models_are_observed_apart() -> None:
 
 
 def test_an_argument_nobody_knows_is_refused() -> None:
+    """Fault 8."""
     q = torch.zeros(1, 1, 2, 3)
     with pytest.raises(ModelError, match="cu_seq_lens_q"):
         AttentionCall(torch.nn.Identity(), q, q, q, None, {"cu_seq_lens_q": torch.tensor([0, 2]), "dropout": 0.0})
 
 
 def test_position_bias_is_added() -> None:
+    """Fault 8."""
     generator = torch.Generator().manual_seed(1)
     q, k, v = (torch.randn(1, 2, 5, 3, generator=generator) for _ in range(3))
     bias = torch.randn(1, 2, 5, 5, generator=generator)

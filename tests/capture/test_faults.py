@@ -312,6 +312,7 @@ def test_code_that_comes_with_a_model_is_not_run(model_folder: Path, tmp_path: P
 
 
 def test_pickled_weights_are_read_only_when_asked_for(model_folder: Path, tmp_path: Path) -> None:
+    """Fault 21."""
     import shutil
 
     folder = tmp_path / "pickled"

@@ -32,6 +32,7 @@ def progress_and_logs() -> tuple[Any, ...]:
 @pytest.mark.parametrize("hub_bars", [True, False])
 @pytest.mark.parametrize("bars", [True, False])
 def test_logs_and_progress_bars_are_restored(bars: bool, hub_bars: bool) -> None:
+    """Fault 35."""
     original = progress_and_logs()
     try:
         (logs.enable_progress_bar if bars else logs.disable_progress_bar)()
@@ -46,6 +47,7 @@ def test_logs_and_progress_bars_are_restored(bars: bool, hub_bars: bool) -> None
 
 
 def test_observing_and_swapping_change_nothing_that_stays() -> None:
+    """Fault 35."""
     model, ids = build("gpt2"), torch.arange(9)[None] % VOCABULARY
 
     def state() -> tuple[Any, ...]:

@@ -141,6 +141,7 @@ def test_code_that_comes_with_a_model_runs_only_on_request(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Fault 9."""
     from transformers import dynamic_module_utils
 
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
@@ -184,6 +185,7 @@ def test_results_go_to_a_dated_folder_by_default(
 def test_a_broken_head_ends_with_exit_code_3(
     book: Path, tokenizer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Fault 11."""
     model = build("llama-mqa")
     with torch.no_grad():
         model.model.layers[0].self_attn.q_proj.weight[0] = torch.inf
@@ -233,6 +235,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Faults 6, 19 and 20."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "empty.txt").write_text(" \n")
@@ -255,6 +258,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a read-only folder")
 def test_a_read_only_folder_is_refused(model_folder: Path, book: Path, tmp_path: Path) -> None:
+    """Fault 19."""
     tmp_path.chmod(0o555)
     try:
         assert run(["scan", str(model_folder), "--text", str(book), "--out", str(tmp_path / "out")]) == 2
@@ -265,7 +269,7 @@ def test_a_read_only_folder_is_refused(model_folder: Path, book: Path, tmp_path:
 def test_help_and_import_load_neither_torch_nor_transformers() -> None:
     code = (
         "import sys, attnscope, attnscope.cli\n"
-        "try:\n    attnscope.cli.app(['scan', '--help'])\nexcept SystemExit:\n    pass\n"
+        "attnscope.cli.run(['scan', '--help'])\n"
         "heavy = {'torch', 'transformers', 'polars', 'altair', 'numba'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )

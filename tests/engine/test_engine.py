@@ -116,6 +116,7 @@ def test_finished_windows_are_not_run_again(model: Model) -> None:
 
 
 def test_a_model_in_training_is_measured_as_in_use_and_left_in_training(model: Model) -> None:
+    """Fault 10."""
     windows = plan_windows(model, TOKENS, (8,), last)
     rows = [part.rows for part in run_windows(model, windows, Adding())]
     model.module.train()
@@ -125,6 +126,7 @@ def test_a_model_in_training_is_measured_as_in_use_and_left_in_training(model: M
 
 
 def test_blocks_are_halved_when_memory_runs_out_and_a_layer_without_room_is_skipped(model: Model) -> None:
+    """Fault 16."""
     sizes: list[int] = []
 
     class Little(Adding):

@@ -15,6 +15,7 @@ from attnscope.experiments.ks_test import exact_p_values, largest_gaps, p_values
 
 @pytest.mark.parametrize("n", [1, 2, 7, 36, 144, 270])
 def test_ks_equals_scipy(n: int) -> None:
+    """Fault 14: from one head to many."""
     random = np.random.default_rng(n)
     first = random.lognormal(size=(9, n))
     second = random.lognormal(size=(9, n)) * np.array([1, 1, 1.05, 1.2, 1.5, 2, 3, 10, 1e6])[:, None]
@@ -23,10 +24,21 @@ def test_ks_equals_scipy(n: int) -> None:
 
 
 def test_ks_with_ties_equals_scipy() -> None:
+    """Fault 14."""
     random = np.random.default_rng(3)
     first, second = random.integers(0, 5, (2, 20, 31)).astype(float)
     for a, b, gap in zip(first, second, largest_gaps(first, second), strict=True):
         assert gap / 31 == pytest.approx(stats.ks_2samp(a, b).statistic, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 31])
+@pytest.mark.parametrize("other", [7.0, 7.5])
+def test_ks_of_constant_samples_equals_scipy(n: int, other: float) -> None:
+    """Fault 14: heads that all give one number."""
+    first, second = np.full((1, n), 7.0), np.full((1, n), other)
+    expected = stats.ks_2samp(first[0], second[0], method="exact")
+    assert largest_gaps(first, second)[0] / n == expected.statistic
+    assert p_values(first, second)[0] == pytest.approx(expected.pvalue, rel=1e-9)
 
 
 def test_exact_p_values_count_every_path() -> None:
@@ -39,6 +51,7 @@ def test_exact_p_values_count_every_path() -> None:
 
 
 def test_critical_n_by_a_loop() -> None:
+    """Fault 4: undefined where no N qualifies."""
     random = np.random.default_rng(0)
     for _ in range(200):
         n = np.arange(1, 12)

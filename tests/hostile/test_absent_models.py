@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,16 @@ def refuse(name: str, tmp_path: Path, **environment: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=60, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return done.stderr.strip()
+
+
+def use_hub(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process ask a server instead of the hub."""
+    from huggingface_hub import constants
+
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, address)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
 @pytest.mark.parametrize("name", ["/none/such", "./none", "none.gguf", "a/b/c"])
@@ -57,6 +69,39 @@ def test_a_hub_that_does_not_answer_is_asked_once(tmp_path: Path) -> None:
     assert [line for line in requests if "some/model" in line] == ["HEAD /some/model/resolve/main/config.json HTTP/1.1"]
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (403, "GatedRepo", "'some/model' is a gated model; accept its terms on the hub and log in"),
+        (404, "RepoNotFound", "no folder and no model of the hub is called 'some/model'; check the name"),
+        (404, "RevisionNotFound", "'some/model' has no revision 'v2' on the hub"),
+        (404, "EntryNotFound", "'some/model' has no config.json on the hub"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_line_with_the_next_step(
+    status: int, code: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 20: a server that answers as the hub does."""
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(status)
+            self.send_header("X-Error-Code", code)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Hub) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever)
+        use_hub(f"http://127.0.0.1:{server.server_port}", monkeypatch)
+        try:
+            with pytest.raises(ModelError, match=f"^{re.escape(message)}"):
+                load_model("some/model", revision="v2")
+        finally:
+            server.shutdown()
+
+
 def test_a_model_in_the_cache_is_loaded_without_the_hub(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +113,7 @@ def test_a_model_in_the_cache_is_loaded_without_the_hub(
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    use_hub("http://127.0.0.1:9", monkeypatch)
     loaded = load_model("some/model")
     assert (loaded.family, loaded.revision) == ("gpt2", commit)
     with pytest.raises(ModelError, match="cannot reach the model hub for 'some/other'"):

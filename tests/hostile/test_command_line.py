@@ -170,6 +170,7 @@ def test_paths_that_are_no_text_are_printed_escaped(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # `main` would set it for this process
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="utf-8"))
+    monkeypatch.setattr("attnscope.cli.handle_interrupts", lambda: None)
     monkeypatch.setattr("attnscope.cli.run", lambda _: print("\udcff.txt"))
     with pytest.raises(SystemExit):
         main()

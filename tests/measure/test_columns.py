@@ -115,6 +115,7 @@ def test_masks_and_shared_vectors() -> None:
 
 
 def test_row_with_nothing_visible_is_zero_and_spoils_no_other() -> None:
+    """Fault 1."""
     rows = masked_rows()
     expected = topn_columns(rows, softmax_weights(rows), [1, 3])
     rows.visible[:, 4] = False
@@ -148,6 +149,7 @@ def test_rows_with_a_negative_weight_have_no_sets_and_spoil_no_other(way: Any) -
 
 
 def test_slices_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 15."""
     rows = masked_rows()
     weights = softmax_weights(rows)
     whole = topn_columns(rows, weights, [1, 5])
@@ -309,7 +311,7 @@ def prefix_deltas(vectors: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dims", [2, 3, 17, 64])
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-9, 0.0])
 def test_delta_of_every_prefix(dims: int, apart: float) -> None:
-    """Over several blocks, also where products cannot tell pairs apart."""
+    """Fault 13. Over several blocks, also where products cannot tell pairs apart."""
     assert_prefix_gaps(clustered(203, dims, apart))
 
 
@@ -372,6 +374,7 @@ def test_farthest_distance_between_members_and_others(dims: int, offset: float, 
 
 @pytest.mark.parametrize(("name", "logits", "vectors"), ADVERSARIAL, ids=[name for name, *_ in ADVERSARIAL])
 def test_adversarial_row_by_the_entry_point(name: str, logits: np.ndarray, vectors: np.ndarray) -> None:
+    """Faults 12 and 13."""
     rows, weights = one_row(logits, vectors)
     n = counts(len(logits))
     per_row, per_set = columns(rows, weights, n)

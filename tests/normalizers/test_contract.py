@@ -31,6 +31,7 @@ def logits(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @EVERY
 def test_a_row_with_nothing_visible_gives_zeros_and_no_gradient(normalizer: nz.Normalizer) -> None:
+    """Fault 1."""
     z = logits(3, 5).requires_grad_()
     visible = torch.ones(3, 5, dtype=torch.bool)
     visible[1] = False
@@ -77,6 +78,7 @@ def test_minus_infinity_is_a_masked_key_without_a_mask(normalizer: nz.Normalizer
 
 @EVERY
 def test_no_mask_and_a_mask_of_ones_agree(normalizer: nz.Normalizer) -> None:
+    """Fault 3."""
     z = logits(5, 7)
     assert torch.equal(normalizer(z), normalizer(z, torch.ones(5, 7, dtype=torch.bool)))
 
@@ -142,6 +144,7 @@ def test_strided_logits_give_the_same_weights(normalizer: nz.Normalizer) -> None
 
 @EVERY
 def test_a_row_of_one_key(normalizer: nz.Normalizer) -> None:
+    """Fault 4."""
     z = torch.tensor([[0.7]], requires_grad=True)
     weights = normalizer(z)
     assert bool(weights.isfinite().all())

@@ -25,6 +25,7 @@ def logits(rows: int, length: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["softmax", "topk", "sparsemax", "entmax15", "sigmoid"])
 def test_any_number_of_threads_gives_the_same_bits(name: str) -> None:
+    """Fault 15."""
     z = logits(701, 131)  # large enough to be shared out
     normalizer = nz.get(name)
     alone = normalizer(z)

@@ -205,6 +205,7 @@ def test_topk_keeps_exactly_k_and_the_first_of_equals(values: list[int], k: int,
 
 @pytest.mark.parametrize("alpha", [1.0, 1.0005, 1.001])
 def test_entmax_is_softmax_within_a_thousandth_of_one(alpha: float) -> None:
+    """Fault 12."""
     z = rows().double()
     for value in (alpha, torch.tensor(alpha, dtype=torch.float64)):
         torch.testing.assert_close(nz.entmax(z, alpha=value), torch.softmax(z, -1), rtol=1e-12, atol=1e-14)
@@ -225,6 +226,7 @@ SUMMING = [name for name, (normalizer, _) in ORACLES.items() if normalizer.facts
 @pytest.mark.parametrize("name", SUMMING)
 @pytest.mark.parametrize("scale", [0.0, 1e-4, 1.0, 8.0], ids=lambda s: f"scale-{s}")
 def test_a_row_of_1e5_keys_sums_to_one(name: str, scale: float) -> None:
+    """Fault 12."""
     z = torch.randn(LONG, generator=torch.Generator().manual_seed(3)) * scale + 0.1
     assert abs(float(ORACLES[name][0](z).double().sum()) - 1) < 1e-5
 
@@ -243,10 +245,23 @@ def test_bfloat16_rows_of_1e5_keys_sum_to_one_before_the_last_rounding() -> None
 
 
 def test_logits_of_1e4_neither_overflow_nor_lose_the_gap() -> None:
+    """Fault 12."""
     z = torch.tensor([1e4, 1e4 - 0.5, -1e4], dtype=torch.float32)
     want = [1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(0.5)), 0.0]
     torch.testing.assert_close(nz.softmax(z), torch.tensor(want), rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(nz.sparsemax(z), torch.tensor([0.75, 0.25, 0.0]), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15", "entmax:alpha=1.3"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_temperatures_near_zero_and_infinity_give_the_limits(
+    name: str, dtype: torch.dtype, implementation: str
+) -> None:
+    """Fault 12: the largest keys share the weight, or all keys do."""
+    z = torch.tensor([-2.0, 3.0, 1.0, 3.0, 0.5], dtype=dtype)
+    cold, hot = (nz.parse(f"{name}:temperature={value}").weights(z) for value in ("1e-30", "1e30"))
+    torch.testing.assert_close(cold, torch.tensor([0.0, 0.5, 0.0, 0.5, 0.0], dtype=dtype))
+    torch.testing.assert_close(hot, torch.full_like(z, 1 / 5))
 
 
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 1.6, 1.7, 1.9])

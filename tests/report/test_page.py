@@ -7,20 +7,25 @@ import gzip
 import hashlib
 import json
 import re
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from models import build, byte_tokenizer
 from reports import enlarged, large_shown, made_findings
 
 from attnscope import tables
+from attnscope.diagnosis.states import STATES
 from attnscope.report import overview
 from attnscope.report.measures import MEASURES
 from attnscope.report.notes import notable_numbers
 from attnscope.report.page import document, render
 from attnscope.scanning import ScanResult, scan
 
+WEB = Path(overview.__file__).parent / "web"
 HOSTILE = "</script><script>alert(1)</script>\u202e\x07&\"'<img src=x onerror=alert(2)>"
 
 
@@ -37,6 +42,7 @@ def data_of(page: str, name: str = "data") -> dict[str, Any]:
 
 
 def test_the_page_needs_nothing_from_outside(result: ScanResult) -> None:
+    """Faults 20 and 25."""
     page = render(result.rows, result.topn, result.run, token_weights=result.token_weights)
     assert not re.search(r"<(script|img|iframe)[^>]+src=|<link|@import|url\(|fetch\(|XMLHttpRequest|eval\(", page)
     assert len(page) < 5_000_000
@@ -55,6 +61,7 @@ def test_the_policy_names_the_only_script_and_style_by_hash(result: ScanResult) 
 
 
 def test_hostile_names_and_tokens_stay_text(result: ScanResult) -> None:
+    """Fault 21."""
     run = json.loads(json.dumps(result.run))
     run["model"]["name"] = run["text"]["source"] = HOSTILE
     run["skipped_heads"] = [{"layer": 0, "head": 0, "window": 0, "reason": HOSTILE}]
@@ -122,6 +129,7 @@ def test_rows_spread_over_a_window_are_grouped_by_halves() -> None:
 
 
 def test_a_large_model_stays_under_five_megabytes(result: ScanResult) -> None:
+    """Fault 25."""
     assert result.token_weights
     rows, topn = (enlarged(table, 48, 64) for table in (result.rows, result.topn))
     page = render(rows, topn, result.run, token_weights=large_shown(result.token_weights, 48, 64))
@@ -163,6 +171,40 @@ def test_two_runs_in_one_page(result: ScanResult) -> None:
 def test_an_empty_table_still_gives_a_page(result: ScanResult) -> None:
     page = render(result.rows.clear(), result.topn.clear(), result.run)
     assert data_of(page)["heads"] is None
+
+
+# Machado, Oliveira and Fernandes, A Physiologically-based Model for Simulation of Color Vision Deficiency (2009), for
+# linear RGB and vision that lacks a kind of cone.
+VISION = {
+    "all cones": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def perceived(color: str, vision: Any) -> np.ndarray:
+    """CIELAB coordinates of an sRGB color: distances of 2.3 are just noticeable."""
+    channels = np.array([int(color[start : start + 2], 16) for start in (1, 3, 5)]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.array(vision) @ linear, 0, 1)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = (
+        np.cbrt(value) if value > 0.008856 else 7.787 * value + 16 / 116 for value in to_xyz @ seen / to_xyz.sum(1)
+    )
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", VISION.values(), ids=VISION)
+def test_states_and_amounts_are_distinct_with_any_color_vision(vision: Any) -> None:
+    """Fault 25: small cells of a map have no mark, only a color."""
+    assert len({state.mark for state in STATES.values()}) == len(STATES)
+    colors = [perceived(state.color, vision) for state in STATES.values()]
+    assert min(float(np.linalg.norm(a - b)) for a, b in combinations(colors, 2)) > 10
+    cividis = re.search(r"CIVIDIS = (\[.*?\]);", (WEB / "js" / "colors.js").read_text("utf-8"))
+    assert cividis
+    lightness = [perceived(color, vision)[0] for color in json.loads(cividis[1])]
+    assert min(np.diff(lightness)) > 2.3
 
 
 def test_every_measure_is_explained_without_its_own_name_alone() -> None:

@@ -55,6 +55,7 @@ def test_it_lists_its_runs_and_opens_them(served: Served) -> None:
     ],
 )
 def test_nothing_outside_the_folder_is_served(served: Served, path: str) -> None:
+    """Fault 26."""
     outside = served.root.parent / f"{served.root.name}-outside"
     if not outside.exists():
         shutil.copytree(served.root / "first", outside)
@@ -91,10 +92,12 @@ def test_nothing_outside_the_folder_is_served(served: Served, path: str) -> None
     ],
 )
 def test_only_its_own_host_names_are_answered(header: str | None, host: str, allowed: bool) -> None:
+    """Fault 26."""
     assert host_allowed(header, host) is allowed
 
 
 def test_a_foreign_host_header_is_refused(served: Served) -> None:
+    """Fault 26."""
     assert served.ask("/api/runs", headers={"Host": "evil.example"}).status == 421
     assert served.ask("/api/runs", headers={"Host": f"localhost:{served.port}"}).status == 200
 
@@ -185,6 +188,18 @@ def test_a_read_only_server_starts_no_scan(tmp_path: Path) -> None:
 )
 def test_loopback_is_recognized(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+def test_it_listens_on_loopback_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 26."""
+    import uvicorn
+
+    bound: list[str] = []
+    monkeypatch.setattr(
+        uvicorn.Server, "run", lambda self, sockets: bound.extend(one.getsockname()[0] for one in sockets)
+    )
+    assert run(["serve", str(tmp_path), "--port", "0"]) == 0
+    assert bound == ["127.0.0.1"]
 
 
 def test_a_used_port_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -264,6 +264,7 @@ class Largest(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def test_no_matrix_of_keys_by_keys_is_built_or_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 16."""
     monkeypatch.setattr(blocks, "BLOCK_LOGITS", 4096)
     model, ids = build("llama-gqa"), token_ids(1, 300)
     heads_by_keys = 6 * 300 * 300

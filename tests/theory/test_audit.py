@@ -72,6 +72,7 @@ def test_a_short_audit_finds_the_verdict_and_no_flaw_in_the_corrected_form(claim
 
 
 def test_an_audit_is_reproducible() -> None:
+    """Fault 15: seeds."""
     claim = find_claim("theorem-1-random")
     assert tried(claim) == tried(claim)
     assert tried(claim, seed=2) != tried(claim)

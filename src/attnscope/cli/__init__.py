@@ -4,6 +4,7 @@ Requirements of the design:
 
 - typed functions are the interface; each verb imports what it needs when it runs, so that
   `attnscope --help` loads neither torch nor transformers;
+- this file imports nothing heavy: Ctrl-C is answered from the start;
 - with `--json`, standard output carries one machine-readable object and nothing else; everything meant for
   people goes to standard error;
 - exit codes: 0 done, 1 a check found the failure it was asked to look for, 2 bad usage or input (or no place for the
@@ -18,44 +19,21 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from cyclopts import App, CycloptsError
-
-from attnscope import __version__
-from attnscope.cli.audit import audit
-from attnscope.cli.bench import bench
-from attnscope.cli.compare import compare, guidelines
-from attnscope.cli.doctor import doctor
-from attnscope.cli.reproduce import reproduce
-from attnscope.cli.scan import scan
-from attnscope.cli.serve import serve
+from attnscope.cli.interrupts import INTERRUPTED, handle_interrupts, ignore_interrupts
 from attnscope.errors import AttnscopeError, InputError, shown
 
-BAD_USAGE, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # as a shell says it of a command that a signal ended
+BAD_USAGE, CLOSED_PIPE = 2, 141  # the latter as a shell says it of a command that SIGPIPE ended
 _LONGEST = 500  # characters of a message about usage
-
-app = App(
-    name="attnscope",
-    help="Measure how much an attention head can still tell apart.",
-    version=__version__,
-    suppress_keyboard_interrupt=False,  # `run` answers it
-    help_epilogue="Start with: attnscope scan   (the embedded model, no network needed)",
-)
-app.command(scan)
-app.command(bench)
-app.command(audit)
-app.command(reproduce)
-app.command(compare)
-app.command(guidelines)
-app.command(doctor)
-app.command(serve)
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    handle_interrupts()
     _open_closed_streams()
     # torch's idle OpenMP threads would spin on the cores that measuring uses; read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     code = run(sys.argv[1:])
+    ignore_interrupts()
     try:
         sys.stdout.flush()
     except OSError:  # `run` has said so; the interpreter would try once more, and print a traceback
@@ -75,7 +53,10 @@ def _open_closed_streams() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; errors meant for the user are one line on standard error."""
-    code, message = _answer(arguments)
+    try:
+        code, message = _answer(arguments)
+    except KeyboardInterrupt:
+        code, message = INTERRUPTED, "interrupted"
     if message:
         with suppress(OSError):  # a closed pipe or a full disk: the exit code says it all the same
             print(f"attnscope: {message}", file=sys.stderr)
@@ -84,6 +65,10 @@ def run(arguments: list[str]) -> int:
 
 def _answer(arguments: list[str]) -> tuple[int, str]:
     """The exit code of a command, and what to say if it is not the command's own."""
+    from cyclopts import CycloptsError
+
+    from attnscope.cli.app import app
+
     try:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value") or 0
         sys.stdout.flush()
@@ -104,6 +89,4 @@ def _answer(arguments: list[str]) -> tuple[int, str]:
         return BAD_USAGE, f"cannot use {what}: {error.strerror or error}"
     except MemoryError:
         return BAD_USAGE, "out of memory; use a shorter --length, fewer rows or a smaller model"
-    except KeyboardInterrupt:
-        return INTERRUPTED, "interrupted"
     return code, ""

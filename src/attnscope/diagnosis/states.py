@@ -78,7 +78,7 @@ class State:
     limit: str
     group: Group
     part: str  # how a list of the group's states names its heads, after their number
-    color: str  # of Okabe and Ito, distinct with any color vision
+    color: str  # of Okabe and Ito, or a gray: distinct with any color vision
     mark: str  # enough to read a map without colors
     short: str
     sentence: str
@@ -142,7 +142,7 @@ _STATES = (
         "sink_bound",
         SPARE,
         part="only the first key's value",
-        color="#9aa0a6",
+        color="#5f6368",
         mark="S",
         short="only the first token counts",
         sentence="The first token alone gives nearly the same output: the head rests there and passes little on.",
