@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from attnscope.experiments.claims.evidence import (
-    SUMMED,
+    ROUNDING,
     UNIT,
     Claim,
     Evidence,
@@ -81,14 +81,14 @@ def _ratio(column: str, other: str, n: int, name: str) -> Measure:
 
 def _below(column: str, name: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
-        holds = pl.col("distance") <= pl.col(column) * (1 + SUMMED)
+        holds = pl.col("distance") <= pl.col(column) * (1 + ROUNDING)
         return e.every_row(f"share of rows with the distance below {name}", e.table("topn"), holds)
 
     return measured
 
 
 def _between_bounds(e: Evidence) -> list[Measurement]:
-    above = pl.col("distance") >= pl.col("distance_lower") * (1 - SUMMED)
+    above = pl.col("distance") >= pl.col("distance_lower") * (1 - ROUNDING)
     name = "share of rows with the distance above B4"
     return _below("distance_upper", "B3")(e) + e.every_row(name, e.table("topn"), above)
 
@@ -130,7 +130,7 @@ def _tight(e: Evidence) -> list[Measurement]:
         for name, ratio in sides.items()
         for n in (FIXED_N, LATE_N)
         for one in e.measure(
-            f"median of {name}", e.longest("topn").filter(n=n), ratio.median(), (1 - SUMMED, 1.05), f"N = {n}"
+            f"median of {name}", e.longest("topn").filter(n=n), ratio.median(), (1 - ROUNDING, 1.05), f"N = {n}"
         )
     ]
 

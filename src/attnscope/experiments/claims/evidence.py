@@ -28,7 +28,6 @@ Verdict = Literal["agrees", "disagrees", "depends"]
 Range = tuple[float, float]
 UNIT = ["window", "row"]
 ROUNDING = 1e-9  # tolerance of a bound, relative or absolute
-SUMMED = 1e-6  # relative tolerance of sums over the keys of a row, whose terms are float32
 NO_INTERVAL = "the window (one window gives no interval)"
 
 
