@@ -4,7 +4,7 @@
     per_row, per_set = columns(rows, weights, top_n)
 
 `rows.py`, `topn.py`, `distance.py` and `separability.py` are the specification, in torch on any device, and call
-`theory/`. `fast.py`, `pairs.py` and the loops in `_kernels_*.py` give the same numbers on the CPU;
+`theory/`. `columns.py`, `pairs.py` and the loops in `_kernels_*.py` give the same numbers on the CPU;
 `tests/measure/test_columns.py` compares the two with each other and with a slow oracle.
 """
 
