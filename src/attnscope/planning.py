@@ -224,11 +224,14 @@ def _unused(name: str, taken: dict[str, Normalizer]) -> str:
 
 
 def _temperatures(values: Any) -> tuple[float, ...]:
+    from attnscope.normalizers import _checks
+
     values = plain(values)
     found = [values] if isinstance(values, int | float) else [plain(value) for value in values]
     for value in found:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
             raise InputError(f"--temperature takes positive numbers; received {shown(value)}")
+        _checks.temperature(value)
     return tuple(dict.fromkeys(float(value) for value in found))
 
 

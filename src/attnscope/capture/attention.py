@@ -144,6 +144,23 @@ class AttentionCall:
                 f"{type(self.module).__name__} got an attention mask of shape {shape}; attnscope reads masks of at "
                 "most four dimensions"
             )
+        full = (self.batch, self.heads, self.queries, self.keys)
+        for name, each in (("an attention mask", self.mask), ("a position bias", self.options.get("position_bias"))):
+            # A kernel may leave out what a mask says of keys beyond the last.
+            if isinstance(each, torch.Tensor) and not all(
+                size in (1, wanted) or (dim == 3 and size > wanted)
+                for dim, (size, wanted) in enumerate(zip(as_4d(each).shape, full, strict=True))
+            ):
+                raise ModelError(
+                    f"{type(self.module).__name__} got {name} of shape {tuple(each.shape)}, which does not fit "
+                    f"(batch, heads, queries, keys) = {full}"
+                )
+        if self.kernel == "eager" and self.mask is not None and self.mask.dtype == torch.bool:
+            raise ModelError(
+                f"{type(self.module).__name__} got a boolean attention mask, which eager attention adds to the logits "
+                "as 0 and 1: it hides nothing; pass 0 for visible and -inf for hidden keys, or load the model with "
+                "attn_implementation='sdpa'"
+            )
 
     @property
     def batch(self) -> int:

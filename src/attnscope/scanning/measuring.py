@@ -150,6 +150,10 @@ class ScanMeasurer:
                 usable = self._usable_heads(window, rows, per_row, finite)
                 window.dropped_rows += int((usable[:, None] & ~kept).sum())
                 kept = usable[:, None] & kept
+            else:
+                sound = np.isfinite(per_row["weight_sum"]) | ~kept
+                for head in (~sound).any(-1).nonzero()[0].tolist():
+                    window.skipped.setdefault((rows.layer, head), f"weights of {label} not finite")
             kept_sets = kept[..., None] & (counts < length[..., None])
             found[label] = (
                 ColumnBlock(rows.layer, label, rows.positions, keys | per_row, kept),

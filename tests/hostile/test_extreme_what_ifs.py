@@ -1,0 +1,78 @@
+"""What-ifs at the ends of what numbers can hold: tiny weights, temperatures near zero, weights that are no numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from models import VOCABULARY, build
+
+import attnscope
+from attnscope.measure import columns
+from attnscope.measure.rows import Rows
+from attnscope.measure.topn import topn_columns
+from attnscope.normalizers import FNormalizer, parse
+
+IDS = torch.arange(2 * 13).reshape(2, 13) % VOCABULARY
+
+
+def measured(weights: torch.Tensor, way: str) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    vectors = torch.randn(1, weights.shape[-1], 5, generator=generator, dtype=torch.float64)
+    rows = Rows(0, (0,), torch.zeros_like(weights), torch.ones_like(weights, dtype=torch.bool), vectors)
+    return columns(rows, weights, [1, 3])[1] if way == "compiled" else topn_columns(rows, weights, [1, 3])
+
+
+@pytest.mark.parametrize("way", ["compiled", "torch"])
+def test_weights_whose_squares_vanish_have_the_separability_of_the_same_weights_scaled(way: str) -> None:
+    """Fault 12. A sigmoid at a low temperature, or a heavy sink, leaves a row with weights of 1e-200."""
+    generator = torch.Generator().manual_seed(4)
+    weights = torch.rand(1, 1, 11, generator=generator, dtype=torch.float64) * 2.0**-4
+    scale = 2.0**-650
+    ordinary, tiny = measured(weights, way), measured(weights * scale, way)
+    for name in ("separability", "separability_lower", "separability_upper", "separability_lower_printed"):
+        torch.testing.assert_close(tiny[name], ordinary[name], rtol=1e-12, atol=0, msg=name)
+    for name in ("radius", "distance", "distance_lower", "distance_upper", "expected_lower", "expected_upper"):
+        torch.testing.assert_close(tiny[name] / scale, ordinary[name], rtol=1e-12, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("given", [1e-320, 1e-31, 1e31])
+def test_temperature_that_logits_cannot_be_divided_by_is_refused(given: float) -> None:
+    """Fault 12. z / T was infinite: largest weights of 0 in the tables, NaN in the output of a swapped model."""
+    match = r"temperature must be in \[1e-30, 1e\+30\], received 1e"
+    with pytest.raises(attnscope.InputError, match=match):
+        attnscope.scan(build("llama-gqa"), inputs={"input_ids": IDS}, temperatures=[given])
+    for name in ("softmax", "sparsemax"):
+        with pytest.raises(attnscope.InputError, match=match):
+            parse(f"{name}:temperature={given}")
+
+
+@pytest.mark.parametrize("given", [1e-30, 1e30])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "sigmoid", "entmax:alpha=1.3"])
+def test_extreme_temperatures_give_the_limits(name: str, given: float) -> None:
+    """Fault 12: T to 0 and infinity, in float32, on logits of 1e4."""
+    logits = torch.tensor([-1e4, 3.0, 1e4, 1e4])
+    weights = parse(f"{name}:temperature={given}")(logits)
+    if given < 1:
+        expected = [0.0, 1.0, 1.0, 1.0] if name == "sigmoid" else [0.0, 0.0, 0.5, 0.5]
+    else:
+        expected = [0.2] * 4 if name == "sigmoid" else [0.25] * 4
+    torch.testing.assert_close(weights, torch.tensor(expected), rtol=1e-6, atol=0)
+
+
+def test_head_whose_what_if_gives_no_numbers_is_reported() -> None:
+    """Fault 11. Rows of such weights stood in the tables with a largest weight of 0 and a support of 0."""
+    result = attnscope.scan(
+        build("llama-gqa"),
+        inputs={"input_ids": IDS},
+        normalizers=["sparsemax", FNormalizer(lambda z: z.clamp_max(-1.0))],
+    )
+    assert result.rows.is_empty()
+    reasons = {entry["reason"] for entry in result.run["skipped_heads"]}
+    assert reasons == {"weights of f_normalizer not finite"}
+
+
+def test_whole_number_that_64_bits_cannot_hold_is_refused() -> None:
+    with pytest.raises(
+        attnscope.InputError, match="k must be at most 9223372036854775807, received 99999999999999999999"
+    ):
+        parse("topk:k=99999999999999999999")
