@@ -76,3 +76,9 @@ def test_whole_number_that_64_bits_cannot_hold_is_refused() -> None:
         attnscope.InputError, match="k must be at most 9223372036854775807, received 99999999999999999999"
     ):
         parse("topk:k=99999999999999999999")
+
+
+def test_settings_that_give_no_numbers_are_refused_before_a_swap() -> None:
+    """Fault 12. "gives weight to keys that are not visible" before, or NaN in the model's output."""
+    with pytest.raises(attnscope.InputError, match="SSMax gives weights that are not finite"):
+        attnscope.swap(build("llama-gqa"), "ssmax:s=1e308")

@@ -195,12 +195,12 @@ class AttentionCall:
 
     @property
     def causal(self) -> bool:
-        """Whether the kernel itself hides later keys, because there is no mask."""
-        if self.kernel == "eager" or self.mask is not None:
-            return False
+        """Whether the kernel itself hides later keys: transformers' only where there is no mask, PyTorch's always."""
         is_causal = self.options.get("is_causal")
         if self.kernel == "torch":
             return bool(is_causal)
+        if self.kernel == "eager" or self.mask is not None:
+            return False
         if is_causal is None:
             is_causal = getattr(self.module, "is_causal", True)
         return bool(is_causal) and self.queries > 1
@@ -221,13 +221,12 @@ class AttentionCall:
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
         """Which keys each of these queries may attend to; none for a query that is padding."""
         shape = (self.heads, len(positions), self.keys)
+        visible = torch.ones((), dtype=torch.bool, device=self.query.device)
         if self.mask is not None:
             visible = visible_keys(self._mask_rows(self.mask, positions, item, self.keys))
-        elif self.causal:
+        if self.causal:
             rows = _index(positions).to(self.query.device)
-            visible = torch.arange(self.keys, device=rows.device) <= rows[:, None]
-        else:
-            visible = torch.ones((), dtype=torch.bool, device=self.query.device)
+            visible = visible & (torch.arange(self.keys, device=rows.device) <= rows[:, None])
         if self.mask is not None or self.padding is not None:
             visible = visible & ~self.padded(positions, item).to(visible.device)[:, None]
         return visible.expand(shape)
