@@ -82,3 +82,29 @@ def test_settings_that_give_no_numbers_are_refused_before_a_swap() -> None:
     """Fault 12. "gives weight to keys that are not visible" before, or NaN in the model's output."""
     with pytest.raises(attnscope.InputError, match="SSMax gives weights that are not finite"):
         attnscope.swap(build("llama-gqa"), "ssmax:s=1e308")
+
+
+@pytest.mark.parametrize("temperature", [None, 0.5])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "ssmax:s=0.5", "sigmoid"])
+def test_what_if_in_a_model_with_sinks_has_the_weights_of_the_swap(name: str, temperature: float | None) -> None:
+    """Fault 8. A what-if left the sinks out, which a swap keeps: two answers to the same question."""
+    model = build("gpt-oss-sinks", "eager")
+    inputs, temperatures = {"input_ids": IDS}, [] if temperature is None else [temperature]
+    label = name if temperature is None else f"{name}:temperature=0.5"
+    asked = attnscope.scan(model, inputs=inputs, rows="all", normalizers=[name], temperatures=temperatures).rows
+    with attnscope.swap(model, label):
+        swapped = attnscope.scan(model, inputs=inputs, rows="all").rows
+    for column in ("entropy", "max_weight", "weight_sum"):
+        measured, expected = asked.filter(layer=0, normalizer=label)[column], swapped.filter(layer=0)[column]
+        torch.testing.assert_close(measured.to_torch(), expected.to_torch(), rtol=1e-9, atol=1e-12)
+
+
+def test_own_normalizer_at_a_temperature_is_the_swapped_one_in_a_model_with_sinks() -> None:
+    """Fault 8. The label own:temperature=0.5 had the model's softmax, not what was swapped in."""
+    model, inputs = build("gpt-oss-sinks", "eager"), {"input_ids": IDS}
+    with attnscope.swap(model, "sparsemax"):
+        rows = attnscope.scan(model, inputs=inputs, temperatures=[0.5]).rows
+    with attnscope.swap(model, "sparsemax:temperature=0.5"):
+        expected = attnscope.scan(model, inputs=inputs).rows
+    measured = rows.filter(layer=0, normalizer="own:temperature=0.5")["max_weight"]
+    torch.testing.assert_close(measured.to_torch(), expected.filter(layer=0)["max_weight"].to_torch())
