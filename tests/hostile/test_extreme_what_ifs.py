@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models import VOCABULARY, build
+from models import VOCABULARY, build, byte_tokenizer
 
 import attnscope
 from attnscope.measure import columns
@@ -108,3 +108,19 @@ def test_own_normalizer_at_a_temperature_is_the_swapped_one_in_a_model_with_sink
         expected = attnscope.scan(model, inputs=inputs).rows
     measured = rows.filter(layer=0, normalizer="own:temperature=0.5")["max_weight"]
     torch.testing.assert_close(measured.to_torch(), expected.filter(layer=0)["max_weight"].to_torch())
+
+
+def test_diagnosis_of_what_ifs_without_a_jacobian_norm() -> None:
+    """Fault 8. The norm of a what-if is not known in a model with sinks: its finding leaves the gradient out."""
+    model = build("gpt-oss-sinks", "eager")
+    result = attnscope.scan(
+        model,
+        "A text of some length. " * 9,
+        tokenizer=byte_tokenizer(),
+        length=64,
+        normalizers=["sparsemax"],
+        diagnose=True,
+    )
+    finding = next(each for each in result.findings["findings"] if each["id"] == "what-if:sparsemax")
+    assert "of 12 heads" in finding["sentence"]  # those of the layer that sees a window of 11 tokens too
+    assert "Jacobian" not in finding["sentence"]

@@ -66,7 +66,7 @@ def whole(name: str, value: object, *, least: int) -> None:
     """Raise `InputError` unless value is an integer of at least `least` that 64 bits can hold."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise InputError(f"{name} must be a whole number and at least {least}, received {value!r}")
-    if value > LARGEST_WHOLE:
+    if int(value) > LARGEST_WHOLE:
         raise InputError(f"{name} must be at most {LARGEST_WHOLE}, received {shown(value)}")
 
 
