@@ -8,7 +8,7 @@ from models import VOCABULARY, build, byte_tokenizer
 
 import attnscope
 from attnscope.measure import columns
-from attnscope.measure.rows import Rows
+from attnscope.measure.rows import Rows, row_columns
 from attnscope.measure.topn import topn_columns
 from attnscope.normalizers import FNormalizer, parse
 
@@ -124,3 +124,25 @@ def test_diagnosis_of_what_ifs_without_a_jacobian_norm() -> None:
     finding = next(each for each in result.findings["findings"] if each["id"] == "what-if:sparsemax")
     assert "of 12 heads" in finding["sentence"]  # those of the layer that sees a window of 11 tokens too
     assert "Jacobian" not in finding["sentence"]
+
+
+def test_head_whose_own_weights_are_no_numbers_is_reported() -> None:
+    """Fault 11. A function that fails on rows of more than five keys: lines with a largest weight of 0 before."""
+
+    def fails_on_long_rows(logits: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        return logits.softmax(-1) if logits.shape[-1] <= 5 else torch.full_like(logits, torch.nan)
+
+    with attnscope.swap(build("llama-gqa"), fails_on_long_rows, layers=[1]) as change:
+        result = attnscope.scan(change.model, inputs={"input_ids": IDS})
+    assert result.rows["layer"].unique().to_list() == [0]
+    assert {(each["layer"], each["reason"]) for each in result.run["skipped_heads"]} == {(1, "weights not finite")}
+
+
+def test_entropy_of_negative_weights_is_missing() -> None:
+    """Fault 11. Negative weights were left out of the sum, whose rest stood in the table as the entropy."""
+    logits = torch.tensor([[[-1.0, -2.0, 0.5]]], dtype=torch.float64)
+    rows = Rows(0, (2,), logits, torch.ones_like(logits, dtype=torch.bool), torch.randn(1, 3, 2).double())
+    weights = parse("sa_softmax_raw").weights(logits)
+    assert (weights < 0).any()
+    assert columns(rows, weights, [1])[0]["entropy"].isnan().all()
+    assert row_columns(rows, weights)["entropy"].isnan().all()

@@ -185,15 +185,16 @@ class ScanMeasurer:
     def _usable_heads(
         self, window: Window, rows: Rows, per_row: dict[str, NDArray[Any]], vectors: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Which heads have finite logits, and vectors as given; the others are recorded and left out."""
+        """Which heads have finite logits and weights, and vectors as given; the others are recorded and left out."""
         # What is measured of a row shows whether a logit is not finite; only then all of them are looked at.
         sound = np.isfinite(per_row["logit_range"] + per_row["weight_sum"]) | (per_row["length"] == 0)
         logits = sound.all(-1)
         if not logits.all():
             logits = _to_array(_all_finite(torch.where(rows.visible, rows.logits, 0)))
-        usable: NDArray[np.bool_] = logits & vectors
+        weights = (np.isfinite(per_row["weight_sum"]) | (per_row["length"] == 0)).all(-1)
+        usable: NDArray[np.bool_] = logits & weights & vectors
         if not usable.all():
-            for name, finite in (("logits", logits), ("vectors", vectors)):
+            for name, finite in (("logits", logits), ("weights", weights), ("vectors", vectors)):
                 for head in (~finite).nonzero()[0].tolist():
                     window.skipped.setdefault((rows.layer, head), f"{name} not finite")
         return usable
