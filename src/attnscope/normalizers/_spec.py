@@ -52,7 +52,7 @@ class Tempered(Normalizer):
 def parse(spec: str) -> Normalizer:
     """Create a normalizer from a string: `sparsemax`, `entmax:alpha=1.3`, `ssmax:s=0.5:temperature=2`.
 
-    Settings follow the name, each after a colon. Every normalizer accepts `temperature`.
+    Settings follow the name, each after a colon. Every normalizer accepts a `temperature` from 1e-30 to 1e30.
     """
     if not isinstance(spec, str):
         raise InputError(f"a normalizer is written as name:setting=value, received {spec!r}")
