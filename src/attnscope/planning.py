@@ -166,13 +166,13 @@ def _bounds(bounds: str | None) -> Bounds | None:
 
 
 def _top_sizes(top_n: list[int] | None, longest: int) -> tuple[int, ...]:
+    if longest < 2:
+        raise InputError(f"a row of {longest} key has no top set to leave out; use a length of at least 2")
     if top_n and max(top_n) >= longest:
         raise InputError(
             f"--top-n {max(top_n)} leaves nothing out of a row of {longest} keys; use a value below {longest}"
         )
     counts = sorted(set(top_n)) if top_n else [n for n in DEFAULT_TOP_N if n < longest]
-    if not counts:
-        raise InputError(f"a row of {longest} key has no top set to leave out; use a length of at least 2")
     return tuple(counts)
 
 
@@ -224,11 +224,14 @@ def _unused(name: str, taken: dict[str, Normalizer]) -> str:
 
 
 def _temperatures(values: Any) -> tuple[float, ...]:
+    from attnscope.normalizers import _checks
+
     values = plain(values)
     found = [values] if isinstance(values, int | float) else [plain(value) for value in values]
     for value in found:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
             raise InputError(f"--temperature takes positive numbers; received {shown(value)}")
+        _checks.temperature(value)
     return tuple(dict.fromkeys(float(value) for value in found))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from models import build
 from torch import nn
 from torch.nn import functional
 
@@ -118,3 +119,58 @@ def test_softmaxes_that_are_combined_are_no_attention(landmarks: int) -> None:
     else:
         with pytest.raises(ModelError, match="cannot follow the attention of NystromformerSelfAttention"):
             attnscope.scan(model, inputs={"input_ids": ids}, rows="all", top_n=[2])
+
+
+def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(query, key, value)
+
+
+class ByFunction(nn.Module):
+    """Attends in a function: its own code does not mention how."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return attend(x, x, x)
+
+
+def test_attention_in_a_function_beside_another_is_not_missed() -> None:
+    """Fault 9. Beside a layer that was seen, one that calls a function was left out of the tables without a word."""
+
+    class Direct(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(x, x, x)
+
+    x = torch.randn(1, 3, 5, 7)
+    alone = attnscope.scan(ByFunction(), inputs=x)
+    assert len(alone.run["model"]["heads"]) == 1
+    both = attnscope.scan(nn.Sequential(ByFunction(), Direct()), inputs=x)
+    assert [layer["module"] for layer in both.run["model"]["heads"]] == ["0", "1"]
+
+
+def test_forward_that_was_replaced_in_a_transformers_model_is_not_missed() -> None:
+    """Fault 9. A forward put in place of one layer's used the kernel by itself: that layer had no line."""
+    model = build("llama-gqa")
+    attention = model.model.layers[1].self_attn
+
+    def forward(hidden_states: torch.Tensor, **_: object) -> tuple[torch.Tensor, None]:
+        x = hidden_states.unflatten(-1, (6, -1)).transpose(1, 2)
+        return attend(x, x, x).transpose(1, 2).flatten(2), None
+
+    attention.forward = forward
+    result = attnscope.scan(model, inputs={"input_ids": torch.arange(13)[None]})
+    assert [layer["layer"] for layer in result.run["model"]["heads"]] == [0, 1]
+
+
+def test_causal_kernel_with_a_mask_hides_what_either_hides() -> None:
+    """Fault 5. PyTorch's kernel applies both; the mask alone was read, and later keys counted as visible."""
+    x, mask = torch.randn(1, 3, 5, 7), torch.zeros(5, 5)
+    mask[4, 0] = -torch.inf
+
+    class Both(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(x, x, x, attn_mask=mask, is_causal=True)
+
+    later_changed = x.clone()
+    later_changed[:, :, 3:] += 1
+    assert torch.equal(Both()(x)[:, :, :3], Both()(later_changed)[:, :, :3])  # the kernel is causal
+    rows = attnscope.scan(Both(), inputs=x, rows="all").rows.filter(head=0).sort("position")
+    assert rows["length"].to_list() == [1, 2, 3, 4, 4]

@@ -185,3 +185,44 @@ def test_large_logits_are_no_mask() -> None:
     assert calls[0].scores.max() < -4e4
     visible = torch.stack([calls[0].visible(range(QUERIES), item) for item in range(BATCH)])
     assert torch.equal(visible, calls[0].weights > 0)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 3, 3), (4, 1, 13, 13), (2, 3, 13, 13), (2, 1, 13, 5)], ids=["queries", "batch", "heads", "keys"]
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_mask_that_does_not_fit_is_refused_by_its_shape(shape: tuple[int, ...], swapped: bool) -> None:
+    """Fault 5. An index out of range inside attnscope before."""
+    model, inputs = build("llama-gqa"), {"input_ids": torch.ones(2, 13, dtype=torch.long)}
+    change = attnscope.swap(model, "ssmax") if swapped else None
+    inputs["attention_mask"] = torch.ones(shape, dtype=torch.bool)
+    with pytest.raises(attnscope.ModelError, match=rf"mask of shape \({shape[0]}, .* does not fit \(batch, heads"):
+        attnscope.scan(model, inputs=inputs) if change is None else model(**inputs)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_boolean_mask_that_eager_attention_would_add_is_refused(swapped: bool) -> None:
+    """Fault 30. transformers' eager kernel adds True as 1, so that every key stays visible; keys were hidden here."""
+    model, inputs = build("llama-gqa", "eager"), {"input_ids": torch.ones(1, 5, dtype=torch.long)}
+    inputs["attention_mask"] = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
+    assert (model(**inputs, output_attentions=True).attentions[0] > 0).all()
+    change = attnscope.swap(model, "ssmax") if swapped else None
+    with pytest.raises(attnscope.ModelError, match="boolean attention mask, which eager attention adds"):
+        attnscope.scan(model, inputs=inputs) if change is None else model(**inputs)
+
+
+def test_mask_with_nan_hides_nothing() -> None:
+    """Fault 11. The model's row has no numbers; a key that a NaN seemed to hide gave numbers of other keys."""
+    mask = torch.zeros(2, 1, 13, 13).masked_fill(~torch.ones(13, 13, dtype=torch.bool).tril(), -torch.inf)
+    mask[1, 0, 12, 3] = torch.nan
+    result = attnscope.scan(
+        build("llama-gqa"), inputs={"input_ids": torch.arange(26).reshape(2, 13), "attention_mask": mask}
+    )
+    assert result.rows["window"].unique().to_list() == [0]
+    assert {entry["reason"] for entry in result.run["skipped_heads"]} == {"logits not finite"}
+
+
+def test_inputs_without_numbers_are_refused() -> None:
+    ids = torch.ones(1, 5, dtype=torch.long, device="meta")
+    with pytest.raises(attnscope.InputError, match="a tensor on the meta device"):
+        attnscope.scan(build("llama-gqa"), inputs={"input_ids": ids})

@@ -454,3 +454,21 @@ def test_epsilon_of_identical_vectors_with_equal_weights_is_infinite(
     assert math.isinf(oracle.topn_columns(weights[0, 0].numpy(), vectors, 1)["epsilon_printed"])
     assert torch.isinf(columns(rows, weights, [1])[1]["epsilon_printed"]).all()
     assert torch.isinf(topn_columns(rows, weights, [1])["epsilon_printed"]).all()
+
+
+@pytest.mark.parametrize("ratio", [1e-22, 1e-30, 1e-60])
+def test_bounds_of_rows_far_smaller_than_a_later_key(ratio: float) -> None:
+    """A row's vectors are brought near size 1 with those of all keys: squares of what is left vanish in float32."""
+    generator = torch.Generator().manual_seed(11)
+    logits = torch.randn(1, 1, 24, generator=generator, dtype=torch.float64)
+    logits[0, 0, 0] = 5  # in every top set, and ever farther from the next key
+    vectors = torch.arange(24.0, dtype=torch.float64)[None, :, None] * torch.rand(5, generator=generator) + 1
+    visible = torch.zeros(1, 1, 24, dtype=torch.bool)
+    visible[..., :16] = True
+    scaled = vectors.clone()
+    scaled[:, :16] *= ratio
+    weights = softmax_weights(Rows(0, (15,), logits, visible, vectors))
+    small = columns(Rows(0, (15,), logits, visible, scaled), weights, [1, 5])[1]["distance_bound_printed"]
+    for index, n in enumerate((1, 5)):
+        expected = oracle.topn_columns(weights[0, 0, :16].numpy(), vectors[0, :16].numpy(), n)["distance_bound_printed"]
+        assert float(small[0, 0, index]) / ratio == pytest.approx(expected, rel=RELATIVE)

@@ -144,6 +144,23 @@ class AttentionCall:
                 f"{type(self.module).__name__} got an attention mask of shape {shape}; attnscope reads masks of at "
                 "most four dimensions"
             )
+        full = (self.batch, self.heads, self.queries, self.keys)
+        for name, each in (("an attention mask", self.mask), ("a position bias", self.options.get("position_bias"))):
+            # A kernel may leave out what a mask says of keys beyond the last.
+            if isinstance(each, torch.Tensor) and not all(
+                size in (1, wanted) or (dim == 3 and size > wanted)
+                for dim, (size, wanted) in enumerate(zip(as_4d(each).shape, full, strict=True))
+            ):
+                raise ModelError(
+                    f"{type(self.module).__name__} got {name} of shape {tuple(each.shape)}, which does not fit "
+                    f"(batch, heads, queries, keys) = {full}"
+                )
+        if self.kernel == "eager" and self.mask is not None and self.mask.dtype == torch.bool:
+            raise ModelError(
+                f"{type(self.module).__name__} got a boolean attention mask, which eager attention adds to the logits "
+                "as 0 and 1: it hides nothing; pass 0 for visible and -inf for hidden keys, or load the model with "
+                "attn_implementation='sdpa'"
+            )
 
     @property
     def batch(self) -> int:
@@ -178,12 +195,12 @@ class AttentionCall:
 
     @property
     def causal(self) -> bool:
-        """Whether the kernel itself hides later keys, because there is no mask."""
-        if self.kernel == "eager" or self.mask is not None:
-            return False
+        """Whether the kernel itself hides later keys: transformers' only where there is no mask, PyTorch's always."""
         is_causal = self.options.get("is_causal")
         if self.kernel == "torch":
             return bool(is_causal)
+        if self.kernel == "eager" or self.mask is not None:
+            return False
         if is_causal is None:
             is_causal = getattr(self.module, "is_causal", True)
         return bool(is_causal) and self.queries > 1
@@ -204,13 +221,12 @@ class AttentionCall:
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
         """Which keys each of these queries may attend to; none for a query that is padding."""
         shape = (self.heads, len(positions), self.keys)
+        visible = torch.ones((), dtype=torch.bool, device=self.query.device)
         if self.mask is not None:
             visible = visible_keys(self._mask_rows(self.mask, positions, item, self.keys))
-        elif self.causal:
+        if self.causal:
             rows = _index(positions).to(self.query.device)
-            visible = torch.arange(self.keys, device=rows.device) <= rows[:, None]
-        else:
-            visible = torch.ones((), dtype=torch.bool, device=self.query.device)
+            visible = visible & (torch.arange(self.keys, device=rows.device) <= rows[:, None])
         if self.mask is not None or self.padding is not None:
             visible = visible & ~self.padded(positions, item).to(visible.device)[:, None]
         return visible.expand(shape)

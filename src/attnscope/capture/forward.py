@@ -75,8 +75,13 @@ def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
     that runs the module by itself.
     """
     refuse_empty(module, type(module).__name__)
-    if any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in tree_leaves(inputs)):
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+    if any(tensor.is_nested for tensor in tensors):
         raise InputError("the inputs hold a nested tensor; pad its items to one length and give the module their mask")
+    if any(tensor.is_meta for tensor in tensors):
+        raise InputError(
+            "the inputs hold a tensor on the meta device, which has no numbers; create it on a real device"
+        )
     calls = 0
 
     def count(call: Call) -> None:

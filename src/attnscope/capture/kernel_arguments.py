@@ -23,8 +23,8 @@ CONVERTED_NUMBERS = 1 << 20
 
 
 def visible_keys(mask: Tensor) -> Bool[Tensor, "*shape"]:
-    """Where a mask leaves keys visible: True in a boolean mask, above `HIDDEN` in a float mask."""
-    return mask if mask.dtype == torch.bool else mask > HIDDEN
+    """Where a mask leaves keys visible: True in a boolean mask, above `HIDDEN` (or NaN) in a float mask."""
+    return mask if mask.dtype == torch.bool else ~(mask <= HIDDEN)
 
 
 def additive_mask(mask: Tensor, dtype: torch.dtype, hidden: float) -> Float[Tensor, "*shape"]:

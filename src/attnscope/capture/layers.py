@@ -1,9 +1,9 @@
 """Which modules of a model attend, and the number and kind of each.
 
-Before a model runs, the code of its classes says whether attention goes through transformers' interface or
-is written out in the model file. Numbers of layers are unique within a run: the block's own number if no two
-attention modules share it (plain decoders), otherwise the order of first use (encoder-decoders). A module that is
-used again, as in ALBERT, takes the next free number each time.
+Before a model runs, the code of transformers' classes says whether attention goes through its interface or is written
+out in the model file; other code may attend anywhere. Numbers of layers are unique within a run: the block's own
+number if no two attention modules share it (plain decoders), otherwise the order of first use (encoder-decoders). A
+module that is used again, as in ALBERT, takes the next free number each time.
 """
 
 from __future__ import annotations
@@ -65,7 +65,17 @@ def uses_interface(module: nn.Module) -> bool:
 
 def writes_attention_out(model: nn.Module) -> bool:
     """Whether some module of the model may compute attention itself (or route experts by a softmax)."""
-    return any(_names(type(module)) & WRITTEN_OUT and not uses_interface(module) for module in model.modules())
+    return any(
+        _runs_other_code(module) or (_names(type(module)) & WRITTEN_OUT and not uses_interface(module))
+        for module in model.modules()
+    )
+
+
+def _runs_other_code(module: nn.Module) -> bool:
+    """Whether its forward is neither torch's nor transformers', and may attend in any function that it calls."""
+    forward = _undecorated(type(module).forward)
+    package = str(getattr(forward, "__module__", "")).partition(".")[0]
+    return "forward" in vars(module) or package not in ("torch", "transformers")
 
 
 def text_part(model: nn.Module) -> nn.Module:

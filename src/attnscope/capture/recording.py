@@ -64,9 +64,9 @@ def record(
 
     The logits are query · key x `scale` (default: one over the root of the key size), through `softcap`, plus
     `bias` and a float `mask`; a boolean `mask` is True where a key is visible. Masks and biases broadcast to (batch,
-    heads, queries, keys), and -1e4 or less in a float mask hides a key. `causal` hides later keys where there is no
-    mask. `sinks` are logits without a key. `module` is the module that attends (default: the innermost one on
-    the call stack).
+    heads, queries, keys), and -1e4 or less in a float mask hides a key. `causal` hides later keys, whatever a
+    mask says of them. `sinks` are logits without a key. `module` is the module that attends (default: the innermost
+    one on the call stack).
     """
     recorder = _active.get()
     if recorder is None:

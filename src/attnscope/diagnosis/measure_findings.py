@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -180,8 +179,8 @@ def what_if_findings(
         schema={"layer": pl.Int32, "head": pl.Int32, "state": pl.String},
         orient="row",
     )
-    # Short rows have few tokens to use: heads are compared on the longer half of the rows.
-    long = rows.filter(pl.col("length") > pl.col("length").max() // 2)
+    # Short rows have few tokens to use: heads are compared on the longer half of their own rows.
+    long = rows.filter(pl.col("length") > pl.col("length").max().over("layer", "head") // 2)
     model_rows = long.filter(normalizer=OWN)
     tried = (verification or {}).get("normalizer_windows", {})
     labels = sorted(set(rows["normalizer"].unique().to_list()) - {OWN})
@@ -197,7 +196,8 @@ def _what_if(
     pair = model_rows.join(other, on=["window", "layer", "head", "position", "length"], suffix="_other")
     columns = ("participation", "participation_other", "support_other", "jacobian_norm", "jacobian_norm_other")
     medians = pair.select(pl.col(columns).median()).row(0, named=True)
-    gradient = medians["jacobian_norm_other"] / medians["jacobian_norm"] if medians["jacobian_norm"] else math.nan
+    norm, other_norm = medians["jacobian_norm"], medians["jacobian_norm_other"]
+    gradient = other_norm / norm if norm and other_norm is not None else None  # a norm is null where none is defined
     ratio = (pl.col("participation_other") / pl.col("participation")).median().alias("ratio")
     by_head = (
         pair.group_by("layer", "head").agg(ratio).join(states, on=["layer", "head"]).sort("ratio", "layer", "head")
@@ -212,10 +212,10 @@ def _what_if(
         f"On the same logits {label} would take the median row from {medians['participation']:.1f} to "
         f"{medians['participation_other']:.1f} tokens in use (1 / sum of squared weights), with "
         f"{medians['support_other']:,.0f} weights above zero; {fewer.height} of {counted(by_head.height)} would use at "
-        f"most half as many, {more.height} at least twice as many"
-        + (f" ({most})" if most else "")
-        + f". The gradient through the weights (Jacobian norm) changes {gradient:.2g} times."
+        f"most half as many, {more.height} at least twice as many" + (f" ({most})" if most else "") + "."
     )
+    if gradient is not None:
+        sentence += f" The gradient through the weights (Jacobian norm) changes {gradient:.2g} times."
     if tried:
         sentence += " Put into every head of this model without training, it changes the next-token distribution by "
         sentence += f"a KL divergence of {np.mean(tried):.2g}"
@@ -234,7 +234,7 @@ def _what_if(
         participation=medians["participation"],
         participation_other=medians["participation_other"],
         support=medians["support_other"],
-        jacobian_ratio=gradient if math.isfinite(gradient) else None,
+        jacobian_ratio=gradient,
         heads_with_fewer=fewer.height,
         heads_with_more=more.height,
         states=dict(by_state.iter_rows()),

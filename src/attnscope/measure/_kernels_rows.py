@@ -17,11 +17,12 @@ _ROUNDING = 1e-12  # a row sums to one up to rounding; only a real remainder (a 
 
 @helper
 def _weighted_logs(weights: Any) -> float:
-    """Sum of alpha ln alpha."""
+    """Sum of alpha ln alpha; NaN if a weight is negative."""
     total = 0.0
     for j in range(weights.size):
         term = weights[j] * log(weights[j])
-        total += term if weights[j] > 0 else 0.0
+        term = term if weights[j] > 0 else 0.0
+        total += term if weights[j] >= 0 else np.nan
     return total
 
 

@@ -131,17 +131,17 @@ def _phi_and_distance(weight: float, x: Any, inverse: float, context: Any) -> tu
 
 @helper
 def _ball(
-    weights: Any, first: int, unit_lengths: Any, products: Any, group: Group, context: Any, scale: float, level: Any,
-    s: Any, members: Any, at_origin: Any, work: Any,
+    first: int, unit_lengths: Any, products: Any, group: Group, context: Any, level: Any, s: Any, members: Any,
+    at_origin: Any, work: Any,
 ) -> tuple[float, float]:  # fmt: skip
     """Eq. (10): the share of the members nearer to the context than every other token; the nearest one's distance.
 
-    unit_lengths, products: |y| and u.s of unit vectors, scaled; they find the tokens that may be nearest.
-    at_origin: how many tokens outside the set have no weight or no length.
+    unit_lengths, products, context: |y|, u.s and s of unit vectors. Like the distance they are times the row's scale.
+    Products find the tokens that may be nearest. at_origin: how many tokens outside the set have no weight or length.
     """
     relative, tiny = (context.size + 12) * _PRECISION, _SMALLEST_SQUARE
     norm = np.sqrt(dot(context, context))
-    reach = 2 * norm * scale
+    reach = 2 * norm
     for j in range(level.size):  # -phi, less its error
         length = unit_lengths[j]
         value = length * (2 * products[j] - length) - (relative * length * (length + reach) + tiny)
@@ -158,17 +158,17 @@ def _ball(
             for j in range(part.size):
                 key = first + start + j
                 possible = part[j] + 2 * (relative * lengths[j] * (lengths[j] + reach) + tiny) >= best
-                if possible and level[start + j] > s and weights[key] > 0 and group.inverses[key] > 0:
-                    phi, gap = _phi_and_distance(weights[key], group.vectors[key], group.inverses[key], context)
+                if possible and level[start + j] > s and lengths[j] > 0:
+                    phi, gap = _phi_and_distance(lengths[j], group.vectors[key], group.inverses[key], context)
                     lowest, radius = min(lowest, phi), min(radius, gap)
     if at_origin:
         lowest, radius = min(lowest, 0.0), min(radius, norm)
     inside = 0
     for c in range(members.size):
         key = members[c]
-        weight = weights[key] if group.inverses[key] > 0 else 0.0
-        phi = weight * (weight - 2 * products[key - first] / scale)
-        if abs(phi - lowest) > relative * weight * (weight + 2 * norm) + _ROUNDING * abs(lowest):
+        weight = unit_lengths[key - first]
+        phi = weight * (weight - 2 * products[key - first])
+        if abs(phi - lowest) > relative * weight * (weight + reach) + _ROUNDING * abs(lowest):
             inside += phi < lowest
         else:
             phi, gap = _phi_and_distance(weight, group.vectors[key], group.inverses[key], context)
@@ -177,8 +177,8 @@ def _ball(
 
 
 @helper
-def _xi_bounds(weights: Any, radius: float, delta: float, xi: Any) -> tuple[float, float, float]:
-    """Theorem 2 as printed, lower and upper side, and T2a's lower side, for the weights of one set.
+def _xi_bounds(weights: Any, radius: float, scale: float, delta: float, xi: Any) -> tuple[float, float, float]:
+    """Theorem 2 as printed, lower and upper side, and T2a's lower side, for the weights of one set times `scale`.
 
     xi_i^2 = delta^2/2 sum2 + (1 - delta^2/2) sum^2 over the other members (`theory.geometry.xi`).
     """
@@ -194,7 +194,8 @@ def _xi_bounds(weights: Any, radius: float, delta: float, xi: Any) -> tuple[floa
         sum1, sum2 = xi[0, i] + after, xi[1, i] + after2
         value = np.sqrt(max(half * sum2 + (1 - half) * sum1 * sum1, 0.0))
         total += value
-        tails += exp(-(radius - value) * (radius - value) / 16)
+        margin = (radius - value) / scale
+        tails += exp(-margin * margin / 16)
         inside += value < radius * (1 - _ROUNDING)
         after += weights[i]
         after2 += weights[i] * weights[i]
@@ -264,9 +265,9 @@ def set_columns(
                 level[members[c] - first] = s
         at_origin = np.int64(0)
         for j in range(length):
-            at_origin += np.int64((row_weights[j] == 0) | (inverses[j] == 0))
-        for j in range(length):
             unit_lengths[j] = row_weights[j] * scale if inverses[j] > 0 else 0.0
+        for j in range(length):
+            at_origin += np.int64(unit_lengths[j] == 0)
         for j in range(length):
             lengths[j] = unit_lengths[j] * norms[j]
         for k in range(mean.size):
@@ -285,12 +286,12 @@ def set_columns(
         mass = longest = 0.0
         done = 0
         for s in range(count_of_sets):
-            count, context, unit_context = sets.counts[r, s], contexts.plain[i, s], contexts.unit[i, s]
+            count, context = sets.counts[r, s], contexts.plain[i, s]
             for c in range(done, count):
                 weight, key = weights[r, members[c]], members[c]
                 mass += weight
                 longest = max(longest, group.norms[key])
-                member_weights[c], member_lengths[c] = weight, weight if group.inverses[key] > 0 else 0.0
+                member_weights[c], member_lengths[c] = weight * scale, unit_lengths[key - first]
                 at_origin -= member_lengths[c] == 0
             done = count
             others, p = length - count, count / (length - 1)
@@ -321,16 +322,16 @@ def set_columns(
             out.expected_printed[r, s] = group.scale * share * main
 
             out.separability[r, s], radius = _ball(
-                weights[r], first, unit_lengths, products[i, count_of_sets + 1 + s, first - begin : last - begin],
-                group, unit_context, scale, level, s, members[:count], at_origin, work,
+                first, unit_lengths, products[i, count_of_sets + 1 + s, first - begin : last - begin], group,
+                contexts.unit[i, s], level, s, members[:count], at_origin, work,
             )  # fmt: skip
-            out.radius[r, s] = radius
+            out.radius[r, s] = radius / scale
             out.separability_upper[r, s] = _possibly_inside(member_lengths[:count], radius, xi[0])
             if paper_bounds:
                 bound = (1 - mass) * d1[r, s] + longest * (mass * others - (1 - mass))
                 out.distance_bound_printed[r, s] = group.scale * bound
                 out.delta[r, s] = delta[r]
                 if delta[r] == delta[r]:
-                    lower, upper, certain = _xi_bounds(member_weights[:count], radius, delta[r], xi)
+                    lower, upper, certain = _xi_bounds(member_weights[:count], radius, scale, delta[r], xi)
                     out.separability_lower_printed[r, s], out.separability_upper_printed[r, s] = lower, upper
                     out.separability_lower[r, s] = certain

@@ -30,7 +30,7 @@ class Contexts(NamedTuple):
     """The weighted sums of some rows."""
 
     plain: Any  # (rows, sets, dims) sum of alpha x over each set
-    unit: Any  # (rows, sets, dims) the same for unit vectors
+    unit: Any  # (rows, sets, dims) the same for unit vectors, times the row's scale
     mean: Any  # (rows, dims) sum of alpha x over all keys: xbar
 
 
@@ -117,7 +117,7 @@ def sum_contexts(
                     unit[k] += unit_weight * x[k]
             done = sets.counts[r, s]
             for k in range(dims):
-                contexts.plain[i, s, k], contexts.unit[i, s, k] = plain[k], unit[k]
+                contexts.plain[i, s, k], contexts.unit[i, s, k] = plain[k], unit[k] * scale
                 stacked[i, s, k] = plain[k] * scale
                 stacked[i, count + 1 + s, k] = unit[k] * scale
         for k in range(dims):

@@ -15,19 +15,24 @@ if TYPE_CHECKING:
     from attnscope.theory.configuration import Configuration
 
 
-def distance_columns(c: Configuration, *, paper_bounds: bool) -> dict[str, Tensor]:
-    """Distance, its bounds and its expectation over random sets; shape (..., rows, sets)."""
+def distance_columns(
+    c: Configuration, scaled: Configuration, scale: Float[Tensor, "*batch rows 1"], *, paper_bounds: bool
+) -> dict[str, Tensor]:
+    """Distance, its bounds and its expectation over random sets; shape (..., rows, sets).
+
+    scaled: the same with weights times `scale`, for what is proportional to the weights.
+    """
     d1 = farthest(c) if paper_bounds else torch.full_like(c.top_mass, torch.nan)
     return {
         "top_mass": c.top_mass,
-        "distance": distance.distance(c),
+        "distance": distance.distance(scaled) / scale,
         "distance_bound_printed": distance.fixed_set_upper_printed(c, d1),
-        "distance_lower": distance.fixed_set_lower(c),
-        "distance_upper": distance.fixed_set_upper(c),
+        "distance_lower": distance.fixed_set_lower(scaled) / scale,
+        "distance_upper": distance.fixed_set_upper(scaled) / scale,
         "expected_printed": expectation.random_set_main_printed(c),
-        "expected_lower": expectation.random_set_lower(c),
-        "expected_upper": expectation.random_set_upper(c),
-        "epsilon_printed": expectation.random_set_epsilon_printed(c),
+        "expected_lower": expectation.random_set_lower(scaled) / scale,
+        "expected_upper": expectation.random_set_upper(scaled) / scale,
+        "epsilon_printed": expectation.random_set_epsilon_printed(scaled) / scale,
     }
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _EPSILON = 2.0**-24
+_UNDERFLOW = 1e-37  # more than squares in float32 lose near the smallest numbers
 _CHECKED_TOGETHER = 64
 _GRAM_ROWS = 256  # formed at a time
 
@@ -80,13 +81,13 @@ def _take_in(
             for j in range(t):
                 if products[j] >= cut:
                     nearest2[0] = min(nearest2[0], squared_distance_of_units(group, t, j))
-        slack, two = single(2 * error), single(2)
+        slack, two, least = single(2 * error), single(2), single(_UNDERFLOW)
         for j in range(t):  # upper bounds of the squared distances
             both = norm + norms[j]
-            distances2[j] = norm * norm + norms[j] * (norms[j] - two * norm * products[j]) + slack * both * both
+            distances2[j] = norm * norm + norms[j] * (norms[j] - two * norm * products[j]) + slack * both * both + least
         _update_partners(group, t, distances2, farthest2, partners)
         if t:
-            lower = single(largest(distances2) - 4 * error * (norm + longest) ** 2)
+            lower = single(largest(distances2) - 4 * error * (norm + longest) ** 2 - 2 * _UNDERFLOW)
             farthest2[t], partners[t] = _exact_farthest(group, t, distances2, lower)
         longest = max(longest, group.norms[t])
         while measured < rows.size and ends[rows[measured]] == t + 1:

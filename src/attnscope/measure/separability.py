@@ -28,8 +28,13 @@ def unit(vectors: Float[Tensor, "*batch keys dims"]) -> Float[Tensor, "*batch ke
     return scaled / torch.where(norm > 0, norm, 1)
 
 
-def separability_columns(c: Configuration, delta: Float[Tensor, "*batch rows"]) -> dict[str, Tensor]:
-    """Separability, radius and the bounds on it, for unit vectors; shape (..., rows, sets)."""
+def separability_columns(
+    c: Configuration, scale: Float[Tensor, "*batch rows 1"], delta: Float[Tensor, "*batch rows"]
+) -> dict[str, Tensor]:
+    """Separability, radius and the bounds on it, for unit vectors; shape (..., rows, sets).
+
+    c: a configuration whose weights were multiplied by `scale`.
+    """
     measured = ball(c)
     chosen = torch.where(c.selected, c.weights.unsqueeze(-2), -torch.inf)
     most = int(c.count.max())
@@ -39,12 +44,13 @@ def separability_columns(c: Configuration, delta: Float[Tensor, "*batch rows"]) 
     norms = c.squared_norms.unsqueeze(-2).sqrt().expand(chosen.shape).gather(-1, places)
     gap = delta.unsqueeze(-1)
     xi = xi_of(weights, gap)
-    printed = separability_printed(xi, members, measured.radius)
+    radius = measured.radius / scale
+    printed = separability_printed(xi / scale.unsqueeze(-1), members, radius)
     certain = separability_certain(weights * norms, xi, members, measured.radius)
     return {
         "separability": measured.separability,
-        "radius": measured.radius,
-        "delta": gap.expand_as(measured.radius),
+        "radius": radius,
+        "delta": gap.expand_as(radius),
         "separability_lower_printed": printed.lower,
         "separability_upper_printed": printed.upper,
         "separability_lower": certain.lower,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Rows are measured in slices whose largest temporary (groups x rows x sets or members x keys) stays below this.
 SLICE_ELEMENTS = 4_000_000
+_LARGEST_EXPONENT = 1000  # of a row's scale, so that its inverse is a normal number too
 
 
 def topn_columns(
@@ -45,9 +46,14 @@ def topn_columns(
         part = slice(start, start + step)
         w, visible_part = grouped[:, part], visible[:, part]
         selected = top_sets(w, visible_part, n)
+        scale = _row_scale(w)
+        plain, scaled, on_sphere = (
+            Configuration(weights_of, x, visible_part, selected)
+            for weights_of, x in ((w, vectors), (w * scale, vectors), (w * scale, units))
+        )
         slices.append(
-            distance_columns(Configuration(w, vectors, visible_part, selected), paper_bounds=delta_max_length > 0)
-            | separability_columns(Configuration(w, units, visible_part, selected), delta[:, part])
+            distance_columns(plain, scaled, scale, paper_bounds=delta_max_length > 0)
+            | separability_columns(on_sphere, scale, delta[:, part])
         )
     undefined = (weights < 0).any(-1)[..., None]
     without_bounds = undefined | ~rows.ungrouped(near).unsqueeze(-1)
@@ -56,3 +62,9 @@ def topn_columns(
         name: values.masked_fill(without_bounds if name in PAPER_BOUNDS else undefined, torch.nan)
         for name, values in measured.items()
     }
+
+
+def _row_scale(weights: Float[Tensor, "*batch rows keys"]) -> Float[Tensor, "*batch rows 1"]:
+    """A power of two that brings each row's largest weight near 1, so that no square of it vanishes."""
+    exponent = torch.frexp(weights.amax(-1, keepdim=True)).exponent
+    return (-exponent).clamp_max(_LARGEST_EXPONENT).to(weights.dtype).exp2()

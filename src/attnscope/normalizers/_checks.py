@@ -9,7 +9,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnscope.errors import InputError
+from attnscope.errors import InputError, shown
+
+# Logits that are numbers of float32 stay such when they are divided by a temperature between these.
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-30, 1e30
+LARGEST_WHOLE = 2**63 - 1  # that tensors and compiled loops hold
 
 
 def number(
@@ -44,6 +48,12 @@ def number(
         raise InputError(f"{name} must be {_rule(above, low, high, infinite)}, received {value}")
 
 
+def temperature(value: object) -> None:
+    """Raise `InputError` unless value is a temperature, or a tensor of some, that logits can be divided by."""
+    number("temperature", value, above=0.0)
+    number("temperature", value, low=LOWEST_TEMPERATURE, high=HIGHEST_TEMPERATURE)
+
+
 def _rule(above: float, low: float, high: float, infinite: bool) -> str:
     if above == 0:
         return "positive and finite"
@@ -53,9 +63,11 @@ def _rule(above: float, low: float, high: float, infinite: bool) -> str:
 
 
 def whole(name: str, value: object, *, least: int) -> None:
-    """Raise `InputError` unless value is an integer of at least `least`."""
+    """Raise `InputError` unless value is an integer of at least `least` that 64 bits can hold."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise InputError(f"{name} must be a whole number and at least {least}, received {value!r}")
+    if int(value) > LARGEST_WHOLE:
+        raise InputError(f"{name} must be at most {LARGEST_WHOLE}, received {shown(value)}")
 
 
 def shape(name: str, value: Tensor, rows: Sequence[int]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from torch import Tensor
 
 from attnscope.errors import InputError
+from attnscope.normalizers import _checks
 from attnscope.normalizers._base import Facts, Normalizer, get
 
 
@@ -15,8 +15,7 @@ class Tempered(Normalizer):
     """Another normalizer at temperature T: its weights of z / T, its Jacobian divided by T."""
 
     def __init__(self, inner: Normalizer, temperature: float) -> None:
-        if not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
-            raise InputError(f"temperature must be a positive number, received {temperature!r}")
+        _checks.temperature(temperature)
         self.inner, self.temperature = inner, temperature
 
     @property
@@ -53,7 +52,7 @@ class Tempered(Normalizer):
 def parse(spec: str) -> Normalizer:
     """Create a normalizer from a string: `sparsemax`, `entmax:alpha=1.3`, `ssmax:s=0.5:temperature=2`.
 
-    Settings follow the name, each after a colon. Every normalizer accepts `temperature`.
+    Settings follow the name, each after a colon. Every normalizer accepts a `temperature` from 1e-30 to 1e30.
     """
     if not isinstance(spec, str):
         raise InputError(f"a normalizer is written as name:setting=value, received {spec!r}")

@@ -37,7 +37,7 @@ class Softmax(MappedNormalizer):
     facts: ClassVar[Facts] = Facts()
 
     def __post_init__(self) -> None:
-        _checks.number("temperature", self.temperature, above=0.0)
+        _checks.temperature(self.temperature)
 
     def row_map(self, n: Tensor) -> RowMap:
         """Softmax at scale 1 / T."""

@@ -13,10 +13,10 @@ from attnscope import tables
 from attnscope.engine.parts import Part, WindowRecord, without_heads
 from attnscope.errors import ModelError
 from attnscope.measure import Rows, Visibility, columns
-from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax, Tempered
+from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax
 from attnscope.planning import Settings
 from attnscope.scanning.column_blocks import ColumnBlock, table
-from attnscope.swapping.effective_normalizer import effective_normalizer
+from attnscope.swapping.effective_normalizer import at_temperature, effective_normalizer, with_sinks
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -42,15 +42,17 @@ _SHOWN_WEIGHTS = 64
 def what_ifs(
     settings: Settings, normalizer: Normalizer, sinks: Tensor | None = None
 ) -> Iterator[tuple[str, Normalizer]]:
-    """The other normalizers that were asked for, by label, and all of them and the model's at each temperature."""
-    yield from settings.normalizers.items()
+    """The other normalizers that were asked for, by label, and all of them and the model's at each temperature.
+
+    The model keeps its sinks, as it does when a normalizer is swapped in.
+    """
+    others = {label: with_sinks(each, sinks) for label, each in settings.normalizers.items()}
+    yield from others.items()
     for temperature in settings.temperatures:
-        # The sink is a logit too: it is divided like the others.
-        divided = normalizer if sinks is None else SinkSoftmax(sinks / temperature)
-        for label, each in {tables.OWN: divided, **settings.normalizers}.items():
+        for label, each in {tables.OWN: normalizer, **others}.items():
             short = f"{temperature:g}"
             number = short if float(short) == temperature else repr(temperature)  # two that differ keep two names
-            yield f"{label}:temperature={number}", Tempered(each, temperature)
+            yield f"{label}:temperature={number}", at_temperature(each, sinks, temperature)
 
 
 @dataclass
@@ -150,6 +152,10 @@ class ScanMeasurer:
                 usable = self._usable_heads(window, rows, per_row, finite)
                 window.dropped_rows += int((usable[:, None] & ~kept).sum())
                 kept = usable[:, None] & kept
+            else:
+                sound = np.isfinite(per_row["weight_sum"]) | ~kept
+                for head in (~sound).any(-1).nonzero()[0].tolist():
+                    window.skipped.setdefault((rows.layer, head), f"weights of {label} not finite")
             kept_sets = kept[..., None] & (counts < length[..., None])
             found[label] = (
                 ColumnBlock(rows.layer, label, rows.positions, keys | per_row, kept),
@@ -165,7 +171,7 @@ class ScanMeasurer:
     def _normalizers(self, rows: Rows, own: Normalizer) -> Iterator[tuple[str, Normalizer]]:
         """The model's own normalizer as it runs, the what-ifs, and each of them at each temperature."""
         yield tables.OWN, own
-        yield from what_ifs(self.settings, own, None if rows.sinks is None else rows.sinks[:, None])
+        yield from what_ifs(self.settings, own, rows.sinks)
 
     def _keys(self, rows: Rows, window: int, length: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         return {
@@ -179,15 +185,16 @@ class ScanMeasurer:
     def _usable_heads(
         self, window: Window, rows: Rows, per_row: dict[str, NDArray[Any]], vectors: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Which heads have finite logits, and vectors as given; the others are recorded and left out."""
+        """Which heads have finite logits and weights, and vectors as given; the others are recorded and left out."""
         # What is measured of a row shows whether a logit is not finite; only then all of them are looked at.
         sound = np.isfinite(per_row["logit_range"] + per_row["weight_sum"]) | (per_row["length"] == 0)
         logits = sound.all(-1)
         if not logits.all():
             logits = _to_array(_all_finite(torch.where(rows.visible, rows.logits, 0)))
-        usable: NDArray[np.bool_] = logits & vectors
+        weights = (np.isfinite(per_row["weight_sum"]) | (per_row["length"] == 0)).all(-1)
+        usable: NDArray[np.bool_] = logits & weights & vectors
         if not usable.all():
-            for name, finite in (("logits", logits), ("vectors", vectors)):
+            for name, finite in (("logits", logits), ("weights", weights), ("vectors", vectors)):
                 for head in (~finite).nonzero()[0].tolist():
                     window.skipped.setdefault((rows.layer, head), f"{name} not finite")
         return usable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from attnscope.normalizers import Facts, Normalizer, SinkSoftmax, Softmax
+from attnscope.normalizers import Facts, Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.swapping.replacement import Entry, replacement_of
 from attnscope.swapping.rules import LEARNED, normalized
 
@@ -28,6 +28,24 @@ def effective_normalizer(call: Call) -> Normalizer:
         return plain
     parts = [_part(heads, entry) for heads, entry in replacement.plan() if entry.output is None]
     return _Mixed(plain, sinks, parts) if parts else plain
+
+
+def with_sinks(normalizer: Normalizer, sinks: Tensor | None) -> Normalizer:
+    """The normalizer as a swap would put it into a model with these sinks, one for each head."""
+    if sinks is None:
+        return normalizer
+    heads = list(range(len(sinks)))
+    return _Mixed(SinkSoftmax(sinks[:, None]), sinks, [(heads, heads, normalizer)])
+
+
+def at_temperature(normalizer: Normalizer, sinks: Tensor | None, temperature: float) -> Normalizer:
+    """A normalizer of a model at a temperature; a sink is a logit too, and is divided like the others."""
+    if sinks is None:
+        return Tempered(normalizer, temperature)
+    divided = SinkSoftmax(sinks[:, None] / temperature)
+    if isinstance(normalizer, _Mixed):
+        return Tempered(_Mixed(divided, sinks / temperature, normalizer.parts), temperature)
+    return Tempered(divided, temperature)
 
 
 def _part(heads: list[int], entry: Entry) -> tuple[list[int], list[int], Any]:

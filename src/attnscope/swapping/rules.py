@@ -120,5 +120,7 @@ def check(rule: Rule, heads: int, device: torch.device) -> None:
     if not isinstance(weights, torch.Tensor) or weights.shape != logits.shape:
         received = tuple(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__
         raise InputError(f"{name} gave {received} for logits of shape {tuple(logits.shape)}; it must keep their shape")
+    if not weights.isfinite().all():
+        raise InputError(f"{name} gives weights that are not finite for logits between -1 and 1; check its settings")
     if (weights[logits == -torch.inf] != 0).any():
         raise InputError(f"{name} gives weight to keys that are not visible")
