@@ -57,6 +57,8 @@ _MORE = 4
 class RandomTokens:
     """Stands in for a tokenizer: random ids of the model's vocabulary."""
 
+    bos_token_id = None
+
     def __init__(self, vocabulary: int, length: int) -> None:
         self.ids = torch.randint(vocabulary, (length,), generator=torch.Generator().manual_seed(0)).tolist()
 
