@@ -105,7 +105,7 @@ def plan(
         )
     size = length or (max(lengths) if lengths else min(DEFAULT_LENGTH, positions or DEFAULT_LENGTH))
     if positions is not None and size > positions:
-        raise InputError(f"length {size} is beyond the model's {positions} positions; use --length {positions} or less")
+        raise InputError(f"length {size} is beyond the model's {positions} positions; use {positions} or less")
     if lengths and max(lengths) > size:
         raise InputError(f"--lengths asks for {max(lengths)}, more than the window of {size} tokens; raise --length")
     usual = {n for n in DEFAULT_LENGTHS if n < size and rows == "last"} | {size}
