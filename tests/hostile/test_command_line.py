@@ -81,7 +81,7 @@ OTHERS = [
     ("guidelines", "--windows", "0", "--windows takes a whole number from 1 up"),
     ("guidelines", "--top-n", DIGITS, "--top-n takes a whole number"),
     ("guidelines", "--text", "/dev/zero", "more than 1 MiB"),
-    ("reproduce", "--rows", "0", "--rows takes a whole number from 1 up"),
+    ("reproduce", "--rows", "0", "--rows takes last, all or a whole number from 1 up"),
     ("reproduce", "--vectors", "value,x", "received 'x'"),
     ("reproduce", "--draws", DIGITS, "--draws takes a whole number"),
     ("reproduce", "--seed", "-1", "--seed takes a whole number from 0 up; received -1"),

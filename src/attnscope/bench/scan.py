@@ -33,10 +33,19 @@ from typing import Any
 
 import torch
 
-from attnscope.bench.memory import refuse_beyond_memory
 from attnscope.bench.peers import PACKAGES
 from attnscope.bench.resident import resident_peak, run_with_plain_allocator
-from attnscope.bench.timing import ENOUGH, TINY, beside, built, in_own_process, plain_forward, run_again, seconds_of
+from attnscope.bench.timing import (
+    ENOUGH,
+    TINY,
+    beside,
+    built,
+    check_size,
+    in_own_process,
+    plain_forward,
+    run_again,
+    seconds_of,
+)  # fmt: skip
 from attnscope.errors import InputError
 from attnscope.planning import whole_number
 
@@ -44,7 +53,6 @@ SUBJECTS = ("last", "last+bounds", "all", "all+bounds", "first", "naive", "trans
 MODELS = ("random", "sample")
 TOP_N = (1, 5, 10, 20, 100)
 _FORWARD = "forward"
-_VOCABULARY = 50257  # of GPT-2
 
 
 def measure(
@@ -115,15 +123,9 @@ def _refuse(
         raise InputError(f"no benchmark is named {', '.join(unknown)}: choose from {', '.join(SUBJECTS)}")
     if not models or set(models) - set(MODELS):
         raise InputError(f"models are {' and '.join(MODELS)}; received {', '.join(models) or 'none'}")
-    for name, value in {"length": length, "layers": layers, "heads": heads, "width": width, "repeats": repeats}.items():
-        whole_number(f"--{name}", value)
-    if length < 2 or (rows is not None and rows < 1) or width % heads:
-        raise InputError(
-            f"length must be at least 2, layers, heads, rows and repeats positive and width a multiple of heads; "
-            f"received {length}, {layers}, {heads}, {rows}, {repeats}, {width}"
-        )
-    weights = 4 * width * (12 * layers * width + _VOCABULARY + length)
-    refuse_beyond_memory(weights, f"a model of {layers} layers, width {width} and {length} positions")
+    check_size(length, layers, heads, width, repeats)
+    if rows is not None:
+        whole_number("--rows", rows)
     if shorter is not None and not 2 <= shorter < length:
         raise InputError(f"the shorter length must be from 2 up and below {length}; received {shorter}")
 

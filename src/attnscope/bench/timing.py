@@ -11,11 +11,26 @@ from typing import Any
 
 import torch
 
+from attnscope.bench.memory import refuse_beyond_memory
+from attnscope.errors import InputError
+from attnscope.planning import whole_number
+
 TINY = {"length": 160, "layers": 1, "heads": 2, "width": 16}
 ENOUGH = 60.0  # seconds after which a subject is not repeated
 _LITTLE = 20.0  # seconds up to which it is repeated more often than asked, at most so many times
 _MORE = 4
+_VOCABULARY = 50257  # of GPT-2
 _IMPORTED = ("transformers.models.gpt2.modeling_gpt2", "attnscope.scanning")
+
+
+def check_size(length: int, layers: int, heads: int, width: int, repeats: int) -> None:
+    """Raise InputError for a GPT-2-like model that cannot be built, or that does not fit into memory."""
+    for name, value in {"length": length, "layers": layers, "heads": heads, "width": width, "repeats": repeats}.items():
+        whole_number(f"--{name}", value, 2 if name == "length" else 1)
+    if width % heads:
+        raise InputError(f"--width must be a multiple of --heads; received {width} and {heads}")
+    weights = 4 * width * (12 * layers * width + _VOCABULARY + length)
+    refuse_beyond_memory(weights, f"a model of {layers} layers, width {width} and {length} positions")
 
 
 class RandomTokens:
