@@ -50,7 +50,7 @@ LABELS = {
 # Hidden vectors have the model's full width: all kinds of vectors are measured on fewer, shorter windows.
 KINDS: dict[str, Any] = {
     "vectors": ("value", "output", "hidden", "hidden_unit", "embedding"),
-    "windows": 3,
+    "windows": 2,
     "length": 512,
 }
 WINDOWS: dict[str, Any] = {"windows": 3}  # of SmolLM2 at its full length: minutes each
