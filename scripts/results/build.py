@@ -92,7 +92,7 @@ def _times(quick: bool) -> dict[str, Any]:
 
 
 def _page_data(result: Reproduction) -> Run:
-    run = {key: result.run[key] for key in ("attnscope", "model", "settings", "timings", "text")}
+    run = {key: result.run[key] for key in ("attnscope", "model", "settings", "text")}
     run["text"] = {"tokens": run["text"]["tokens"]}
     run["model"] = {key: run["model"][key] for key in ("layers", "heads")}
     return {"run": run, "claims": result.claims}
@@ -146,13 +146,13 @@ def _bullets(lines: list[str]) -> str:
 
 
 def _record(run: Run) -> str:
-    model, settings, timings = run["model"], run["settings"], run["timings"]
+    model, settings = run["model"], run["settings"]
     windows = f"{settings['windows']} windows of {settings['lengths'][-1]:,} tokens of {run['text']['tokens']:,}"
     vectors = f"{', '.join(settings['vectors'])} vectors"
-    timing = f"attnscope {run['attnscope']}, measured in {timings['measure_seconds']:,.0f} s"
     share = coverage_at_most(settings["windows"])
     caution = "" if share >= 0.95 else f"; its intervals contain the true median in at most {share:.0%} of cases"
-    return f"{model['layers']} layers, {model['heads']} heads, {windows}, {vectors}, {timing}{caution}"
+    heads = f"{model['layers']} layers, {model['heads']} heads"
+    return f"{heads}, {windows}, {vectors}, attnscope {run['attnscope']}{caution}"
 
 
 def _times_table(times: dict[str, Any]) -> str:
