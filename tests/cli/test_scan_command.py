@@ -278,10 +278,9 @@ def test_help_and_import_load_neither_torch_nor_transformers() -> None:
     assert "--top-n" in answer.stdout
 
 
-def test_version_is_the_packages() -> None:
+@pytest.mark.parametrize("module", ["attnscope", "attnscope.cli"])
+def test_version_is_the_packages(module: str) -> None:
     import attnscope
 
-    answer = subprocess.run(
-        [sys.executable, "-m", "attnscope.cli", "--version"], capture_output=True, text=True, check=True
-    )
+    answer = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == attnscope.__version__

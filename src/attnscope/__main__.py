@@ -1,0 +1,5 @@
+"""`python -m attnscope`: the command line."""
+
+from attnscope.cli import main
+
+main()
