@@ -18,6 +18,7 @@ import torch
 from attnscope.capture.huggingface import observed
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import Text, tokenize
+from attnscope.capture.token_texts import token_texts
 from attnscope.scanning import scan
 
 FOLDER = Path(os.environ.get("ATTNSCOPE_REAL_MODELS", ".models"))
@@ -102,3 +103,12 @@ def test_corrected_bounds_hold_on_every_head(model: Model) -> None:
     assert (t["separability_lower"] <= t["separability"]).all()
     assert (t["separability"] <= t["separability_upper"]).all()
     assert (result.rows["jacobian_norm"] <= result.rows["jacobian_bound"] * slack).all()
+
+
+def test_tokens_are_shown_as_the_text(model: Model) -> None:
+    content = "The wind went\u2014on \u65e5\u672c \U0001f642 undeniably."
+    texts = token_texts(model.tokenizer, tokenize(model.tokenizer, Text(content, "test")))[1]
+    shown = "".join(texts)
+    assert not any(mark in shown for mark in ("##", "\u0120", "\u2581", "<0x"))
+    if model.causal:  # the encoder's tokenizer drops capitals, spaces and what it does not know
+        assert shown == content

@@ -119,23 +119,6 @@ def tokenize(tokenizer: Any, text: Text) -> list[int]:
     return tokens
 
 
-def token_texts(tokenizer: Any, tokens: Sequence[int]) -> tuple[list[str], list[str]]:
-    """The tokenizer's names of tokens, and the text that each stands for.
-
-    Decoding a single token drops the space that a `\u2581` in its name stands for; it is put back here.
-    """
-    kinds = sorted(set(tokens))
-    with foreign_errors("name tokens", CHECK_TOKENIZER):
-        names = [str(name) for name in tokenizer.convert_ids_to_tokens(kinds)]
-        decoded = tokenizer.batch_decode([[kind] for kind in kinds], clean_up_tokenization_spaces=False)
-    texts = [
-        f" {text}" if name.startswith("\u2581") and not text.startswith(" ") else text
-        for name, text in zip(names, decoded, strict=True)
-    ]
-    name_of, text_of = dict(zip(kinds, names, strict=True)), dict(zip(kinds, texts, strict=True))
-    return [name_of[token] for token in tokens], [text_of[token] for token in tokens]
-
-
 def windows(tokens: Sequence[int], length: int, count: int, source: str) -> list[list[int]]:
     """The first `count` runs of `length` consecutive tokens."""
     if len(tokens) < length * count:

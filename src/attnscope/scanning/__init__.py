@@ -17,7 +17,8 @@ from attnscope import tables
 from attnscope._forks import uses_threads
 from attnscope.capture.forward import Inputs
 from attnscope.capture.models import Model, plain_model, refuse_options, resolve_model
-from attnscope.capture.text import Text, given_text, token_texts
+from attnscope.capture.text import Text, given_text
+from attnscope.capture.token_texts import token_texts
 from attnscope.capture.vector_kinds import VectorKind
 from attnscope.capture.windows import text_tokens, window_tokens
 from attnscope.engine.parts import Parts

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from attnscope.capture.forward import Inputs
 from attnscope.capture.models import PlainModel
-from attnscope.capture.text import token_texts
+from attnscope.capture.token_texts import token_texts
 from attnscope.engine.run import Progress, run_inputs
 from attnscope.errors import InputError
 from attnscope.planning import Settings
