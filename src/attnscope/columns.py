@@ -1,118 +1,99 @@
-"""The columns of `rows.parquet` and `topn.parquet`, each declared once.
+"""Every measured quantity, declared once: its name, what it means in one line, how it is computed, its unit.
 
-Everything that names a column follows from here: the schema of the tables, the table in docs/architecture.md, the
-arrays that the compiled loops fill (`RowArrays`, `SetArrays`), and the words of the report.
+Everything that names a quantity follows from here: the schema of the tables, the arrays that the compiled loops fill
+(`RowArrays`, `SetArrays`), the tables in docs/architecture.md and docs/diagnosis.md, the headings of the terminal, the
+labels and hints of the page, `findings.json`. A quantity has one name; its label for people is that name with spaces.
 
 To add a column: state it in `theory/` and call it in `measure/` (the specification), fill the array of its name in the
-compiled loop, and declare it here.
+compiled loop, and declare it here. Meanings may use numbers of a run: `{n}`, the size of the top set, and the limits
+of a diagnosis (`diagnosis.thresholds.limit_words`).
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-
-@dataclass(frozen=True)
-class Display:
-    """How the report shows a column. `{n}` in its texts stands for the size of the top set."""
-
-    label: str
-    sentence: str
-    style: Literal["share", "number"] = "number"
-    fixed: bool = False  # whether its color scale always runs from 0 to 1
+_ABBREVIATIONS = {"kl": "KL"}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A measured quantity: one number per row, or per row and size N of the top set."""
+    """A measured quantity: one number per row, per row and size N of the top set, per head or per normalizer."""
 
     name: str
-    meaning: str
+    meaning: str  # one line in plain words, without a period
     formula: str  # where `theory/` states it, or what it is
     unit: str = ""
+    reading: str = ""  # how to read its size, in full sentences
+    style: Literal["share", "number"] = "number"
+    fixed: bool = False  # whether a color scale for it always runs from 0 to 1
     integer: bool = False
+    of_top_set: bool = False  # depends on the size of the top set
     paper_bound: bool = False  # needs all pairs of keys: null unless the paper's bounds are asked for
-    display: Display | None = None
+    interval: bool = False  # has a 95% interval, in `<name>_low` and `<name>_high`
+
+    def label(self, n: int | None = None) -> str:
+        """Its name for people: "Sink weight"; with the size of the top set, "Separability (N = 20)"."""
+        words = _ABBREVIATIONS.get(self.name) or self.name.replace("_", " ").capitalize()
+        return f"{words} (N = {n})" if n is not None and self.of_top_set else words
+
+    def sentence(self, numbers: Mapping[str, object]) -> str:
+        """Its meaning and how to read it, with the numbers of a run filled in."""
+        text = f"{self.meaning[0].upper()}{self.meaning[1:]}. {self.reading}"
+        return text.format_map(numbers).rstrip()
 
 
 ROWS = (
     Column("entropy", "entropy of the weights", "-sum of alpha ln alpha", "nats"),
     Column(
         "entropy_ratio",
-        "entropy as a share of its largest value, ln length; null for one key, above one where weights sum to more",
+        "how evenly the weight is spread: entropy as a share of its largest value, ln length",
         "entropy / ln length",
-        display=Display(
-            "Evenness",
-            "How evenly the weight is spread, from 0 (all on one token) to 1 (the same for every token): the entropy "
-            "of the weights over its largest possible value, the logarithm of the length.",
-            fixed=True,
-        ),
+        reading="0: all weight on one token; 1: the same weight on every token. Null for one key, above 1 where the "
+        "weights sum to more than one.",
+        fixed=True,
     ),
-    Column(
-        "max_weight",
-        "largest weight",
-        "max of alpha",
-        display=Display(
-            "Largest weight", "The share of the weight on the one token that gets most.", "share", fixed=True
-        ),
-    ),
+    Column("max_weight", "weight of the token that gets most", "max of alpha", style="share", fixed=True),
     Column(
         "sink_weight",
-        "weight of the first visible key",
+        "weight on the first token that the row sees",
         "alpha of the first visible key",
-        display=Display(
-            "Weight of the first token",
-            "The share of the weight on the first token the head sees. Many heads rest there when they have nothing to "
-            "do: close to 100% the head is switched off for this row.",
-            "share",
-            fixed=True,
-        ),
+        reading="Many heads put weight there when they have nothing to do, and its value vector is often near zero: "
+        "the weight alone does not say how much the first token contributes to the output.",
+        style="share",
+        fixed=True,
     ),
     Column(
         "participation",
-        "number of tokens in use",
+        "effective number of tokens that share the weight",
         "1 / sum of alpha²",
         "keys",
-        display=Display(
-            "Tokens in use",
-            "How many tokens the head really averages: 1 if one token takes all the weight, as many as it sees if all "
-            "weigh the same.",
-        ),
+        reading="1: one token takes all the weight; as many as the row sees: all weigh the same. It counts weight, not "
+        "what the tokens contribute to the output.",
     ),
     Column(
         "support",
-        "number of weights above zero",
+        "number of tokens with any weight",
         "#{alpha > 0}",
         "keys",
+        reading="With softmax, every token that the row sees has some; sparse normalizers give most of them none.",
         integer=True,
-        display=Display(
-            "Tokens with weight",
-            "How many tokens get any weight at all. With softmax that is every token it sees; sparse normalizers give "
-            "most tokens exactly zero.",
-        ),
     ),
     Column("weight_sum", "sum of the weights: below one with sinks, anything with a sigmoid", "sum of alpha"),
     Column(
         "logit_range",
-        "largest minus smallest visible logit",
+        "largest minus smallest visible logit, the scores before softmax",
         "max l - min l",
-        display=Display(
-            "Range of the logits",
-            "The largest minus the smallest logit (the scores before softmax) of a row. Without one no token stands "
-            "out.",
-        ),
+        reading="Where it is near 0, no token stands out.",
     ),
     Column(
         "jacobian_norm",
-        "spectral norm of the Jacobian of the row's normalizer in its logits (1/T included), exact",
+        "how strongly the weights react to the logits: spectral norm of the normalizer's Jacobian, 1/T included",
         "theory.gradient.jacobian_norm",
-        display=Display(
-            "Sensitivity",
-            "How strongly the weights can react to a change of the logits (the scores before softmax): the spectral "
-            "norm of softmax's Jacobian, at most 0.5. Near 0 the head hardly learns: its gradient vanishes.",
-        ),
+        reading="At most 0.5 for softmax. Near 0 hardly any gradient passes through the weights.",
     ),
     Column("jacobian_bound", "bound on the Jacobian norm: h(alpha_max) for softmax", "theory.gradient.jacobian_bound"),
 )
@@ -120,14 +101,12 @@ ROWS = (
 TOPN = (
     Column(
         "top_mass",
-        "weight of the top set",
+        "weight of the top set, the N tokens with the largest weights",
         "sum of alpha over the top set",
-        display=Display(
-            "Weight of the top {n}",
-            "The share of the weight on the {n} tokens that get most. The rest is spread over all other tokens.",
-            "share",
-            fixed=True,
-        ),
+        reading="The rest of the weight is spread over all other tokens.",
+        style="share",
+        fixed=True,
+        of_top_set=True,
     ),
     Column("distance", "summed distance of the other tokens to the context", "eq. (7)", "length of vectors"),
     Column(
@@ -155,15 +134,14 @@ TOPN = (
     ),
     Column(
         "separability",
-        "share of the top set strictly nearer to the context than every other token, unit vectors",
+        "share of the top set that lies strictly nearer to the context than every other token, unit vectors",
         "eq. (10)",
-        display=Display(
-            "Separability",
-            "Of the {n} tokens with the largest weights, the share that lie nearer to their weighted sum than every "
-            "other token. Low means that what the head hands on no longer tells its favorites from the rest.",
-            "share",
-            fixed=True,
-        ),
+        reading="The context is the weighted sum of the top set. A low share means that the output no longer "
+        "distinguishes the tokens that the head selects from the rest.",
+        style="share",
+        fixed=True,
+        of_top_set=True,
+        interval=True,
     ),
     Column("radius", "distance of the nearest other token to the context, unit vectors", "min of |s - y_j|"),
     Column("delta", "distance of the two nearest tokens to each other, unit vectors", "A2", paper_bound=True),
@@ -173,14 +151,136 @@ TOPN = (
     Column("separability_upper", "upper bound on separability, always true", "T2a"),
 )
 
-# Numbers of the report that are made of several columns.
-DERIVED = {
-    "distance_ratio": Display(
-        "Distance to the rest",
-        "How far the other tokens lie from the weighted sum of the top {n}, compared with what {n} tokens chosen at "
-        "random would give. 1 means no better than chance.",
+# Made of several columns.
+DERIVED = (
+    Column(
+        "distance_ratio",
+        "distance of the other tokens to the context, over what a random top set would give",
+        "distance / mean of expected_lower and expected_upper",
+        reading="1: no different from a random set.",
+        of_top_set=True,
     ),
-}
+)
+
+# One number for each head, over the rows of a diagnosis (`findings.json`).
+DIAGNOSIS = (
+    Column(
+        "sureness",
+        "how often other rows of the same text would give the head the same label",
+        "share of bootstrap draws with the same state",
+        style="share",
+        fixed=True,
+    ),
+    Column(
+        "state_share",
+        "share of rows that would get the head's label on their own",
+        "share of rows in the head's state",
+        style="share",
+        fixed=True,
+    ),
+    Column(
+        "off_share",
+        "share of rows with more than {off} of the weight on the first token",
+        "share of rows with sink_weight > off_weight",
+        style="share",
+        fixed=True,
+    ),
+    Column(
+        "over_sharp_share",
+        "share of rows with more than {sharp} of the weight on one token",
+        "share of rows with max_weight > over_sharp_weight",
+        style="share",
+        fixed=True,
+    ),
+    Column(
+        "error_first_key",
+        "relative error of the output when all weight goes to the first token",
+        "mean of |c - c_rule| / |c|",
+        style="share",
+    ),
+    Column(
+        "error_mean_output",
+        "relative error of the output when it is replaced by the head's mean output",
+        "mean of |c - c_rule| / |c|",
+        style="share",
+    ),
+    Column(
+        "error_local",
+        "relative error of the output when only the first token and the nearest {near} keep weight",
+        "mean of |c - c_rule| / |c|",
+        style="share",
+    ),
+    Column(
+        "error_top_share",
+        "relative error of the output when only the {top} of tokens with the largest weights keep weight",
+        "mean of |c - c_rule| / |c|",
+        style="share",
+    ),
+    Column(
+        "tokens_needed",
+        "how many of the largest weights give the head's output within {enough}",
+        "mean over rows of the smallest k with |c - c_k| <= enough |c|",
+        "keys",
+        interval=True,
+    ),
+    Column(
+        "share_needed",
+        "tokens needed as a share of the tokens that the row sees",
+        "mean of tokens needed / length",
+        style="share",
+        fixed=True,
+    ),
+    Column(
+        "growth_exponent",
+        "how tokens needed grows with the length of the text: exponent of a power law",
+        "slope of ln tokens needed against ln length",
+        reading="0: not at all; 0.5: like the square root of the length; 1: in proportion to it.",
+        interval=True,
+    ),
+    Column(
+        "separability_without_sink",
+        "separability when the first token is left out",
+        "eq. (10) without the first key",
+        style="share",
+        fixed=True,
+        of_top_set=True,
+    ),
+    Column(
+        "null_uniform",
+        "separability of the same top set with equal weights",
+        "eq. (10) with alpha = 1 / length",
+        reading="What the choice of tokens gives without their weights.",
+        style="share",
+        fixed=True,
+        of_top_set=True,
+    ),
+    Column(
+        "null_random",
+        "separability of random sets of the same size",
+        "eq. (10) for a random set",
+        reading="What chance gives.",
+        style="share",
+        fixed=True,
+        of_top_set=True,
+    ),
+)
+
+# One number for each normalizer of a comparison, beside the columns above.
+COMPARISON = (
+    Column("perplexity", "perplexity of the model on the text", "exp of the mean loss"),
+    Column("agreement", "share of positions with the same most probable next token", "", style="share"),
+    Column("kl", "KL divergence of the next-token distribution from the unmodified model's", "", "nats"),
+    Column(
+        "defined",
+        "share of rows with at least N tokens of weight: the others have no separability",
+        "share of rows with support >= N",
+        style="share",
+    ),
+    Column("time_ratio", "time of a forward pass over that of the unmodified model", ""),
+    Column("memory_ratio", "peak memory of a forward pass over that of the unmodified model", ""),
+)
+
+COLUMNS = {column.name: column for column in (*ROWS, *TOPN, *DERIVED, *DIAGNOSIS, *COMPARISON)}
 
 ROW_NAMES = tuple(column.name for column in ROWS)
 SET_NAMES = tuple(column.name for column in TOPN)
@@ -189,3 +289,13 @@ PAPER_BOUNDS = tuple(column.name for column in TOPN if column.paper_bound)
 # What the compiled loops fill: one array per column, (rows,) and (rows, sets).
 RowArrays: Any = namedtuple("RowArrays", ROW_NAMES)  # type: ignore[misc]
 SetArrays: Any = namedtuple("SetArrays", SET_NAMES)  # type: ignore[misc]
+
+
+def label(name: str, n: int | None = None) -> str:
+    """The label of a quantity for people: its name with spaces, and the size of the top set if it depends on one."""
+    return COLUMNS[name].label(n)
+
+
+def head_name(layer: int, head: int) -> str:
+    """How people read a head: "L3H5" is head 5 of layer 3, both counted from 0."""
+    return f"L{layer}H{head}"

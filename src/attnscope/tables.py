@@ -235,11 +235,37 @@ def save_report(folder: Path, report: str) -> None:
     write_all(folder, {"report.html": lambda path: path.write_text(report, encoding="utf-8")})
 
 
+# Names in findings.json as older versions wrote them: of fields, of groups of heads, and of findings.
+_OLDER_FIELDS = {
+    "error_top_5_percent": "error_top_share",
+    "tokens_in_use": "tokens_needed",
+    "tokens_in_use_low": "tokens_needed_low",
+    "tokens_in_use_high": "tokens_needed_high",
+    "share_in_use": "share_needed",
+    "first_weight": "sink_weight",
+    "growth_low": "growth_exponent_low",
+    "growth_high": "growth_exponent_high",
+}
+_OLDER_VALUES = {
+    ("name", "worry"): "many-tokens",
+    ("name", "spare"): "idle",
+    ("name", "fine"): "few-tokens",
+    ("id", "tokens-in-use"): "tokens-needed",
+}
+
+
+def _with_todays_names(stored: dict[str, Any]) -> dict[str, Any]:
+    renamed = {_OLDER_FIELDS.get(name, name): value for name, value in stored.items()}
+    for (name, old), new in _OLDER_VALUES.items():
+        if renamed.get(name) == old:
+            renamed[name] = new
+    return renamed
+
+
 def load_findings(folder: Path) -> dict[str, Any] | None:
     """What a diagnosis found, if the run had one that can be read."""
     try:
-        text = (folder / "findings.json").read_text("utf-8")
-        found = json.loads(text.replace('"error_top_5_percent"', '"error_top_share"'))  # its name in older runs
+        found = json.loads((folder / "findings.json").read_text("utf-8"), object_hook=_with_todays_names)
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from reports import enlarged, large_shown
 
+from attnscope.columns import head_name
 from attnscope.report.page import render
 from attnscope.scanning import ScanResult
 
@@ -23,7 +24,7 @@ BAR = "3 broad 3 sink-bound 3 constant 3 local 3 selective"
 def test_a_newcomer_sees_what_to_look_at_first(opened: Open, reports: Path) -> None:
     page = opened((reports / "judged.html").as_uri())
     assert page.locator("#findings h2").inner_text() == "What to look at"
-    assert page.locator(".headline").inner_text() == "3 of 15 heads to worry about."
+    assert page.locator(".headline").inner_text() == "3 of 15 heads need many tokens."
     assert page.locator(".headline").bounding_box()["y"] < 400  # the verdict comes first
     card = page.locator(".finding").first
     assert "Some heads need many tokens" in card.inner_text()
@@ -33,11 +34,11 @@ def test_a_newcomer_sees_what_to_look_at_first(opened: Open, reports: Path) -> N
     card.get_by_role("button").click()
     shown = page.locator('#map .cell:not([opacity="0.15"])')
     assert shown.count() == 3
-    assert page.locator(".subject h3").inner_text().startswith("Layer 0, head 3")
+    assert page.locator(".subject h3").inner_text().startswith("L0H3")
 
 
 def test_labels_are_explained_with_their_limits_and_doubts(opened: Open, reports: Path) -> None:
-    page = opened((reports / "judged.html").as_uri() + "#head=0.3")
+    page = opened((reports / "judged.html").as_uri() + "#head=L0H3")
     words = page.locator(".judgment").inner_text()
     assert "near the edge of selective" in words
     assert "70% of the time" in words
@@ -45,20 +46,20 @@ def test_labels_are_explained_with_their_limits_and_doubts(opened: Open, reports
     predictions = page.locator(".predictions tbody tr").all_inner_texts()
     assert ["✓ held" in line for line in predictions] == [True, False]
     assert "constant" in page.locator(".verified").inner_text()
-    page.locator("#measure").select_option("tokens_in_use")
-    assert page.locator("#cell-0-2-4").get_attribute("aria-label") == "layer 2, head 4: tokens needed 24, selective"
+    page.locator("#measure").select_option("tokens_needed")
+    assert page.locator("#cell-0-2-4").get_attribute("aria-label") == "L2H4: tokens needed 24, selective"
 
 
 def test_a_refuted_label_is_shown_nowhere_as_if_it_held(opened: Open, reports: Path) -> None:
     """Fault 31."""
-    page = opened((reports / "refuted.html").as_uri() + "#head=0.3")
+    page = opened((reports / "refuted.html").as_uri() + "#head=L0H3")
     bar = page.locator(".state-bar").inner_text().replace("\n", " ")
     assert bar == "3 sink-bound 3 constant 3 local 3 selective 3 no label"
     withdrawn = page.locator(".groups .withdrawn").inner_text()
     assert "1.1 times (0.9 to 1.3 over 4 windows)" in withdrawn
     assert "broad" not in page.locator(".legend").inner_text()
     assert "x no label 3" in page.locator(".legend").inner_text()
-    assert page.locator("#cell-0-0-3").get_attribute("aria-label") == "layer 0, head 3: no label"
+    assert page.locator("#cell-0-0-3").get_attribute("aria-label") == "L0H3: no label"
     assert page.locator(".subject h3 .badge").inner_text() == "x no label"
     words = page.locator(".judgment").inner_text()
     assert "1.1 times (0.9 to 1.3 over 4 windows)" in words
@@ -90,13 +91,13 @@ def test_the_claims_are_a_table(opened: Open, reports: Path) -> None:
 def test_a_click_on_a_head_shows_its_numbers(opened: Open, reports: Path, result: ScanResult) -> None:
     page = opened((reports / "plain.html").as_uri())
     page.locator("#cell-0-2-4").click()
-    assert page.locator(".subject h3").inner_text() == "Layer 2, head 4"
+    assert page.locator(".subject h3").inner_text() == "L2H4"
     tokens = result.rows.filter(layer=2, head=4, length=128, normalizer="own")["participation"].item()
-    assert f"about {tokens:.3g} tokens" in page.locator(".in-words").inner_text()
+    assert f"Participation {tokens:.3g} at" in page.locator(".in-words").inner_text()
     titles = page.locator(".subject .figure-title").all_inner_texts()
     assert len(titles) == 7  # text, five charts, what if
     assert page.locator(".what-if tbody tr").count() == 2
-    assert page.url.endswith("#head=2.4")
+    assert page.url.endswith("#head=L2H4")
 
 
 def test_the_measure_and_the_length_can_be_switched(opened: Open, reports: Path, result: ScanResult) -> None:
@@ -105,7 +106,7 @@ def test_the_measure_and_the_length_can_be_switched(opened: Open, reports: Path,
     page.locator("#length").select_option("2")
     weight = result.rows.filter(layer=1, head=0, length=32, normalizer="own")["sink_weight"].item()
     label = page.locator("#cell-0-1-0").get_attribute("aria-label")
-    shown = re.search(r"first token (<?[\d.]+)%", label)
+    shown = re.search(r"sink weight (<?[\d.]+)%", label)
     assert shown
     assert float(shown[1].lstrip("<")) == pytest.approx(100 * weight, abs=0.51)
     assert "length 32" in page.locator(".maps .figure-title").inner_text()
@@ -117,11 +118,11 @@ def test_heads_lengths_and_runs_are_compared(opened: Open, reports: Path) -> Non
     page.locator("#compare").select_option("heads")
     assert "choose the second head" in page.locator("#panel").inner_text()
     page.locator("#cell-0-1-1").click()
-    assert page.locator(".subject h3").all_inner_texts() == ["Layer 0, head 0", "Layer 1, head 1"]
+    assert page.locator(".subject h3").all_inner_texts() == ["L0H0", "L1H1"]
     page.locator("#compare").select_option("lengths")
     assert page.locator(".subject h3").all_inner_texts() == [
-        "Layer 1, head 1, length 128",
-        "Layer 1, head 1, length 64",
+        "L1H1, length 128",
+        "L1H1, length 64",
     ]
     with page.expect_file_chooser() as chooser:
         page.locator("#compare").select_option("runs")
@@ -152,9 +153,9 @@ def test_heads_are_filtered_and_sorted(opened: Open, reports: Path, result: Scan
     page.locator('[data-column="max_weight"]').click()
     first = page.locator("table.list tbody tr th").first.inner_text()
     top = own.sort("max_weight", descending=True).row(0, named=True)
-    assert first == f"{top['layer']}.{top['head']}"
+    assert first == head_name(top["layer"], top["head"])
     page.locator("#sorted").check()
-    assert "by tokens in use" in page.locator("#map").inner_html()
+    assert "by participation" in page.locator("#map").inner_html()
 
 
 def test_hostile_tokens_are_shown_and_not_run(opened: Open, reports: Path) -> None:
@@ -185,20 +186,20 @@ def test_dark_follows_the_system_and_can_be_chosen(opened: Open, reports: Path) 
 
 def test_the_keyboard_reaches_everything(opened: Open, reports: Path) -> None:
     """Fault 25."""
-    page = opened((reports / "plain.html").as_uri() + "#head=0.0")
+    page = opened((reports / "plain.html").as_uri() + "#head=L0H0")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to what to look at"
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.locator("#map").focus()
     for key, head in (
-        ("ArrowRight", "0, head 1"),
-        ("ArrowDown", "1, head 1"),
-        ("End", "1, head 4"),
-        ("ArrowUp", "0, head 4"),
+        ("ArrowRight", "L0H1"),
+        ("ArrowDown", "L1H1"),
+        ("End", "L1H4"),
+        ("ArrowUp", "L0H4"),
     ):
         page.keyboard.press(key)
-        assert page.locator(".subject h3").inner_text() == f"Layer {head}"
+        assert page.locator(".subject h3").inner_text() == head
         assert page.evaluate("document.activeElement.id") == "map"
     assert page.locator("#map").get_attribute("aria-activedescendant") == "cell-0-0-4"
     page.locator("#measure").focus()
@@ -214,17 +215,17 @@ def test_the_keyboard_reaches_everything(opened: Open, reports: Path) -> None:
 
 
 def test_every_chart_can_be_saved(opened: Open, reports: Path, result: ScanResult) -> None:
-    page = opened((reports / "plain.html").as_uri() + "#head=1.2", color_scheme="dark")
-    chart = page.locator(".subject figure", has_text="Spread of the weight")
+    page = opened((reports / "plain.html").as_uri() + "#head=L1H2", color_scheme="dark")
+    chart = page.locator(".subject figure", has=page.locator(".figure-title", has_text="Top mass"))
     contents = {}
     for kind in ("SVG", "PNG", "CSV"):
         with page.expect_download() as download:
             chart.get_by_role("button", name=kind).click()
-        assert download.value.suggested_filename == f"spread-layer1-head2.{kind.lower()}"
+        assert download.value.suggested_filename == f"top-mass-L1H2.{kind.lower()}"
         contents[kind] = Path(download.value.path()).read_bytes()
     assert contents["PNG"].startswith(b"\x89PNG")
     assert b'fill="#ffffff"' in contents["SVG"]
-    assert b"Spread of the weight" in contents["SVG"]
+    assert b"Top mass" in contents["SVG"]
     lines = list(csv.reader(io.StringIO(contents["CSV"].decode())))
     own = result.topn.filter(layer=1, head=2, length=128, normalizer="own").sort("n")
     assert [int(line[0]) for line in lines[1:]] == own["n"].to_list()
@@ -243,7 +244,7 @@ def test_nothing_is_wider_than_the_screen(opened: Open, reports: Path, width: in
 
 
 def test_lengths_are_compared_by_what_depends_on_them(opened: Open, reports: Path) -> None:
-    page = opened((reports / "judged.html").as_uri() + "#head=0.3")
+    page = opened((reports / "judged.html").as_uri() + "#head=L0H3")
     assert "Error if a simpler rule" in page.locator("#panel").inner_text()
     page.locator("#compare").select_option("lengths")
     words = page.locator("#panel").inner_text()
@@ -314,6 +315,6 @@ def test_a_report_of_3072_heads_is_small_and_quick(opened: Open, result: ScanRes
     page.locator("#map").focus()
     page.keyboard.press("PageDown")
     page.keyboard.press("End")
-    assert page.locator(".subject h3").inner_text() == "Layer 47, head 63"
+    assert page.locator(".subject h3").inner_text() == "L47H63"
     page.locator("#measure").select_option("separability")
     assert page.locator("table.list tbody tr").count() == 40

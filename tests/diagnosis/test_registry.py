@@ -18,16 +18,17 @@ from rich.console import Console
 from attnscope import tables
 from attnscope.diagnosis.heads import state_of
 from attnscope.diagnosis.running import diagnose
-from attnscope.diagnosis.states import GROUPS, RULES, STATES, TOP_SHARE, WORRY, Finding, State
+from attnscope.diagnosis.states import GROUPS, MANY_TOKENS, RULES, STATES, TOP_SHARE, Finding, State
 from attnscope.diagnosis.thresholds import Thresholds
 from attnscope.report.diagnosis import print_findings
-from attnscope.report.states import error_measures, state_looks, state_rules
+from attnscope.report.measures import explained_evidence
+from attnscope.report.states import state_looks, state_rules
 
 HOPELESS = State(
     "hopeless",
     TOP_SHARE,
     "broad",
-    WORRY,
+    MANY_TOKENS,
     part="everything",
     color="#000000",
     mark="H",
@@ -56,7 +57,7 @@ def test_a_new_state_is_one_object(text: str) -> None:
     found = diagnose(build("gpt2"), text, **options)
     heads = [(head["layer"], head["head"]) for head in found["heads"] if head["state"] == "hopeless"]
     assert 0 < len(heads) < 15
-    group = next(group for group in found["verdict"]["groups"] if group["name"] == "worry")
+    group = next(group for group in found["verdict"]["groups"] if group["name"] == "many-tokens")
     assert "hopeless" in group["states"]
     finding = next(finding for finding in found["findings"] if finding["id"] == "hopeless-heads")
     assert (finding["advice"], finding["evidence"]["count"]) == ("Keep 5%.", len(heads))
@@ -89,9 +90,11 @@ def test_the_page_gets_rules_in_the_order_in_which_they_are_tried() -> None:
         ("error_top_share", "broad"),
     ]
     assert rules[2]["words"] == "the first token and the nearest 16"
-    assert list(error_measures({})) == [rule["error"] for rule in rules]
+    assert [name for name in explained_evidence({}, 20) if name.startswith("error")] == [
+        rule["error"] for rule in rules
+    ]
     assert list(state_looks({})) == ["broad", "sink-bound", "constant", "local", "selective"]
-    assert list(GROUPS) == ["worry", "spare", "fine"]
+    assert list(GROUPS) == ["many-tokens", "idle", "few-tokens"]
 
 
 def test_the_scripts_of_the_page_name_no_state_and_no_error() -> None:
@@ -102,7 +105,15 @@ def test_the_scripts_of_the_page_name_no_state_and_no_error() -> None:
 
 
 def test_findings_of_older_runs_are_read_with_todays_names(tmp_path: Path) -> None:
-    stored: dict[str, Any] = {"heads": [{"evidence": {"error_top_5_percent": 0.25, "error_local": 0.5}}]}
+    older = {"error_top_5_percent": 0.25, "error_local": 0.5, "tokens_in_use": 9.0, "share_in_use": 0.3}
+    older |= {"first_weight": 0.4, "growth_low": 0.1, "tokens_in_use_high": 11.0}
+    today = {"error_top_share": 0.25, "error_local": 0.5, "tokens_needed": 9.0, "share_needed": 0.3}
+    today |= {"sink_weight": 0.4, "growth_exponent_low": 0.1, "tokens_needed_high": 11.0}
+    groups = [{"name": "worry"}, {"name": "spare"}, {"name": "fine"}]
+    stored = {"heads": [{"evidence": older}], "verdict": {"groups": groups}, "findings": [{"id": "tokens-in-use"}]}
     (tmp_path / "findings.json").write_text(json.dumps(stored), encoding="utf-8")
-    found = tables.load_findings(tmp_path)
-    assert found == {"heads": [{"evidence": {"error_top_share": 0.25, "error_local": 0.5}}]}
+    assert tables.load_findings(tmp_path) == {
+        "heads": [{"evidence": today}],
+        "verdict": {"groups": [{"name": "many-tokens"}, {"name": "idle"}, {"name": "few-tokens"}]},
+        "findings": [{"id": "tokens-needed"}],
+    }

@@ -150,7 +150,7 @@ def verified() -> dict[str, Any]:
 
 def test_findings_keep_to_their_contract(verified: dict[str, Any]) -> None:
     assert json.loads(json.dumps(verified, allow_nan=False)) == verified
-    assert verified["schema"] == 1
+    assert verified["schema"] == 2
     assert [(h["layer"], h["head"]) for h in verified["heads"]] == [(a, b) for a in range(3) for b in range(5)]
     for head in verified["heads"]:
         assert (head["state"] or head["withdrawn"]) in STATES
@@ -160,8 +160,8 @@ def test_findings_keep_to_their_contract(verified: dict[str, Any]) -> None:
             assert (head["edge"] is None) == (head["sureness"] >= 0.95)
         evidence = head["evidence"]
         assert evidence["separability_low"] <= evidence["separability"] <= evidence["separability_high"]
-        assert 1 <= evidence["tokens_in_use"] <= 64
-        assert evidence["growth_low"] <= evidence["growth_high"]
+        assert 1 <= evidence["tokens_needed"] <= 64
+        assert evidence["growth_exponent_low"] <= evidence["growth_exponent_high"]
     assert set(verified["agreement"]) == {"share", "kappa", "windows", "sure_heads", "sure_share"}
     assert [finding["rank"] for finding in verified["findings"]] == list(range(1, len(verified["findings"]) + 1))
     order = ["act", "watch", "note"]
@@ -180,7 +180,7 @@ def test_the_verdict_counts_every_head_once(verified: dict[str, Any]) -> None:
         assert group["heads"] == sum(state in group["states"] for state in states)
     assert sum(one["heads"] for one in (*verdict["groups"], *verdict["withdrawn"])) == len(states)
     assert verdict["headline"].startswith(
-        f"{states.count('broad')} of" if "broad" in states else ("No head", "None of 15")
+        f"{states.count('broad')} of" if "broad" in states else ("No head", "None of the 15")
     )
 
 

@@ -20,7 +20,7 @@ from reports import enlarged, large_shown, made_findings
 from attnscope import tables
 from attnscope.diagnosis.states import STATES
 from attnscope.report import overview
-from attnscope.report.measures import MEASURES
+from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
 from attnscope.report.notes import notable_numbers
 from attnscope.report.page import document, render
 from attnscope.scanning import ScanResult, scan
@@ -147,7 +147,7 @@ def test_findings_replace_the_notable_numbers(result: ScanResult) -> None:
 
 def test_notable_numbers_count_the_heads_that_they_name() -> None:
     lines = 10
-    columns = {name: [0.5] * lines for name in MEASURES} | {
+    columns = {name: [0.5] * lines for name in HEAD_MEASURES} | {
         "layer": list(range(lines)),
         "head": [0] * lines,
         "sink_weight": [0.95] * 3 + [0.0] * 7,
@@ -208,6 +208,6 @@ def test_states_and_amounts_are_distinct_with_any_color_vision(vision: Any) -> N
 
 
 def test_every_measure_is_explained_without_its_own_name_alone() -> None:
-    for measure in MEASURES.values():
-        assert measure.sentence.endswith(".")
-        assert len(measure.sentence.split()) > 10
+    for measure in (*explained(20).values(), *explained_evidence({}, 20).values()):
+        assert measure["sentence"].endswith(".")
+        assert len(measure["sentence"].split()) > 6

@@ -58,7 +58,7 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
             "evidence": {
                 "error_first_key": 0.91,
                 "error_local": 0.42,
-                "tokens_in_use": 10.0 + i,
+                "tokens_needed": 10.0 + i,
                 "null_uniform": 0.3,
                 "null_random": 0.2,
             },
@@ -67,15 +67,15 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
     ]
     broad = [[entry["layer"], entry["head"]] for entry in judged if entry["state"] == "broad"]
     return {
-        "schema": 1,
+        "schema": 2,
         "verdict": {
-            "headline": f"{len(broad)} of {len(heads)} heads to worry about.",
+            "headline": f"{len(broad)} of {len(heads)} heads need many tokens.",
             "groups": [
                 {
-                    "name": "worry",
+                    "name": "many-tokens",
                     "states": ["broad"],
                     "heads": len(broad),
-                    "sentence": "These average over many tokens.",
+                    "sentence": "These need many tokens.",
                 }
             ],
             "trust": "Labels can be trusted.",
@@ -131,7 +131,7 @@ def withdrawn_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
         entry |= {"state": None, "sureness": None, "edge": None, "state_share": None, "withdrawn": "broad"}
     sentence = f"{len(without)} heads without a label: broad held 1.1 times (0.9 to 1.3 over 4 windows)."
     withdrawn = [{"state": "broad", "heads": len(without), "sentence": sentence}]
-    found["verdict"] |= {"headline": "No head to worry about.", "groups": [], "withdrawn": withdrawn}
+    found["verdict"] |= {"headline": "No head needs many tokens.", "groups": [], "withdrawn": withdrawn}
     found["findings"] = []
     found["verification"]["windows"] = 4
     for prediction in found["verification"]["predictions"]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter, Token
 
 from attnscope.cli.compile_notice import compile_notice
+from attnscope.columns import head_name
 from attnscope.errors import InputError
 
 PARTIAL = 3  # exit code of a result without some heads
@@ -109,5 +110,5 @@ def resumable(folder: Path) -> Iterator[None]:
 def end(skipped_heads: Sequence[dict[str, Any]]) -> int:
     """Print the heads that were left out, with the reason; returns the exit code."""
     for head in skipped_heads:
-        print(f"attnscope: layer {head['layer']} head {head['head']} left out: {head['reason']}", file=sys.stderr)
+        print(f"attnscope: {head_name(head['layer'], head['head'])} left out: {head['reason']}", file=sys.stderr)
     return PARTIAL if skipped_heads else 0

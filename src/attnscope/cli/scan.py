@@ -69,7 +69,7 @@ def scan(
     """Measure every head of a model: distance, separability, spread and gradient, with their bounds.
 
     Writes rows.parquet, topn.parquet, run.json and report.html, and prints a summary. With --diagnose, findings.json
-    says which heads to worry about and why.
+    says which heads matter most, why, and what to do.
 
     Examples:
 

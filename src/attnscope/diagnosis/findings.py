@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope.columns import head_name
 from attnscope.diagnosis.measure_findings import (
     budget_finding,
     coverage_finding,
@@ -19,7 +20,7 @@ from attnscope.diagnosis.measure_findings import (
     what_if_findings,
 )
 from attnscope.diagnosis.sentences import Described, carrying, column, counted, effect_words, finding, times
-from attnscope.diagnosis.states import GROUPS, STATES, WORRY, Finding, Group, most_pressing_first
+from attnscope.diagnosis.states import GROUPS, MANY_TOKENS, STATES, Finding, Group, most_pressing_first
 from attnscope.diagnosis.thresholds import limit_words
 
 if TYPE_CHECKING:
@@ -77,19 +78,19 @@ def verdict(
     total = len(heads)
     tried = verification["predictions"] if verification else []
     refuted = _refuted(verification)
-    worry = [state.name for state in STATES.values() if state.group is WORRY]
-    worrying = len(carrying(heads, *worry))
-    unconfirmed = [prediction for prediction in refuted if prediction["state"] in worry]
-    if worrying:
-        headline = f"{worrying} of {counted(total)} to worry about"
+    many = [state.name for state in STATES.values() if state.group is MANY_TOKENS]
+    count = len(carrying(heads, *many))
+    unconfirmed = [prediction for prediction in refuted if prediction["state"] in many]
+    if count:
+        headline = f"{count} of {counted(total)} {'needs' if count == 1 else 'need'} many tokens"
     elif unconfirmed:
         looked = ", ".join(f"{one['heads']} looked {one['state']}, which came to {times(one)}" for one in unconfirmed)
         headline = (
-            f"None of {counted(total)} to worry about that the model confirms: {looked}; a label needs "
+            f"No head needs many tokens as far as the model confirms it: {looked}; a label needs "
             f"{thresholds.held_ratio:g}, and more than 1 in every window"
         )
     else:
-        headline = f"No head to worry about: none of the {total} needs many tokens"
+        headline = f"None of the {counted(total)} needs many tokens"
     trust = f"Other windows of the text give the same label to {agreement['share']:.0%} of the heads."
     unsure = sum(head["edge"] is not None for head in heads)
     if unsure:
@@ -145,16 +146,17 @@ def state_finding(template: Finding, heads: Described, length: int, thresholds: 
     # Where the rule is not enough, the heads that it is worst for come first.
     members = sorted(members, key=lambda head: 0 if STATES[head["state"]].enough else -error(head))
     others = [head for head in heads if head["state"] not in counts]
-    elsewhere = float(np.median(column(others, "tokens_in_use"))) if others else None
+    elsewhere = float(np.median(column(others, "tokens_needed"))) if others else None
     evidence = {
         "count": len(members),
         "share": len(members) / len(heads),
         "median_error": float(np.median([error(head) for head in members])),
-        "median_tokens": float(np.median(column(members, "tokens_in_use"))),
+        "median_tokens": float(np.median(column(members, "tokens_needed"))),
         "median_tokens_elsewhere": elsewhere,
         "off_share": float(np.mean([head["off_share"] for head in heads])),
     }
     words = limit_words(thresholds.as_json()) | {
+        "worst": head_name(members[0]["layer"], members[0]["head"]),
         "total": counted(len(heads)),
         "s": "s" if len(members) == 1 else "",
         "parts": ", ".join(
@@ -166,7 +168,7 @@ def state_finding(template: Finding, heads: Described, length: int, thresholds: 
         template.id,
         template.severities[len(members) / len(heads) >= MANY],
         template.title,
-        template.sentence.format(**words, **evidence, length=length, worst=members[0]),
+        template.sentence.format(**words, **evidence, length=length),
         template.advice.format(**words),
         members,
         **{name: value if value is None or math.isfinite(value) else None for name, value in evidence.items()},

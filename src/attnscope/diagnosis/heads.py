@@ -1,4 +1,4 @@
-"""One head's label with its evidence: errors under each rule, separability with interval and nulls, tokens in use."""
+"""One head's label with its evidence: errors under each rule, separability with interval and nulls, tokens needed."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def label(windows: Sequence[WindowRows], head: Head, thresholds: Thresholds) -> 
         sureness,
         edge,
         float(np.mean(state_of(errors, thresholds) == state)),
-        float(np.mean(_rows(windows, head, "first_weight") > thresholds.off_weight)),
-        float(np.mean(_rows(windows, head, "largest_weight") > thresholds.over_sharp_weight)),
+        float(np.mean(_rows(windows, head, "sink_weight") > thresholds.off_weight)),
+        float(np.mean(_rows(windows, head, "max_weight") > thresholds.over_sharp_weight)),
         mean_output,
     )
 
@@ -132,12 +132,12 @@ def describe(windows: Sequence[WindowRows], labels: dict[Head, Labels], seed: in
             "separability_without_sink": float(summaries["separability_without_sink"].mean[index]),
             "null_uniform": float(summaries["null_uniform"].mean[index]),
             "null_random": float(summaries["null_random"].mean[index]),
-            "tokens_in_use": float(summaries["keys_enough"].mean[index]),
-            "tokens_in_use_low": float(summaries["keys_enough"].low[index]),
-            "tokens_in_use_high": float(summaries["keys_enough"].high[index]),
-            "share_in_use": mean_share(windows, head, "keys_enough"),
+            "tokens_needed": float(summaries["keys_enough"].mean[index]),
+            "tokens_needed_low": float(summaries["keys_enough"].low[index]),
+            "tokens_needed_high": float(summaries["keys_enough"].high[index]),
+            "share_needed": mean_share(windows, head, "keys_enough"),
             "entropy": float(summaries["entropy"].mean[index]),
-            "first_weight": float(np.mean(_rows(windows, head, "first_weight"))),
+            "sink_weight": float(np.mean(_rows(windows, head, "sink_weight"))),
             "paper_saturated": bool(separability.mean[index] <= PAPER_SATURATED),
         }
         entries.append(

@@ -1,4 +1,4 @@
-"""Findings about measures rather than labels: tokens in use, a budget of keys, separability, coverage, what-ifs."""
+"""Findings about measures rather than labels: tokens needed, a budget of keys, separability, coverage, what-ifs."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def head_growth(windows: Sequence[WindowRows], head: Head, seed: int) -> Growth 
 def needs_finding(
     heads: Described, windows: Sequence[WindowRows], length: int, thresholds: Thresholds, seed: int
 ) -> dict[str, Any] | None:
-    """How many tokens heads use, and how that grows; each head's growth is added to its evidence."""
+    """How many tokens heads need, and how that grows; each head's growth is added to its evidence."""
     for head in heads:
         fit = head_growth(windows, (head["layer"], head["head"]), seed)
         head["evidence"] |= {
             "growth_exponent": fit and round(fit.exponent, 4),
-            "growth_low": fit and round(fit.low, 4),
-            "growth_high": fit and round(fit.high, 4),
+            "growth_exponent_low": fit and round(fit.low, 4),
+            "growth_exponent_high": fit and round(fit.high, 4),
         }
-    use = column(heads, "tokens_in_use")
+    use = column(heads, "tokens_needed")
     low, middle, high = np.quantile(use, [0.1, 0.5, 0.9])
     grown = [head for head in heads if head["evidence"]["growth_exponent"] is not None]
     sentence = (
@@ -50,18 +50,18 @@ def needs_finding(
     linear: Described = []
     if grown:
         exponent = float(np.median(column(grown, "growth_exponent")))
-        edges = [float(np.median(column(grown, f"growth_{edge}"))) for edge in ("low", "high")]
-        linear = [head for head in grown if head["evidence"]["growth_low"] > 0.5]
-        fixed = sum(head["evidence"]["growth_high"] < 0.5 for head in grown)
+        edges = [float(np.median(column(grown, f"growth_exponent_{edge}"))) for edge in ("low", "high")]
+        linear = [head for head in grown if head["evidence"]["growth_exponent_low"] > 0.5]
+        fixed = sum(head["evidence"]["growth_exponent_high"] < 0.5 for head in grown)
         sentence += (
             f" That grows like length^{exponent:.2f} ({LEVEL:.0%} interval of the median head {edges[0]:.2f} to "
             f"{edges[1]:.2f}): {counted(len(linear))} faster than the square root of the length, {fixed} slower."
         )
         evidence |= {"exponent": exponent, "exponent_low": edges[0], "exponent_high": edges[1], "slower": fixed}
     return finding(
-        "tokens-in-use",
+        "tokens-needed",
         "note",
-        "How many tokens heads use",
+        "How many tokens heads need",
         sentence,
         "Heads whose need grows with the length are the ones that a longer context dilutes; the paper's advice to "
         "keep the top set sub-linear in the length costs the others nothing.",
@@ -72,7 +72,7 @@ def needs_finding(
 
 def budget_finding(heads: Described, thresholds: Thresholds, verification: dict[str, Any] | None) -> dict[str, Any]:
     """What share of the keys would be enough for the whole model, and what that does to it if it was tried."""
-    mean = float(column(heads, "share_in_use").mean())
+    mean = float(column(heads, "share_needed").mean())
     sentence = (
         f"{mean:.1%} of the keys would be enough for the whole model if every head kept as many as it needs for an "
         f"error of {thresholds.enough:.0%}."
@@ -88,7 +88,7 @@ def budget_finding(heads: Described, thresholds: Thresholds, verification: dict[
         sentence += f" Done inside the model on text not seen before, it changes the next-token distribution {changes}."
         better = all(one["ratio_low"] is None or one["ratio_low"] > 1 for one in tried)
         advice = (
-            "Sharing out keys by need is gentler than one number for all in every window: take share_in_use of each "
+            "Sharing out keys by need is gentler than one number for all in every window: take share_needed of each "
             "head from findings.json for a sparse kernel or a key cache."
             if better
             else "Sharing out keys by need is not gentler than one number for all in every window; use the simpler one."
@@ -209,8 +209,8 @@ def _what_if(
         f"{count} of the {states.filter(state=state).height} {state}" for state, count in by_state.iter_rows()
     )
     sentence = (
-        f"On the same logits {label} would take the median row from {medians['participation']:.1f} to "
-        f"{medians['participation_other']:.1f} tokens in use (1 / sum of squared weights), with "
+        f"On the same logits {label} would take the participation of the median row (its effective number of "
+        f"tokens) from {medians['participation']:.1f} to {medians['participation_other']:.1f}, with "
         f"{medians['support_other']:,.0f} weights above zero; {fewer.height} of {counted(by_head.height)} would use at "
         f"most half as many, {more.height} at least twice as many" + (f" ({most})" if most else "") + "."
     )

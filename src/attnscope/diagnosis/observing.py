@@ -159,8 +159,8 @@ def row_measures(
         "length": length,
         "square": context.square().sum(-1),
         **rules.rule_error_squares(weights, visible, values, context, rows.positions, thresholds),
-        "first_weight": torch.where(first, weights, 0).sum(-1),
-        "largest_weight": weights.amax(-1),
+        "sink_weight": torch.where(first, weights, 0).sum(-1),
+        "max_weight": weights.amax(-1),
         "entropy": row_entropy(weights),
     }
     errors = (thresholds.enough, *(ERRORS if nulls else ()))

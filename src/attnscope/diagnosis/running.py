@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from attnscope.normalizers import Normalizer
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 WINDOWS, HELD_OUT, ROWS = 4, 4, 64
 
 Report = Callable[[str, int, int], None]

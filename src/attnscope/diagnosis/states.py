@@ -29,12 +29,11 @@ class Rule:
     name: str
     words: str  # of predictions
     words_on_page: str
-    sentence: str  # what its error means, on the page
     keys: Callable[[Thresholds], KeyRule] | None = None
 
     @property
     def error(self) -> str:
-        """Name of its error in the evidence of a head."""
+        """Name of its error in the evidence of a head, declared in `attnscope.columns`."""
         return f"error_{self.name}"
 
     @property
@@ -90,42 +89,37 @@ FIRST_KEY = Rule(
     "first_key",
     "The first key alone",
     "the first token only",
-    "How far the head's output moves when all weight goes to the first token.",
     lambda limits: keep_first,
 )
 MEAN_OUTPUT = Rule(
     "mean_output",
     "The head's mean output",
     "its mean output",
-    "How far the head's output lies from its own mean over all rows.",
 )
 LOCAL = Rule(
     "local",
     "The first key and the nearest {near}",
     "the first token and the nearest {near}",
-    "How far the head's output moves when only the first token and the nearest {near} are kept.",
     lambda limits: keep_near(int(limits.near_keys)),
 )
 TOP_SHARE = Rule(
     "top_share",
     "The top {top} of the keys",
     "the top {top} of the tokens",
-    "How far the head's output moves when only the {top} of tokens with the largest weights are kept.",
     lambda limits: keep_top(limits.top_share),
 )
 
-WORRY = Group(
-    "worry",
+MANY_TOKENS = Group(
+    "many-tokens",
     "!",
     "#d55e00",
-    "average over many tokens. The longer the text, the less each token counts there, and leaving keys out hurts them "
-    "most.",
+    "need many tokens. The longer the text, the less each token counts there, and leaving keys out hurts them most.",
 )
-SPARE = Group("spare", "-", "default", "output nearly the same whatever the text: candidates for pruning.")
-FINE = Group("fine", "+", "default", "need few tokens: {parts}.")
-GROUPS = {group.name: group for group in (WORRY, SPARE, FINE)}  # the most pressing first
+IDLE = Group("idle", "-", "default", "output nearly the same whatever the text: candidates for pruning.")
+FEW_TOKENS = Group("few-tokens", "+", "default", "need only a few tokens: {parts}.")
+GROUPS = {group.name: group for group in (MANY_TOKENS, IDLE, FEW_TOKENS)}  # the most pressing first
 
-IDLE = Finding(
+IDLE_HEADS = Finding(
     "idle-heads",
     "Heads whose output hardly depends on the text",
     "{count} of {total} output{s} nearly the same whatever the row: {parts}. Over all heads, {off_share:.0%} of the "
@@ -140,31 +134,31 @@ _STATES = (
         "sink-bound",
         FIRST_KEY,
         "sink_bound",
-        SPARE,
+        IDLE,
         part="only the first key's value",
         color="#5f6368",
         mark="S",
         short="only the first token counts",
         sentence="The first token alone gives nearly the same output: the head rests there and passes little on.",
-        finding=IDLE,
+        finding=IDLE_HEADS,
     ),
     State(
         "constant",
         MEAN_OUTPUT,
         "constant",
-        SPARE,
+        IDLE,
         part="close to its own mean",
         color="#cc79a7",
         mark="C",
         short="outputs nearly the same in every row",
         sentence="Its average output gives nearly the same result: what it passes on hardly depends on the text.",
-        finding=IDLE,
+        finding=IDLE_HEADS,
     ),
     State(
         "local",
         LOCAL,
         "local",
-        FINE,
+        FEW_TOKENS,
         part="only their neighbors",
         color="#56b4e9",
         mark="L",
@@ -183,7 +177,7 @@ _STATES = (
         "broad",
         TOP_SHARE,
         "broad",
-        WORRY,
+        MANY_TOKENS,
         part="many tokens",
         color="#d55e00",
         mark="B",
@@ -196,7 +190,7 @@ _STATES = (
             "Heads that need many tokens",
             "{count} of {total} ({share:.0%}) average over many tokens: the {top} of keys with the largest weights "
             "miss their output by {median_error:.0%} (median), and they need {median_tokens:,.0f} tokens at length "
-            "{length:,} to come within {enough}{compared}. Layer {worst[layer]} head {worst[head]} is the broadest.",
+            "{length:,} to come within {enough}{compared}. {worst} is the broadest.",
             "This is what a saturated head can honestly mean. Do not take keys from these heads (top-k, sparse "
             "normalizers): they lose most. If they should select, give them a length-aware normalizer in training.",
             ("watch", "act"),
@@ -206,7 +200,7 @@ _STATES = (
         "selective",
         TOP_SHARE,
         "broad",
-        FINE,
+        FEW_TOKENS,
         part="a few tokens picked anywhere",
         color="#009e73",
         mark="\u00b7",

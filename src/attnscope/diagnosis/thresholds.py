@@ -31,8 +31,8 @@ class Thresholds:
     broad: float = 0.3  # error with the top share of the keys, from here on: broad; below: selective
     near_keys: float = 8  # how many nearest keys the local rule keeps
     top_share: float = 0.05  # share of a row's keys that the top rule keeps
-    off_weight: float = 0.9  # weight of the first key above which a row is off
-    over_sharp_weight: float = 0.9  # largest weight above which a row is over-sharp
+    off_weight: float = 0.9  # sink weight above which a row is off
+    over_sharp_weight: float = 0.9  # max weight above which a row is over-sharp
     enough: float = 0.1  # error at which the keys that remain count as enough
     budget: float = 0.15  # share of all keys that the whole model may keep when each head gets the keys it needs
     separability_n: float = 20  # size of the top set for separability
@@ -73,5 +73,5 @@ class Thresholds:
 def limit_words(limits: Mapping[str, Any]) -> dict[str, str]:
     """The numbers that texts about states mention, formatted; thresholds missing in `limits` have their defaults."""
     values = Thresholds().as_json() | dict(limits)
-    names = {"top": "top_share", "enough": "enough", "off": "off_weight"}
+    names = {"top": "top_share", "enough": "enough", "off": "off_weight", "sharp": "over_sharp_weight"}
     return {"near": f"{values['near_keys']:g}"} | {word: f"{100 * values[name]:g}%" for word, name in names.items()}

@@ -28,9 +28,8 @@ _COLUMNS = {
     "memory_ratio": "mem.",
 }
 _NOTE = (
-    "perpl.: perplexity; agree, KL: with the model itself; separ.: separability; dist.: distance / expected for a "
-    "random set; entr.: entropy / ln length; sink: weight of the first key; supp.: keys with weight; "
-    "Jac.: Jacobian norm; time, mem.: times the model's own"
+    "perpl.: perplexity; agree, KL: with the model itself; separ.: separability; dist.: distance ratio; "
+    "entr.: entropy ratio; sink: sink weight; supp.: support; Jac.: Jacobian norm; time, mem.: times the model's own"
 )
 _PARTLY = "*: mean over the rows with N keys of weight, too few to compare"
 

@@ -15,10 +15,10 @@ import polars as pl
 from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
 from attnscope.report.notes import notable_numbers
-from attnscope.report.states import error_measures, state_looks, state_rules, withdrawn_states
+from attnscope.report.states import state_looks, state_rules, withdrawn_states
 from attnscope.tables import OWN, TokenWeights, within_support
 
-DATA_VERSION = 1
+DATA_VERSION = 2
 
 # Numbers that a page can hold of each kind; a number takes about three bytes of the file.
 _CURVE_NUMBERS, _ROW_NUMBERS, _WEIGHT_NUMBERS, _WHAT_IF_NUMBERS = 500_000, 250_000, 200_000, 150_000
@@ -52,7 +52,7 @@ def page_data(
     return data | {
         "heads": _columns(heads),
         "measures": explained(n),
-        "evidence": explained_evidence(limits) | error_measures(limits) if findings else {},
+        "evidence": explained_evidence(limits, n) if findings else {},
         "states": state_looks(limits, withdrawn_states(findings or {})),
         "rules": state_rules(limits),
         "notes": notable_numbers(heads, run, n) if findings is None else [],

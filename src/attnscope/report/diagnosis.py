@@ -8,6 +8,7 @@ from rich.console import Console, Group
 from rich.padding import Padding
 from rich.text import Text
 
+from attnscope.columns import head_name
 from attnscope.diagnosis.sentences import counted
 from attnscope.diagnosis.states import GROUPS
 from attnscope.report.states import NO_LABEL, state_looks, withdrawn_states
@@ -28,7 +29,7 @@ def print_findings(console: Console, findings: dict[str, Any]) -> None:
     if findings["verification"]:
         console.print(_predictions(findings["verification"]))
     for head in findings["skipped_heads"]:
-        console.print(Text(f"layer {head['layer']} head {head['head']} not diagnosed: {head['reason']}", style="dim"))
+        console.print(Text(f"{head_name(head['layer'], head['head'])} not diagnosed: {head['reason']}", style="dim"))
 
 
 def _verdict(verdict: dict[str, Any], states: dict[str, dict[str, str]]) -> RenderableType:
@@ -86,7 +87,7 @@ def _finding(finding: dict[str, Any]) -> RenderableType:
         (finding["title"], "bold"),
     )
     body = Text(finding["sentence"])
-    names = [f"L{layer}.h{head}" for layer, head in finding["heads"][:_LISTED]]
+    names = [head_name(layer, head) for layer, head in finding["heads"][:_LISTED]]
     if names:
         more = len(finding["heads"]) - len(names)
         body.append(f" Heads: {', '.join(names)}" + (f" and {more} more" if more > 0 else "") + ".", style="dim")

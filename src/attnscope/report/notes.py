@@ -14,7 +14,7 @@ import polars as pl
 RESTING = 0.9
 # A head spreads its weight when it uses more than this share of the tokens it sees.
 SPREAD = 0.5
-# Below this sensitivity the gradient through the weights is less than a fiftieth of what softmax allows.
+# Below this Jacobian norm the gradient through the weights is less than a fiftieth of what softmax allows.
 INSENSITIVE = 0.01
 
 
@@ -29,7 +29,7 @@ def notable_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[di
     numb = heads.filter(pl.col("jacobian_norm") < INSENSITIVE)
     use, separability = heads["participation"].drop_nulls(), heads["separability"].cast(pl.Float64).drop_nulls()
     notes = [
-        _tokens_in_use(use, length) if use.len() else None,
+        _participation(use, length) if use.len() else None,
         _separability(separability, n) if separability.len() else None,
         _counted(
             "first-token",
@@ -58,15 +58,15 @@ def notable_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[di
             "Hardly reacting to its scores",
             numb,
             total,
-            f"The sensitivity is below {INSENSITIVE:g}, where 0.5 is possible: little gradient gets through.",
+            f"The Jacobian norm is below {INSENSITIVE:g}, where 0.5 is possible: little gradient gets through.",
         ),
     ]
     return [note for note in notes if note is not None]
 
 
-def _tokens_in_use(use: pl.Series, length: int) -> dict[str, Any]:
+def _participation(use: pl.Series, length: int) -> dict[str, Any]:
     return _note(
-        "tokens-in-use",
+        "participation",
         f"Half of the heads average fewer than {_plain(use.median())} of {length:,} tokens",
         f"One head in ten uses fewer than {_plain(use.quantile(0.1))}, one in ten more than "
         f"{_plain(use.quantile(0.9))}. The more tokens a head averages, the less each one counts.",

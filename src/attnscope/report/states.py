@@ -6,10 +6,8 @@ They are declared in `attnscope.diagnosis.states`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
 from typing import Any
 
-from attnscope.columns import Display
 from attnscope.diagnosis.states import RULES, STATES, most_pressing_first
 from attnscope.diagnosis.thresholds import limit_words
 
@@ -47,14 +45,3 @@ def state_rules(thresholds: Mapping[str, Any]) -> list[dict[str, str]]:
     words = limit_words(thresholds)
     limits = {state.rule: state.limit for state in STATES.values()}
     return [{"error": rule.error, "limit": limits[rule], "words": rule.words_on_page.format(**words)} for rule in RULES]
-
-
-def error_measures(thresholds: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The error under each rule as a measure of the page."""
-    words = limit_words(thresholds)
-    return {
-        rule.error: asdict(
-            Display(f"Error with {rule.words_on_page.format(**words)}", rule.sentence.format(**words), "share")
-        )
-        for rule in RULES
-    }

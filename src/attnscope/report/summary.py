@@ -8,6 +8,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from attnscope.columns import label
 from attnscope.report import overview
 from attnscope.tables import OWN, within_support
 
@@ -40,7 +41,7 @@ def print_summary(console: Console, rows: pl.DataFrame, topn: pl.DataFrame, run:
     unmeasured = run["settings"].get("bounds", "paper") is None
     note = Text(_NOTE + ("; -: measured with --bounds paper" if unmeasured else ""), style="dim")
     console.print(Group(_map(rows, topn, run), Text(), _by_n(topn, run), note, Text(), _by_length(rows, run)))
-    labels = sorted(topn["normalizer"].unique().to_list(), key=lambda label: (not label.startswith(OWN), label))
+    labels = sorted(topn["normalizer"].unique().to_list(), key=lambda name: (not name.startswith(OWN), name))
     if len(labels) > 1:
         console.print(Group(Text(), _what_if(rows, topn, run, labels)))
 
@@ -68,7 +69,7 @@ def _map(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> Group:
     wide = len(heads) <= 24
     lines = []
     if wide:
-        lines.append(Text("      " + "".join(f"h{head:<4}" for head in heads), style="dim"))
+        lines.append(Text("      " + "".join(f"H{head:<4}" for head in heads), style="dim"))
     for layer in layers:
         line = Text(f"{'L' + str(layer):>4}  ", style="dim")
         for head in heads:
@@ -99,7 +100,18 @@ def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Table:
     several = run["settings"]["windows"] > 1
     if several:
         title += ", +- spread over windows"
-    table = _table(title, "N", "weight", "distance", "proved", "printed", "random set", "printed", "separable", "5-95%")
+    table = _table(
+        title,
+        "N",
+        label("top_mass"),
+        label("distance"),
+        "proved",
+        "printed",
+        "random set",
+        "printed",
+        label("separability"),
+        "5-95%",
+    )
     for line in overview.median_by_n(topn, run).iter_rows(named=True):
         over_windows = line["separability_spread"] if several else None
         spread = "" if over_windows is None else f"+-{over_windows * 100:.0f}"
@@ -118,9 +130,9 @@ def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Table:
 
 
 def _by_length(rows: pl.DataFrame, run: dict[str, Any]) -> Table:
-    names = ("length", "entropy/ln L", "largest weight", "first key", "tokens in use", "Jacobian norm")
+    names = ("entropy_ratio", "max_weight", "sink_weight", "participation", "jacobian_norm")
     what = "" if run["settings"]["rows"] == "last" else " up to each power of two"
-    table = _table(f"By length{what}, median over heads", *names)
+    table = _table(f"By length{what}, median over heads", "Length", *map(label, names))
     for line in overview.median_by_length(rows, run).iter_rows(named=True):
         table.add_row(
             f"{line['length']:,}",
@@ -137,12 +149,12 @@ def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels
     """One line for each normalizer, on the same logits; a row has no top N to separate if fewer keys get weight."""
     n = overview.usual_n(topn)
     title = f"What if, {overview.shown_rows(run)}, median over heads"
-    names = ("normalizer", f"top {n} separable", "defined", "its weight", "largest", "support", "Jacobian")
-    table = _table(title, *names)
-    for label in labels:
-        line = overview.median_of_heads(rows, topn, run, label)
+    names = ("separability", "defined", "top_mass", "max_weight", "support", "jacobian_norm")
+    table = _table(f"{title}, N = {n}", "Normalizer", *map(label, names))
+    for normalizer in labels:
+        line = overview.median_of_heads(rows, topn, run, normalizer)
         table.add_row(
-            label,
+            normalizer,
             _formatted(line["separability"], ".0%"),
             _formatted(line["defined"] or None, ".0%"),
             _formatted(line["top_mass"], ".3f"),

@@ -7,6 +7,7 @@ import math
 import altair as alt
 import polars as pl
 
+from attnscope.columns import head_name
 from attnscope.experiments.figures.style import BLACK, PURPLE, SKY, inline, panel, side_by_side
 
 SIZE = 190
@@ -36,7 +37,7 @@ def figure(circle: pl.DataFrame) -> alt.HConcatChart:
         *panels,
         title="Figure 1. What it takes to tell tokens apart",
         subtitle=[
-            f"Layer {one['layer']}, head {one['head']}, last row of {len(circle)} tokens, N = {count}: real weights, "
+            f"{head_name(one['layer'], one['head'])}, last row of {len(circle)} tokens, N = {count}: real weights, "
             f"{one['vectors']} vectors in the plane",
             f"where they spread most. {inside} of {count} lie in the ball here; in all dimensions "
             f"{one['separability']:.2f} of the top set do.",

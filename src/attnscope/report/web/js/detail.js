@@ -23,8 +23,7 @@ function drawDetail() {
 }
 
 function subjectTitle({ run, i, group }) {
-  const name = run.title(i);
-  const start = `${name[0].toUpperCase()}${name.slice(1)}`;
+  const start = run.title(i);
   const length = `, length ${run.groups[group]}`;
   if (view.compare === "runs") return `${"AB"[runs.indexOf(run)]}: ${start}${length}`;
   return view.compare === "lengths" ? `${start}${length}` : start;
@@ -57,12 +56,12 @@ function inWords({ run, i, group }) {
   const length = run.groups[group];
   const rank = run.rank("participation", i, group);
   const others = (part) => (part > 0.995 ? "all other heads" : `${share(part)} of the heads`);
-  const than = run.count < 2 ? "" : `, ${rank >= 0.5 ? `more than ${others(rank)}` : `fewer than ${others(1 - rank)}`}`;
+  const than = run.count < 2 ? "" : `, ${rank >= 0.5 ? `higher than ${others(rank)}` : `lower than ${others(1 - rank)}`}`;
   const first = value("sink_weight");
   const { rows, windows } = run.data.run.settings;
   const measured = rows === "last" ? ` (${plural(windows, "row")})` : "";
-  return `Averages about ${number(value("participation"))} tokens at length ${length}${measured}${than}. Its largest weight is `
-    + `${share(value("max_weight"))}; the first token gets ${share(first)}. `
+  return `Participation ${number(value("participation"))} at length ${length}${measured}${than}: the effective number of tokens that share the weight. Its max weight is `
+    + `${share(value("max_weight"))}; its sink weight, that of the first token, ${share(first)}. `
     + `${value("separability") === null ? "" : `Of its top ${run.data.usual_n} tokens, ${share(value("separability"))} stay apart from the rest.`}`;
 }
 
@@ -94,7 +93,7 @@ function judgmentWords(run, i) {
     judgment.edge ? `But it lies near the edge of ${judgment.edge}: other rows would give this label only ${share(judgment.sureness)} of the time.` : "",
     known(judgment.state_share) ? `Taken one by one, ${share(judgment.state_share)} of its rows show this state.` : "",
     judgment.over_sharp_share - judgment.off_share > 0.5 ? `In ${share(judgment.over_sharp_share)} of the rows one token takes nearly all the weight.` : "",
-    known(evidence.tokens_in_use) ? `It needs ${number(evidence.tokens_in_use)} tokens for an error of ${share(thresholds.enough ?? 0.1)}${known(evidence.growth_exponent) ? `, growing like length^${number(evidence.growth_exponent)} (${number(evidence.growth_low)} to ${number(evidence.growth_high)})` : ""}.` : "",
+    known(evidence.tokens_needed) ? `It needs ${number(evidence.tokens_needed)} tokens for an error of ${share(thresholds.enough ?? 0.1)}${known(evidence.growth_exponent) ? `, growing like length^${number(evidence.growth_exponent)} (${number(evidence.growth_exponent_low)} to ${number(evidence.growth_exponent_high)})` : ""}.` : "",
   ];
   return element(
     "div", { class: "judgment" },
@@ -139,7 +138,7 @@ function chartFigure(subject, title, name, chartSpec, note) {
   const where = `${subject.run.title(subject.i)}, length ${subject.run.groups[subject.group]}`;
   const description = `${title}, ${where}. ${spec.lines.map((line) => ends(line, spec)).join(" ")}`;
   return figure({
-    title, note, name: `${name}-layer${subject.run.layer(subject.i)}-head${subject.run.head(subject.i)}`,
+    title, note, name: `${name}-${subject.run.title(subject.i)}`,
     draw: (colors) => chart({ ...spec, description, ...recolored(spec, colors) }, colors), numbers: () => chartNumbers(spec),
   });
 }
@@ -184,7 +183,7 @@ function separabilityFigure(subject) {
 function distanceFigure(subject, limits) {
   const { run, i, group } = subject;
   if (!hasCurves(subject)) return noCurves("Distance");
-  return chartFigure(subject, "Distance to the rest", "distance", {
+  return chartFigure(subject, "Distance", "distance", {
     x: { ...N_AXIS, values: run.data.curves.n }, y: { log: true, range: limits.distance },
     bands: [
       { name: "proved range", role: "proved", points: run.band("distance_lower", "distance_upper", i, group) },
@@ -200,10 +199,10 @@ function distanceFigure(subject, limits) {
 
 function spreadFigure(subject) {
   const { run, i, group } = subject;
-  if (!hasCurves(subject)) return noCurves("Spread");
-  return chartFigure(subject, "Spread of the weight", "spread", {
+  if (!hasCurves(subject)) return noCurves("Top mass");
+  return chartFigure(subject, "Top mass", "top-mass", {
     x: { ...N_AXIS, values: run.data.curves.n }, y: { range: [0, 1], format: share },
-    lines: [{ name: "weight of the top N", role: "measured", points: run.curve("top_mass", i, group) }],
+    lines: [{ name: "top mass", role: "measured", points: run.curve("top_mass", i, group) }],
   }, "The share of the weight on its top tokens. A steep rise to 100%: few tokens matter. A slow one: the weight is spread thin.");
 }
 
@@ -211,7 +210,7 @@ function noCurves(title) {
   return element("figure", {}, element("figcaption", {}, title), element("p", { class: "soft" }, "The report of a model this large holds these curves for the longest length only."));
 }
 
-/** A measure of every row against its length; the sensitivity with its bound. */
+/** A measure of every row against its length; the Jacobian norm with its bound. */
 function alongFigure(subject, name, limits) {
   const { run, i } = subject;
   const rows = run.rows(i);
@@ -226,12 +225,10 @@ function alongFigure(subject, name, limits) {
   const lines = many ? [] : series;
   if (name === "jacobian_norm") lines.push({ name: "upper bound", role: "soft", dash: "5 3", bare: true, points: points("jacobian_bound", rows.filter((row) => row.window === windows[0])) });
   const thinned = run.data.rows.of > run.data.rows.window.length ? ` ${run.data.rows.window.length} of ${run.data.rows.of} rows are in this report.` : "";
-  const words = name === "participation"
-    ? ["Tokens in use, as the text grows", "Each point is one row: how many tokens the head averages, against how many it sees."]
-    : ["Gradient: sensitivity, as the text grows", "How strongly the weights react to their scores. At most 0.5; near 0 no gradient gets through."];
-  return chartFigure(subject, words[0], name.replace("_", "-"), {
+  const measure = run.data.measures[name];
+  return chartFigure(subject, `${measure.label}, as the text grows`, name.replace("_", "-"), {
     x: { title: "length: how many tokens the row sees", log: !many }, y: { range: limits[name] }, lines, dots: many ? series : [],
-  }, words[1] + thinned);
+  }, `Each point is one row. ${measure.sentence}${thinned}`);
 }
 
 function whatIfTable(run, i) {
@@ -239,7 +236,7 @@ function whatIfTable(run, i) {
   if (!tried) return null;
   const lines = tried.labels.map((name, k) => [name, ...WHAT_IF.map((column) => tried.columns[column][i * tried.labels.length + k])]);
   const body = lines.map(([name, ...values]) => element("tr", {}, element("th", { scope: "row" }, name === "own" ? "as it is" : visible(name)), values.map((value, k) => element("td", {}, written(run.data.measures[WHAT_IF[k]], value)))));
-  const saving = element("button", { type: "button", class: "save", "aria-label": "Save what if as CSV", onclick: () => save(`what-if-layer${run.layer(i)}-head${run.head(i)}.csv`, csv(["normalizer", ...WHAT_IF], lines), "text/csv") }, "CSV");
+  const saving = element("button", { type: "button", class: "save", "aria-label": "Save what if as CSV", onclick: () => save(`what-if-${run.title(i)}.csv`, csv(["normalizer", ...WHAT_IF], lines), "text/csv") }, "CSV");
   return element(
     "figure", { class: "what-if" },
     element("figcaption", {}, element("span", { class: "figure-title" }, "What if: other normalizers on the same scores"), saving),
@@ -268,8 +265,8 @@ function rowsTable(run, i) {
   // Long tables are made when they are asked for.
   holder.addEventListener("toggle", () => {
     if (!holder.open || holder.querySelector("table")) return;
-    const saving = element("button", { type: "button", class: "save", onclick: () => save(`rows-layer${run.layer(i)}-head${run.head(i)}.csv`, csv(columns, rows.map((row) => columns.map((name) => row[name]))), "text/csv") }, "CSV");
-    const named = (name) => run.data.measures[name] ? measureTerm(name) : name.replace("_", " ");
+    const saving = element("button", { type: "button", class: "save", onclick: () => save(`rows-${run.title(i)}.csv`, csv(columns, rows.map((row) => columns.map((name) => row[name]))), "text/csv") }, "CSV");
+    const named = (name) => run.data.measures[name] ? measureTerm(name) : capitalized(name.replaceAll("_", " "));
     holder.append(saving, element("div", { class: "scroll tall" }, element("table", {},
       element("thead", {}, element("tr", {}, columns.map((name) => element("th", { scope: "col" }, named(name))))),
       element("tbody", {}, rows.map((row) => element("tr", {}, columns.map((name) => element("td", {}, number(row[name])))))))));

@@ -23,7 +23,7 @@ function lead(run) {
   const base = "An attention head mixes the tokens that it sees into one vector.";
   return run.data.findings
     ? `${base} A diagnosis asks of ${every} which simpler rule would give nearly the same vector.`
-    : `${base} This page shows, for ${every}, how many tokens it mixes, whether they can still be separated, and where it looks. These are the most notable numbers; attnscope scan with --diagnose also says which heads to worry about.`;
+    : `${base} This page shows, for ${every}, how many tokens it mixes, whether they can still be separated, and where it looks. These are the most notable numbers; attnscope scan with --diagnose also says which heads need many tokens, which ones matter most, and what to do.`;
 }
 
 /** The diagnosis in a few lines: the headline, how many heads are in each state, and how far to trust that. */

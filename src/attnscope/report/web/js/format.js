@@ -22,6 +22,16 @@ function written(measure, value) {
   return measure && measure.style === "share" ? share(value) : number(value);
 }
 
+/** The first letter as a capital. */
+function capitalized(text) {
+  return `${text.slice(0, 1).toUpperCase()}${text.slice(1)}`;
+}
+
+/** How people read a head: L3H5 is head 5 of layer 3. */
+function headName(layer, head) {
+  return `L${layer}H${head}`;
+}
+
 function plural(count, noun) {
   return `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
 }

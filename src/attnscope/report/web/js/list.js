@@ -19,14 +19,14 @@ function drawList() {
   });
   const body = lines.map((i) => element(
     "tr", {},
-    element("th", { scope: "row" }, element("button", { type: "button", class: "link", onclick: () => goTo(i) }, `${run.layer(i)}.${run.head(i)}`)),
+    element("th", { scope: "row" }, element("button", { type: "button", class: "link", onclick: () => goTo(i) }, run.title(i))),
     run.judged.size ? element("td", {}, run.state(i) ?? "–") : null,
     names.map((name) => element("td", {}, written(run.data.measures[name], run.value(name, i, view.group)))),
   ));
   const focused = document.activeElement?.dataset?.column;
   section.replaceChildren(
     element("h2", { id: "list-title" }, "All heads in a list"),
-    element("p", { class: "soft" }, `${plural(chosen.length, "head")} of ${run.count.toLocaleString("en-US")}, at length ${run.groups[view.group]}. A head is named layer.head. `, element("button", { type: "button", class: "save", onclick: () => save("heads.csv", mapNumbers(run), "text/csv") }, "CSV")),
+    element("p", { class: "soft" }, `${plural(chosen.length, "head")} of ${run.count.toLocaleString("en-US")}, at length ${run.groups[view.group]}. L3H5 is head 5 of layer 3, counted from 0. `, element("button", { type: "button", class: "save", onclick: () => save("heads.csv", mapNumbers(run), "text/csv") }, "CSV")),
     element("div", { class: "scroll" }, element("table", { class: "list" }, element("thead", {}, element("tr", {}, header)), element("tbody", {}, body))),
     chosen.length > lines.length ? element("button", { type: "button", class: "more", onclick: () => { allLines = true; drawList(); } }, `Show all ${chosen.length.toLocaleString("en-US")}`) : "",
   );

@@ -2,7 +2,7 @@
 
 function choose(layer, head) {
   view.selected = { layer, head };
-  history.replaceState(null, "", `#head=${layer}.${head}`);
+  history.replaceState(null, "", `#head=${headName(layer, head)}`);
   outline();
   drawDetail();
 }
@@ -38,7 +38,7 @@ function drawLeftOut() {
   const left_out = runs[0].data.run.skipped_heads;
   const section = byId("left-out");
   section.hidden = !left_out.length;
-  section.replaceChildren(element("div", { class: "warning" }, element("h2", {}, `${plural(left_out.length, "head")} left out`), element("ul", {}, left_out.map((head) => element("li", {}, `layer ${head.layer}, head ${head.head}: ${visible(head.reason)}`)))));
+  section.replaceChildren(element("div", { class: "warning" }, element("h2", {}, `${plural(left_out.length, "head")} left out`), element("ul", {}, left_out.map((head) => element("li", {}, `${headName(head.layer, head.head)}: ${visible(head.reason)}`)))));
 }
 
 /** The controls above the map. */
@@ -107,9 +107,9 @@ function drawHeads() {
 function drawModel() {
   const { data } = runs[0];
   if (!data.heads) return;
-  const titles = { participation: "Tokens in use", max_weight: "Largest weight", entropy_ratio: "Evenness", jacobian_norm: "Sensitivity" };
   const several = data.by_length.length.length > 1;
-  const made = Object.entries(titles).map(([name, title]) => {
+  const made = ["participation", "max_weight", "entropy_ratio", "jacobian_norm"].map((name) => {
+    const title = data.measures[name].label;
     const points = data.by_length.length.map((length, k) => ({ x: length, y: data.by_length[name][k] })).filter((point) => point.y !== null);
     const spec = { x: { title: "length in tokens", log: several, values: data.by_length.length }, y: {}, lines: [{ name: "median over heads", role: "measured", points }] };
     return figure({ title: `${title}, median head`, name: `median-${name.replace("_", "-")}`, note: data.measures[name].sentence, draw: (colors) => chart({ ...spec, description: `${title} against length`, ...recolored(spec, colors) }, colors), numbers: () => chartNumbers(spec) });
@@ -144,7 +144,7 @@ function drawHow() {
 /** The head to show first: the one in the address, one of the first finding, or the one that uses most tokens. */
 function firstHead() {
   const run = runs[0];
-  const asked = /^#head=(\d+)\.(\d+)$/.exec(location.hash);
+  const asked = /^#head=L?(\d+)[H.](\d+)$/.exec(location.hash);
   if (asked && run.index(Number(asked[1]), Number(asked[2])) !== undefined) return { layer: Number(asked[1]), head: Number(asked[2]) };
   const named = run.findings.find((finding) => finding.severity !== "note" && finding.heads?.length)?.heads[0];
   if (named && run.index(...named) !== undefined) return { layer: named[0], head: named[1] };

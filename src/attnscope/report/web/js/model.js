@@ -50,7 +50,7 @@ class Run {
   }
 
   title(i) {
-    return `layer ${this.layer(i)}, head ${this.head(i)}`;
+    return headName(this.layer(i), this.head(i));
   }
 
   value(measure, i, group = 0) {

@@ -25,7 +25,7 @@ function textPanel(run, i) {
   const covered = keys.reduce((sum, key) => sum + weight.get(key), 0);
   const top = keys.slice(0, 5).map((key) => element("li", {}, element("bdi", {}, key === 0 ? "the first token" : `“${visible(text.texts[key])}”`), ` ${share(weight.get(key))}`));
   const lines = keys.map((key) => [key, visible(text.tokens[key]), weight.get(key)]);
-  const saving = element("button", { type: "button", class: "save", "aria-label": "Save the weights over the text as CSV", onclick: () => save(`weights-layer${run.layer(i)}-head${run.head(i)}.csv`, csv(["key", "token", "weight"], lines), "text/csv") }, "CSV");
+  const saving = element("button", { type: "button", class: "save", "aria-label": "Save the weights over the text as CSV", onclick: () => save(`weights-${run.title(i)}.csv`, csv(["key", "token", "weight"], lines), "text/csv") }, "CSV");
   return element(
     "figure", { class: "text" },
     element("figcaption", {}, element("span", { class: "figure-title" }, "Where it looks"), saving),
