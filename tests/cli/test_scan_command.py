@@ -38,7 +38,7 @@ def test_a_scan_writes_its_files_and_prints_a_map(
     assert run(["scan", str(model_folder), "--text", str(book), "--length", "64", "--out", str(out)]) == 0
     assert sorted(path.name for path in out.iterdir()) == FILES
     printed = capsys.readouterr().out
-    for part in ("3 layers x 5 heads", "Separability", "L2", "h4", "By length", "report.html"):
+    for part in ("3 layers x 5 heads", "Separability", "L2", "H4", "By length", "report.html"):
         assert part in printed
 
 
@@ -194,7 +194,7 @@ def test_a_broken_head_ends_with_exit_code_3(
     code = run(["scan", str(tmp_path / "model"), "--text", str(book), "--length", "32", "--out", str(tmp_path / "out")])
     captured = capsys.readouterr()
     assert code == 3
-    assert "layer 0 head 0 left out" in captured.err
+    assert "L0H0 left out" in captured.err
     assert (tmp_path / "out" / "run.json").is_file()
 
 
