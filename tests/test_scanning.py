@@ -195,7 +195,11 @@ def test_progress_reaches_the_end(tokenizer: Any, text: str) -> None:
     seen: list[Step] = []
     model = build("gpt2")
     scan(model, text, tokenizer=tokenizer, length=17, windows=2, top_n=[3], progress=seen.append)
-    assert seen == [Step(3 * window + layer + 1, 6, window, 2, layer) for window in (0, 1) for layer in (0, 1, 2)]
+    assert seen == [
+        Step(3 * window + layer + 1, 6, f"window {window + 1} of 2, layer {layer}", window, 2, layer)
+        for window in (0, 1)
+        for layer in (0, 1, 2)
+    ]
 
 
 def test_a_run_is_read_back_as_it_was_written(scanned: Any, tmp_path: Path) -> None:
@@ -210,7 +214,8 @@ def test_a_run_is_read_back_as_it_was_written(scanned: Any, tmp_path: Path) -> N
     assert again.token_weights.weights.equals(result.token_weights.weights)
     assert again.token_weights.tokens == result.token_weights.tokens
     assert again.token_weights.texts == result.token_weights.texts
-    names = ["report.html", "rows.parquet", "run.json", "tokens.json", "topn.parquet", "weights.parquet"]
+    names = ["patterns.parquet", "report.html", "rows.parquet", "run.json", "tokens.json", "topn.parquet"]
+    names.append("weights.parquet")
     assert sorted(path.name for path in folder.iterdir()) == names
 
 

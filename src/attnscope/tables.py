@@ -1,9 +1,10 @@
 """The tables of a run: their schemas, writing and reading.
 
-Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `weights.parquet`, `tokens.json`,
-`run.json`, of a diagnosed run `findings.json`, and `report.html`. All but the report are written beside their places
-before the first is moved to its own, `run.json` last: a reader never sees half a file, and a run that cannot be written
-leaves an older one as it was. The report is made of them and comes after: nothing is lost if it fails.
+Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `weights.parquet`, `patterns.parquet`,
+`tokens.json`, `run.json`, of a diagnosed run `findings.json`, and `report.html`. All but the report are written
+beside their places before the first is moved to its own, `run.json` last: a reader never sees half a file, and a run
+that cannot be written leaves an older one as it was. The report is made of them and comes after: nothing is lost if it
+fails.
 """
 
 from __future__ import annotations
@@ -63,17 +64,34 @@ WEIGHTS = pl.Schema(
     }
 )
 
+# At most 64 rows of each head by at most 64 runs of keys (scanning/patterns.py). Cell i of `weights` is the total
+# weight of the row on `keys_per_cell` keys from key first_key + i keys_per_cell on; null where the row sees none.
+PATTERNS = pl.Schema(
+    {
+        "window": pl.Int32(),
+        "layer": pl.Int32(),
+        "head": pl.Int32(),
+        "position": pl.Int32(),
+        "first_key": pl.Int32(),  # the first key that any of the layer's rows sees
+        "keys_per_cell": pl.Int32(),
+        "first_key_weight": pl.Float32(),  # included in the first cell
+        "weights": pl.List(pl.Float32),
+    }
+)
+
 
 @dataclass(frozen=True)
 class TokenWeights:
     """What the report shows over the text: the largest weights of one row of each head, and the tokens they fall on.
 
-    `tokens` are the tokenizer's own names of them, `texts` what each stands for in the text.
+    `tokens` are the tokenizer's own names of them, `texts` what each stands for in the text. `patterns` are the weights
+    of more rows, summed over runs of keys; runs of older versions have none.
     """
 
     weights: pl.DataFrame
     tokens: list[str]
     texts: list[str]
+    patterns: pl.DataFrame | None = None
 
 
 def folder_name(model: str | None) -> str:
@@ -182,7 +200,7 @@ def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
 
 
 # The tables that a scan keeps of a finished window.
-SCANNED = {"rows": ROWS, "topn": TOPN, "weights": WEIGHTS}
+SCANNED = {"rows": ROWS, "topn": TOPN, "weights": WEIGHTS, "patterns": PATTERNS}
 
 
 def save_run(
@@ -203,13 +221,16 @@ def save_run(
         tokens = json.dumps({"tokens": token_weights.tokens, "texts": token_weights.texts}) + "\n"
         files["weights.parquet"] = token_weights.weights.write_parquet
         files["tokens.json"] = lambda path: path.write_text(tokens, encoding="utf-8")
+        if token_weights.patterns is not None:
+            files["patterns.parquet"] = token_weights.patterns.write_parquet
     if findings is not None:
         found = json.dumps(findings, indent=1, allow_nan=False) + "\n"
         files["findings.json"] = lambda path: path.write_text(found, encoding="utf-8")
     files["run.json"] = lambda path: path.write_text(record, encoding="utf-8")
     write_all(folder, files)
-    if findings is None:  # those of an older run do not belong to these tables
-        (folder / "findings.json").unlink(missing_ok=True)
+    for name in ("findings.json", "patterns.parquet"):  # those of an older run do not belong to these tables
+        if name not in files:
+            (folder / name).unlink(missing_ok=True)
 
 
 def within_support(rows: pl.DataFrame, topn: pl.DataFrame) -> pl.DataFrame:
@@ -308,8 +329,15 @@ def load_token_weights(folder: Path) -> TokenWeights | None:
     try:
         tokens = json.loads((folder / "tokens.json").read_text("utf-8"))
         weights = pl.read_parquet(folder / "weights.parquet", schema=WEIGHTS)
-        return TokenWeights(
-            weights, [str(token) for token in tokens["tokens"]], [str(text) for text in tokens["texts"]]
-        )
+        names, texts = ([str(each) for each in tokens[kind]] for kind in ("tokens", "texts"))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError):
+        return None
+    return TokenWeights(weights, names, texts, _load_patterns(folder))
+
+
+def _load_patterns(folder: Path) -> pl.DataFrame | None:
+    """The attention patterns of a run, or nothing where they are missing or cannot be read."""
+    try:
+        return pl.read_parquet(folder / "patterns.parquet", schema=PATTERNS)
+    except (OSError, pl.exceptions.PolarsError):
         return None

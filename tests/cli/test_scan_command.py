@@ -21,7 +21,8 @@ from attnscope.report.summary import print_summary
 from attnscope.scanning import scan
 from attnscope.swapping import swap
 
-FILES = ["report.html", "rows.parquet", "run.json", "tokens.json", "topn.parquet", "weights.parquet"]
+TABLES = ["patterns.parquet", "rows.parquet", "topn.parquet", "weights.parquet"]
+FILES = sorted([*TABLES, "report.html", "run.json", "tokens.json"])
 
 
 @pytest.fixture

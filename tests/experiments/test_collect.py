@@ -25,6 +25,7 @@ from attnscope.experiments.collect import Collected
 from attnscope.experiments.collect import collect as collect_all
 from attnscope.experiments.settings import plan
 from attnscope.experiments.store import LAST_ROW_NAMES, PROTOCOL_NAMES
+from attnscope.progress import Step
 
 TABLE_NAMES = LAST_ROW_NAMES + PROTOCOL_NAMES
 OPTIONS: dict[str, Any] = {"length": 64, "windows": 2, "draws": 9}
@@ -120,9 +121,9 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, tokenizer: 
     settings = plan(model.positions, length=32, windows=3, draws=9)
     seen: list[int] = []
 
-    def stop(done: int, total: int) -> None:
-        assert total == 9
-        if done == 8:
+    def stop(step: Step) -> None:
+        assert step.total == 9
+        if step.done == 8:
             raise StoppedError
 
     def run(progress: Any) -> Collected:
@@ -130,7 +131,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, tokenizer: 
 
     with pytest.raises(StoppedError):
         run(stop)
-    again = run(lambda done, total: seen.append(done))
+    again = run(lambda step: seen.append(step.done))
     assert seen == [7, 8, 9]
     assert again.resumed == 2
     whole = collect_all(model, BOOK, settings).tables

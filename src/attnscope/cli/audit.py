@@ -7,14 +7,13 @@ import math
 import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from attnscope.cli.numbers import WholeNumber
-from attnscope.cli.runs import JsonOption, progress_bar
+from attnscope.cli.runs import JsonOption, compiling_announced
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,9 +68,8 @@ def audit(
     claims = _load_claims(claims_file) if claims_file else list(CLAIMS)
     if claim is not None:
         claims = [find_claim(claim, claims)]
-    started = count()
-    with progress_bar("starting", "claims") as bar:
-        report = referee.audit(claims, effort, seed, lambda name: bar(name, next(started), len(claims)))
+    with compiling_announced():
+        report = referee.audit(claims, effort, seed)
     if json:
         print(json_module.dumps(_as_json(report), allow_nan=False))
     elif claim is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +19,7 @@ from attnscope.cli.runs import (
     RevisionOption,
     TextOption,
     TrustOption,
+    compiling_announced,
     dated_folder,
     require_model,
 )
@@ -89,7 +89,7 @@ def compare(
     from attnscope.tables import output_folder
 
     chosen = DEFAULT_NORMALIZERS if normalizers is None else normalizers.split(",")
-    with output_folder(out or dated_folder(model)) as folder:
+    with compiling_announced(), output_folder(out or dated_folder(model)) as folder:
         result = compare_model(
             model,
             read_text(text),
@@ -104,7 +104,6 @@ def compare(
             dtype=dtype,
             revision=revision,
             trust_remote_code=trust_remote_code,
-            progress=_print_progress(),
         )
         files = save(result, folder)
     if json:
@@ -148,7 +147,7 @@ def guidelines(
     from attnscope.experiments.guidelines import guidelines as try_guidelines
     from attnscope.tables import output_folder, write_all
 
-    with output_folder(out or dated_folder(model)) as folder:
+    with compiling_announced(), output_folder(out or dated_folder(model)) as folder:
         result = try_guidelines(
             model,
             read_text(text),
@@ -159,7 +158,6 @@ def guidelines(
             dtype=dtype,
             revision=revision,
             trust_remote_code=trust_remote_code,
-            progress=_print_progress(),
         )
         answer = _finite(result.as_json())
         record = json_module.dumps(answer, indent=1) + "\n"
@@ -192,10 +190,6 @@ def save(result: Comparison, folder: Path) -> dict[str, str]:
     files["compare.json"] = lambda path: path.write_text(record, encoding="utf-8")
     write_all(folder, files)
     return {name: str(folder / name) for name in files}
-
-
-def _print_progress() -> Callable[[str], None]:
-    return (lambda line: print(f"  {line}", file=sys.stderr)) if sys.stderr.isatty() else lambda line: None
 
 
 def _finite(value: Any) -> Any:

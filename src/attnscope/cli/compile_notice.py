@@ -1,4 +1,4 @@
-"""Say once on standard error that loops are being compiled, if that takes more than a moment."""
+"""Say once on standard error that loops are being compiled, if that takes more than a moment and no bar says so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from attnscope.progress import watch_compiling
 
 NOTICE = "attnscope: compiling its loops for this machine (about 20 seconds, once; cached on disk)"
 PATIENCE = 2.0  # seconds of compiling
@@ -16,32 +17,25 @@ PATIENCE = 2.0  # seconds of compiling
 @contextmanager
 def compile_notice(patience: float = PATIENCE) -> Iterator[None]:
     """Print `NOTICE` when compiling has taken `patience` seconds inside the block; loops from the cache take none."""
-    from numba.core import event
+    spent, since, printed = 0.0, 0.0, False
+    timer: threading.Timer | None = None
 
-    class Listener(event.Listener):
-        """Adds up the time of compilations; those of functions that a loop calls are inside its own."""
+    def print_notice() -> None:
+        nonlocal printed
+        printed = True
+        print(NOTICE, file=sys.stderr, flush=True)
 
-        depth, spent, since, printed = 0, 0.0, 0.0, False
-        timer: threading.Timer | None = None
+    def report(compiling: bool) -> None:
+        nonlocal spent, since, timer
+        if compiling and not printed:
+            since = time.perf_counter()
+            timer = threading.Timer(max(0.0, patience - spent), print_notice)
+            timer.daemon = True
+            timer.start()
+        elif timer is not None:
+            timer.cancel()
+            timer = None
+            spent += time.perf_counter() - since
 
-        def on_start(self, event: Any) -> None:
-            self.depth += 1
-            if self.depth == 1 and not self.printed:
-                self.since = time.perf_counter()
-                self.timer = threading.Timer(max(0.0, patience - self.spent), self.print_notice)
-                self.timer.daemon = True
-                self.timer.start()
-
-        def on_end(self, event: Any) -> None:
-            self.depth -= 1
-            if self.depth == 0 and self.timer is not None:
-                self.timer.cancel()
-                self.timer = None
-                self.spent += time.perf_counter() - self.since
-
-        def print_notice(self) -> None:
-            self.printed = True
-            print(NOTICE, file=sys.stderr, flush=True)
-
-    with event.install_listener("numba:compile", Listener()):
+    with watch_compiling(report):
         yield

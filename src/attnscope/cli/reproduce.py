@@ -18,8 +18,8 @@ from attnscope.cli.runs import (
     RevisionOption,
     TextOption,
     TrustOption,
+    compiling_announced,
     end,
-    progress_bar,
     resumable,
 )
 
@@ -96,7 +96,7 @@ def reproduce(
     from attnscope.tables import folder_name
 
     folder = out or Path("runs") / f"reproduce-{folder_name(model)}"
-    with progress_bar("starting", "layers") as bar, resumable(folder):
+    with compiling_announced(), resumable(folder):
         result = run_experiments(
             model,
             text,
@@ -112,7 +112,6 @@ def reproduce(
             dtype=dtype,
             revision=revision,
             trust_remote_code=trust_remote_code,
-            progress=lambda done, total: bar("drawing" if done == total else "measuring", done, total),
         )
     if json:
         print(json_module.dumps(_as_json(result), allow_nan=False))

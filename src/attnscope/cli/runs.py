@@ -1,11 +1,11 @@
-"""Shared parts of the commands that run a model: options, output folder, progress bar, resuming, exit code."""
+"""Shared parts of the commands that run a model: options, output folder, resuming, exit code."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -55,9 +55,6 @@ TrustOption = Annotated[
 
 OutOption = Annotated[Path | None, Parameter(converter=_folder)]
 
-Show = Callable[[str, int, int | None], None]
-"""Called with a description of the current step, the number of finished steps, and their total if it is known."""
-
 
 def require_model(model: str | None, revision: str | None) -> None:
     """Refuse a model that is nowhere before torch is loaded, which takes seconds."""
@@ -74,22 +71,11 @@ def dated_folder(model: str | None) -> Path:
     return Path("runs") / f"{folder_name(model)}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-@contextmanager
-def progress_bar(start: str, unit: str = "") -> Iterator[Show]:
-    """Show a progress bar with the remaining time, and a notice if loops are compiled, on standard error.
-
-    Yields the function that updates the bar.
-    """
+def compiling_announced() -> AbstractContextManager[None]:
+    """Announce that loops are compiled where there is no bar to say so (`attnscope.progress`)."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    units = (TextColumn(unit),) if unit else ()
-    # The description comes last: its length changes, and the bar must not move.
-    columns = (BarColumn(), MofNCompleteColumn(), *units, TimeRemainingColumn(), TextColumn("{task.description}"))
-    console = Console(stderr=True)
-    with compile_notice(), Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(start, total=None)
-        yield lambda step, done, total: bar.update(task, description=step, completed=done, total=total)
+    return nullcontext() if Console(stderr=True).is_terminal else compile_notice()
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,16 +21,16 @@ from attnscope.cli.runs import (
     RevisionOption,
     TextOption,
     TrustOption,
+    compiling_announced,
     dated_folder,
     end,
-    progress_bar,
     require_model,
     resumable,
 )
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
-    from attnscope.scanning import Progress, ScanResult, Step
+    from attnscope.scanning import ScanResult
 
 
 def scan(
@@ -143,7 +141,7 @@ def scan(
     content = read_text(text)
     console = Console(stderr=True) if json else Console()
     folder = out or dated_folder(model)
-    with _progress() as progress, resumable(folder):
+    with compiling_announced(), resumable(folder):
         result = scan_model(
             model,
             content,
@@ -168,7 +166,6 @@ def scan(
             revision=revision,
             device_map=device_map,
             trust_remote_code=trust_remote_code,
-            progress=progress,
         )
     if json:
         print(json_module.dumps(_as_json(result, folder), allow_nan=False))
@@ -181,22 +178,11 @@ def scan(
     return end(result.skipped_heads)
 
 
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    with progress_bar("loading the model") as bar:
-
-        def show(step: Step) -> None:
-            window = f"window {step.window + 1} of {step.windows}, " if step.windows > 1 else ""
-            bar(step.doing or f"{window}layer {step.layer}", step.done, step.total)
-
-        yield show
-
-
 def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
     from attnscope.report import overview
 
-    names = ("rows.parquet", "topn.parquet", "weights.parquet", "tokens.json", "run.json", "report.html")
-    files = {name: str(folder / name) for name in names}
+    tables = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet")
+    files = {name: str(folder / name) for name in (*tables, "tokens.json", "run.json", "report.html")}
     heads = [] if result.topn.is_empty() else overview.heads(result.rows, result.topn, result.run).to_dicts()
     answer = {"run": result.run, "files": files, "heads": heads}
     if result.findings is not None:

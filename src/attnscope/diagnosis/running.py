@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,7 @@ from attnscope.engine.parts import Head, merge_skipped
 from attnscope.engine.run import run_windows
 from attnscope.errors import InputError, ModelError
 from attnscope.planning import plan, whole_number
+from attnscope.progress import Progress, Report, reporting
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 2
 WINDOWS, HELD_OUT, ROWS = 4, 4, 64
-
-Report = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 
 
 @uses_threads
@@ -55,7 +53,7 @@ def diagnose(
     dtype: str = "float32",
     revision: str | None = None,
     trust_remote_code: bool = False,
-    progress: Report | None = None,
+    progress: Progress = None,
 ) -> dict[str, Any]:
     """Label every head with the simpler rule that would do its work, and say what follows.
 
@@ -70,18 +68,19 @@ def diagnose(
     """
     limits = thresholds or Thresholds()
     text = given_text(text)
-    model = resolve_model(
-        model,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-    )
-    settings = plan(model.positions, length, bos=bos, causal=model.causal)
-    tokens = text_tokens(model, text)
-    chosen = choose_windows(model, text, tokens, settings.length, windows, bos, verify)
-    return diagnose_windows(model, chosen, rows, limits, what_if, seed, progress)
+    with reporting(progress, "loading the model") as report:
+        model = resolve_model(
+            model,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
+        settings = plan(model.positions, length, bos=bos, causal=model.causal)
+        tokens = text_tokens(model, text)
+        chosen = choose_windows(model, text, tokens, settings.length, windows, bos, verify)
+        return diagnose_windows(model, chosen, rows, limits, what_if, seed, report)
 
 
 class DiagnosisWindows(NamedTuple):
@@ -128,13 +127,13 @@ def diagnose_windows(
     rows = whole_number("rows", rows)
     limits = thresholds or Thresholds()
     length = chosen.length
-    report = progress or (lambda what, done, total: None)
+    report = progress or (lambda step: None)
     windows = list(
         run_windows(
             model,
             plan_diagnosis(model, chosen.labeled, length, rows),
             DiagnosisMeasurer(length, limits, seed),
-            progress=lambda step: report("diagnosing", step.done, step.total),
+            progress=lambda step: report(step._replace(doing=f"diagnosing: {step.doing}")),
         )
     )
     labels, agreed, skipped = _labels(windows, limits, model)

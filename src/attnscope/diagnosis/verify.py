@@ -22,6 +22,7 @@ from attnscope.divergence import kl_divergence
 from attnscope.engine.next_token import next_token_logits
 from attnscope.errors import InputError, ModelError
 from attnscope.key_rules import keep_top
+from attnscope.progress import Step
 from attnscope.swapping import intervene, swap
 from attnscope.swapping.interventions import WeightRule, softmax_over
 
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from attnscope.diagnosis.budgets import Budget
     from attnscope.diagnosis.heads import Labels
     from attnscope.diagnosis.observing import Head
-    from attnscope.diagnosis.running import Report
     from attnscope.diagnosis.thresholds import Thresholds
     from attnscope.normalizers import Normalizer
+    from attnscope.progress import Report
 
     ByWindow = Float[NDArray[np.float64], " windows"]
 
@@ -126,7 +127,7 @@ def verify(
     def advance(what: str) -> None:
         nonlocal done
         done += 1
-        progress(f"verifying: {what}", done, total)
+        progress(Step(done, total, f"verifying: {what}"))
 
     trial = Trial(model, inputs)
     advance("the model as it is")

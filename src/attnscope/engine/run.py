@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
@@ -19,6 +19,7 @@ from attnscope.capture.forward import Inputs, forward, run
 from attnscope.capture.modes import evaluating
 from attnscope.capture.vectors import VectorSource
 from attnscope.engine.parts import WindowRecord
+from attnscope.progress import Report, Step
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,21 +32,6 @@ if TYPE_CHECKING:
 W = TypeVar("W", bound=WindowRecord)
 P = TypeVar("P")
 P_co = TypeVar("P_co", covariant=True)
-
-
-class Step(NamedTuple):
-    """How far a run has come: layers done of all, and where it is."""
-
-    done: int
-    total: int
-    window: int
-    windows: int
-    layer: int
-    doing: str = ""  # what goes on beside measuring
-
-
-Progress = Callable[[Step], None]
-"""Called after each layer, and after each step of a diagnosis."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +110,7 @@ def run_windows(
     windows: Sequence[Window],
     measurer: Measurer[W, P],
     *,
-    progress: Progress | None = None,
+    progress: Report | None = None,
     parts: PartStore[P] | None = None,
 ) -> Iterator[P]:
     """Each window's finished part in turn: measured now, or read back if an earlier run finished it."""
@@ -134,7 +120,7 @@ def run_windows(
     for window in windows:
         part = None if parts is None else parts.get(window.number)
         if part is None:
-            begin = Step(done, total, window.number, len(windows), 0)
+            begin = Step(done, total, window=window.number, windows=len(windows))
             part = _run_window(model, window, measurer, layers, begin, progress)
             if parts is not None and len(windows) > 1:
                 parts.add(window.number, part)
@@ -143,11 +129,12 @@ def run_windows(
 
 
 def _run_window(
-    model: Model, window: Window, measurer: Measurer[W, P], layers: int, begin: Step, progress: Progress | None
+    model: Model, window: Window, measurer: Measurer[W, P], layers: int, begin: Step, progress: Report | None
 ) -> P:
     record = measurer.start(window.number)
     record.tokens = len(window.forwards[-1].tokens)
     measuring = False
+    place = f"window {window.number + 1} of {begin.windows}, " if begin.windows > 1 else ""
     with _sources(model.module, measurer.vectors) as sources:
         for index, each in enumerate(window.forwards):
             calls = 0
@@ -160,7 +147,7 @@ def _run_window(
                 calls += 1
                 if progress is not None:  # a layer that attends twice counts once
                     done = begin.done + index * layers + min(calls, layers)
-                    progress(begin._replace(done=done, layer=layer))
+                    progress(begin._replace(done=done, layer=layer, doing=place + f"layer {layer}"))
                 measuring = False
 
             doing, advice = f"run {model.name} ({model.family})", "check that transformers runs it on input_ids alone"
@@ -175,7 +162,7 @@ def run_inputs(
     measurer: Measurer[W, P],
     rows: Callable[[int], tuple[int, ...]],
     *,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Iterator[P]:
     """Run a module once on tensors; each item of the batch is a window, of which `rows(length)` are measured.
 
@@ -200,7 +187,7 @@ def run_inputs(
                 _measure(model, measurer, record, layer, one, positions, sources)
         calls += 1
         if progress is not None:  # how many layers will come is not known
-            progress(Step(calls, calls, 0, 1, layer))
+            progress(Step(calls, None, f"layer {layer}", layer=layer))
 
     with _sources(model.module, measurer.vectors) as sources:
         run(model.module, inputs, collect)

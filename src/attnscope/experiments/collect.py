@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
     from attnscope.engine.run import LayerCall, Measurer
     from attnscope.engine.windows import Positions
     from attnscope.experiments.settings import Settings
-
-Progress = Callable[[int, int], None]
-"""Called with (layers done, layers in all)."""
+    from attnscope.progress import Report
 
 
 class Collected(NamedTuple):
@@ -82,15 +79,14 @@ class BothMeasurer:
 
 
 def collect(
-    model: Model, text: Text, settings: Settings, progress: Progress | None = None, parts: Parts | None = None
+    model: Model, text: Text, settings: Settings, progress: Report | None = None, parts: Parts | None = None
 ) -> Collected:
     """Measure every window; a head that had to be left out of one is left out of all."""
     tokens = text_tokens(model, text)
     inputs = window_tokens(model, tokens, settings.longest, settings.windows, settings.bos, text.source)
     windows = plan_windows(model, inputs, settings.lengths, settings.positions)
-    show = None if progress is None else lambda step: progress(step.done, step.total)
     measurer: Measurer[Any, Part] = BothMeasurer(settings) if settings.protocol else PaperMeasurer(settings)
-    finished = list(run_windows(model, windows, measurer, progress=show, parts=parts))
+    finished = list(run_windows(model, windows, measurer, progress=progress, parts=parts))
     skipped = merge_skipped(part.notes["skipped"] for part in finished)
     tables = {}
     for name in table_names(settings):

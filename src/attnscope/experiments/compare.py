@@ -31,6 +31,7 @@ from attnscope.experiments.calibration import Calibrated, Scope, calibrate
 from attnscope.experiments.fidelity import Fidelity
 from attnscope.normalizers import Normalizer, parse
 from attnscope.planning import plan, whole_number
+from attnscope.progress import Progress, Report, Step, reporting
 from attnscope.scanning import ScanResult, scan
 from attnscope.swapping import swap
 from attnscope.tables import OWN, within_support
@@ -100,37 +101,37 @@ def compare(
     dtype: str = "float32",
     revision: str | None = None,
     trust_remote_code: bool = False,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = None,
 ) -> Comparison:
     """Compare normalizers on a causal model and a text.
 
     `lengths` are prefixes of each window. With `calibration`, each normalizer's setting is also searched for on
     `calibration_windows` windows after those that are evaluated, for the model ("global") or for each head.
     """
-    model = resolve_model(
-        model,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-    )
-    if not model.causal:
-        raise InputError(f"{model.name} is an encoder; compare needs a model that predicts the next token")
-    if model.module.get_output_embeddings() is None:
-        raise InputError(
-            f"{model.name} is a {type(model.module).__name__} without a language model head; compare needs one that "
-            "predicts the next token"
+    with reporting(progress, "loading the model") as report:
+        model = resolve_model(
+            model,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
         )
-    content = given_text(text)
-    wrong = [mode for mode in modes if mode not in MODES]
-    if wrong or not modes:
-        raise InputError(f"modes are {' and '.join(MODES)}; received {list(modes)}")
-    calibration_windows = whole_number("--calibration-windows", calibration_windows)
-    settings = plan(model.positions, None, lengths, [top_n], windows=windows)
-    return _Comparison(model, content, list(normalizers), settings, tuple(modes), progress).run(
-        calibration, calibration_windows
-    )
+        if not model.causal:
+            raise InputError(f"{model.name} is an encoder; compare needs a model that predicts the next token")
+        if model.module.get_output_embeddings() is None:
+            raise InputError(
+                f"{model.name} is a {type(model.module).__name__} without a language model head; compare needs one "
+                "that predicts the next token"
+            )
+        content = given_text(text)
+        wrong = [mode for mode in modes if mode not in MODES]
+        if wrong or not modes:
+            raise InputError(f"modes are {' and '.join(MODES)}; received {list(modes)}")
+        calibration_windows = whole_number("--calibration-windows", calibration_windows)
+        settings = plan(model.positions, None, lengths, [top_n], windows=windows)
+        comparison = _Comparison(model, content, list(normalizers), settings, tuple(modes), report)
+        return comparison.run(calibration, calibration_windows)
 
 
 @dataclass
@@ -140,7 +141,9 @@ class _Comparison:
     names: list[str]
     settings: Any
     modes: tuple[Mode, ...]
-    progress: Callable[[str], None]
+    report: Report
+    done: int = 0
+    total: int = 0
 
     def run(self, calibration: Scope | None, calibration_windows: int) -> Comparison:
         started = time.perf_counter()
@@ -151,6 +154,9 @@ class _Comparison:
         inputs = [torch.tensor(ids) for ids in cut(tokens, size, count + extra, self.text.source)]
         inputs = [ids.to(self.model.module.device) for ids in inputs]
         module = self.model.module
+        subjects = (2 if calibration else 1) * len(plain)
+        self.total = (len(plain) if calibration else 0) + ("what-if" in self.modes)
+        self.total += (1 + subjects * (count + 1)) if "swapped" in self.modes else 0
         with evaluating(module):
             calibrated = [self._calibrated(s, inputs[count:], calibration) for s in plain] if calibration else []
             lines = self._what_if([*plain, *calibrated]) if "what-if" in self.modes else []
@@ -167,10 +173,15 @@ class _Comparison:
         }
         return Comparison(pl.DataFrame(lines, schema=SCHEMA), run)
 
+    def _advance(self, doing: str) -> None:
+        """Report the next step before it is done."""
+        self.report(Step(self.done, self.total, doing))
+        self.done += 1
+
     def _calibrated(self, subject: _Subject, windows: list[Tensor], scope: Scope | None) -> _Subject:
         assert scope is not None
         assert subject.measured is not None
-        self.progress(f"calibrating {subject.label}")
+        self._advance(f"calibrating {subject.label}")
         best = calibrate(self.model.module, subject.measured, windows, scope)
         measured = best.normalizer if isinstance(best.normalizer, Normalizer) else None
         return _Subject(subject.label, best.normalizer, measured, best, scope)
@@ -187,11 +198,12 @@ class _Comparison:
             top_n=self.settings.top_n,
             windows=self.settings.windows,
             normalizers=labels,
+            progress=False,
         )
         return result, measurable
 
     def _what_if(self, subjects: list[_Subject]) -> list[dict[str, Any]]:
-        self.progress("what-if")
+        self._advance("measuring what-ifs")
         result, measurable = self._scan(subjects)
         lines = [line for i, s in enumerate(measurable) for line in self._lines("what-if", s, result, f"{i}")]
         return [
@@ -225,12 +237,12 @@ class _Comparison:
                 reference = next_token_logits(module, ids)
                 scores[0].add(reference, reference, ids)
                 for subject, score in zip(subjects, scores[1:], strict=True):
-                    self.progress(f"window {number + 1} of {len(windows)}, {subject.label}")
+                    self._advance(f"window {number + 1} of {len(windows)}, {subject.label}")
                     with swap(module, subject.swapped):
                         score.add(next_token_logits(module, ids), reference, ids)
         lines: list[dict[str, Any]] = []
         for each, score in zip([None, *subjects], scores, strict=True):
-            self.progress(f"measuring {OWN if each is None else each.label}")
+            self._advance(f"measuring {OWN if each is None else each.label}")
             measured, cost = self._while_swapped(each, windows[0])
             for length in self._lengths:
                 line = self._line("swapped", each, length) | score.at(length) | cost

@@ -7,7 +7,7 @@ hardly moves, or moves both ways.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ from attnscope._forks import uses_threads
 from attnscope.capture.models import Model, resolve_model
 from attnscope.experiments.compare import Comparison, compare
 from attnscope.planning import plan
+from attnscope.progress import Progress, reporting
 from attnscope.tables import OWN, comparable
 
 if TYPE_CHECKING:
@@ -64,26 +65,27 @@ def guidelines(
     lengths: Sequence[int] | None = None,
     windows: int = 1,
     top_n: int = 20,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = None,
     **options: Any,
 ) -> Guidelines:
     """Try the three guidelines on a causal model and a text."""
-    model = resolve_model(model, **options)
-    lengths = plan(model.positions, None, lengths, [top_n]).lengths
-    length = max(lengths)
-    counts = sorted({max(1, round(share * length)) for share in SHARES})
-    active = {f"topk:k={count}": count / length for count in counts}
-    sharp = {f"softmax:temperature={t:g}": t for t in TEMPERATURES}
-    compared = compare(
-        model,
-        text,
-        [*active, *sharp],
-        lengths=lengths,
-        windows=windows,
-        top_n=top_n,
-        modes=["swapped"],
-        progress=progress,
-    )
+    with reporting(progress, "loading the model") as report:
+        model = resolve_model(model, **options)
+        lengths = plan(model.positions, None, lengths, [top_n]).lengths
+        length = max(lengths)
+        counts = sorted({max(1, round(share * length)) for share in SHARES})
+        active = {f"topk:k={count}": count / length for count in counts}
+        sharp = {f"softmax:temperature={t:g}": t for t in TEMPERATURES}
+        compared = compare(
+            model,
+            text,
+            [*active, *sharp],
+            lengths=lengths,
+            windows=windows,
+            top_n=top_n,
+            modes=["swapped"],
+            progress=report,
+        )
     longest = compared.table.filter(length=length)
     findings = [
         small_active_set(longest, active),

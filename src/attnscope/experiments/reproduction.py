@@ -21,11 +21,12 @@ from attnscope.experiments import store
 from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.settings import Settings, plan
 from attnscope.planning import RowChoice, plain
+from attnscope.progress import Progress, Step, reporting
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from attnscope.experiments.collect import Progress
+    from attnscope.progress import Report
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def reproduce(
     dtype: str = "float32",
     revision: str | None = None,
     trust_remote_code: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = None,
     notice: Callable[[str], None] | None = None,
 ) -> Reproduction:
     """Run the experiments of section 3 over all rows, draw the figures, and answer the claims.
@@ -84,7 +85,7 @@ def reproduce(
     }  # fmt: skip
     settings = plan(None, **asked)  # refuse what cannot be before the model is loaded
     wanted = store.identity(model, revision, book.digest, asked)
-    with tables.output_folder(Path(out)) as folder:
+    with tables.output_folder(Path(out)) as folder, reporting(progress) as report:
         stored = store.load_tables(folder, wanted)
         if isinstance(stored, tuple):
             measured, run = stored
@@ -93,11 +94,12 @@ def reproduce(
                 say(f"the tables in {folder} are not used: {stored}; measuring again")
             loading = {"device": device, "revision": revision, "trust_remote_code": trust_remote_code}
             with Parts(folder, wanted, dict.fromkeys(store.table_names(settings))) as parts:
-                measured, run = _measure(model, book, asked, wanted, loading, progress, parts)
+                measured, run = _measure(model, book, asked, wanted, loading, report, parts)
                 run = store.save_tables(folder, measured, run)
                 parts.clear()
             if run["resumed_windows"]:
                 say(f"{run['resumed_windows']} windows were finished by an earlier run that was interrupted")
+        report(Step(0, None, "drawing"))
         started = time.perf_counter()
         claims, figures = _draw(folder, measured, run)
         say(f"{'drawn from the tables of an earlier run' if isinstance(stored, tuple) else 'drawn'} in "
@@ -111,7 +113,7 @@ def _measure(
     asked: dict[str, Any],
     wanted: dict[str, Any],
     loading: dict[str, Any],
-    progress: Progress | None,
+    report: Report,
     parts: Parts,
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     from attnscope.capture.models import load_model
@@ -121,7 +123,7 @@ def _measure(
     model = load_model(name, dtype=asked["dtype"], **loading)
     loaded = time.perf_counter()
     settings: Settings = plan(model.positions, **asked)
-    collected = collect(model, text, settings, progress, parts)
+    collected = collect(model, text, settings, report, parts)
     run = {
         "identity": wanted,
         "attnscope": __version__,

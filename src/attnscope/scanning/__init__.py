@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,11 +22,12 @@ from attnscope.capture.token_texts import token_texts
 from attnscope.capture.vector_kinds import VectorKind
 from attnscope.capture.windows import text_tokens, window_tokens
 from attnscope.engine.parts import Parts
-from attnscope.engine.run import Progress, Step, run_windows
+from attnscope.engine.run import run_windows
 from attnscope.engine.windows import plan_windows
 from attnscope.errors import InputError
 from attnscope.normalizers import Softmax
 from attnscope.planning import DEFAULT_DELTA_MAX_LENGTH, DEFAULT_MEMORY, RowChoice, Settings, plan, plan_inputs
+from attnscope.progress import Progress, Report, Step, reporting
 from attnscope.scanning.measuring import ScanMeasurer, what_ifs
 from attnscope.scanning.record import identity, scan_result
 from attnscope.scanning.result import ScanResult
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from attnscope.normalizers import Normalizer
 
 __all__ = ["Progress", "ScanResult", "Step", "scan"]
+
+LOADING = "loading the model"
 
 
 @uses_threads
@@ -71,7 +74,7 @@ def scan(
     revision: str | None = None,
     device_map: str | dict[str, Any] | None = None,
     trust_remote_code: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = None,
 ) -> ScanResult:
     """Measure every head of a model on a text.
 
@@ -120,20 +123,20 @@ def scan(
         if given:
             raise InputError(f"inputs take the place of a text: leave out {', '.join(given)}")
         settings = plan_inputs(top_n, vectors, rows, normalizers, temperatures, memory_budget, bounds, delta_max_length)
-        with nullcontext() if out is None else tables.output_folder(Path(out)) as folder:
+        with _folder(out) as folder, reporting(progress, LOADING) as report:
             if model is None or isinstance(model, str | Path | Model):
                 model = resolve_model(model, **loading)
             else:
                 refuse_options(f"this {type(model).__name__}", **loading | {"tokenizer": None})
             module, words = (model.module, model.tokenizer) if isinstance(model, Model) else (model, tokenizer)
             load_seconds = time.perf_counter() - started
-            result = scan_inputs(plain_model(module), inputs, settings, words, progress, load_seconds)
+            result = scan_inputs(plain_model(module), inputs, settings, words, report, load_seconds)
             if folder is not None:
                 result.write_tables(folder)
                 result.write_report(folder)
             return result
     text = given_text(text)
-    with nullcontext() if out is None else tables.output_folder(Path(out)) as folder:
+    with _folder(out) as folder, reporting(progress, LOADING) as report:
         model = resolve_model(model, **loading)
         settings = plan(
             model.positions,
@@ -157,9 +160,9 @@ def scan(
         with (
             nullcontext() if folder is None else Parts(folder, identity(model, text, settings), tables.SCANNED) as parts
         ):
-            result = _scan_text(model, text, tokens, settings, progress, parts, load_seconds)
+            result = _scan_text(model, text, tokens, settings, report, parts, load_seconds)
             if chosen is not None:
-                result = _diagnosed(result, model, chosen, settings, thresholds, progress)
+                result = _diagnosed(result, model, chosen, settings, thresholds, report)
             if parts is not None and folder is not None:
                 result.write_tables(folder)
                 parts.clear()
@@ -168,12 +171,17 @@ def scan(
         return result
 
 
+def _folder(out: str | Path | None) -> AbstractContextManager[Path | None]:
+    """The folder for the results, if there is to be one."""
+    return nullcontext() if out is None else tables.output_folder(Path(out))
+
+
 def _scan_text(
     model: Model,
     text: Text,
     tokens: list[int],
     settings: Settings,
-    progress: Progress | None,
+    report: Report,
     parts: Parts | None,
     load_seconds: float,
 ) -> ScanResult:
@@ -181,7 +189,7 @@ def _scan_text(
     started = time.perf_counter()
     inputs = window_tokens(model, tokens, settings.length, settings.windows, settings.bos, text.source)
     windows = plan_windows(model, inputs, settings.lengths, settings.positions)
-    finished = list(run_windows(model, windows, ScanMeasurer(settings), progress=progress, parts=parts))
+    finished = list(run_windows(model, windows, ScanMeasurer(settings), progress=report, parts=parts))
     described = {
         "source": text.source,
         "sha256": text.digest,
@@ -208,14 +216,10 @@ def _diagnosed(
     windows: DiagnosisWindows,
     settings: Settings,
     thresholds: Thresholds | None,
-    progress: Progress | None,
+    report: Report,
 ) -> ScanResult:
     """The result with the findings of a diagnosis."""
     from attnscope.diagnosis.running import diagnose_windows
-
-    def report(doing: str, done: int, total: int) -> None:
-        if progress is not None:
-            progress(Step(done, total, 0, 1, 0, doing))
 
     normalizers = dict(what_ifs(settings, Softmax()))
     findings = diagnose_windows(

@@ -16,6 +16,7 @@ from attnscope.measure import Rows, Visibility, columns
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax
 from attnscope.planning import Settings
 from attnscope.scanning.column_blocks import ColumnBlock, table
+from attnscope.scanning.patterns import Patterns
 from attnscope.swapping.effective_normalizer import at_temperature, effective_normalizer, with_sinks
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Window(WindowRecord):
     rows: list[ColumnBlock] = field(default_factory=list)
     topn: list[ColumnBlock] = field(default_factory=list)
     weights: dict[int, ColumnBlock] = field(default_factory=dict)  # of the last row, by layer
+    patterns: Patterns = field(default_factory=Patterns)
     last: int = -1  # the last row wanted of the input at work
     _visibility: Visibility | None = field(default=None, init=False, repr=False)
     _mask_key: Hashable = field(default=None, init=False, repr=False)
@@ -114,9 +116,13 @@ class ScanMeasurer:
             self._block(window, rows, visibility.length, finite, normalizer)
 
         copies = _COPIES.get(vectors.device.type, _COPIES_ELSEWHERE)
-        layer.in_blocks(
+        measured = layer.in_blocks(
             window, wanted, measure, budget=self.settings.memory_budget, copies=copies, most_rows=_MOST_ROWS
         )
+        # An encoder runs once for each length: the pattern is that of the longest. Inputs have no lengths.
+        longest = not self.settings.lengths or max(positions) == self.settings.lengths[-1]
+        if measured and longest and window.number == 0:
+            window.patterns.add(window, layer, normalizer, self.settings.memory_budget)
 
     def finish(self, window: Window) -> Part:
         """The window's tables, without the heads that were skipped."""
@@ -125,6 +131,7 @@ class ScanMeasurer:
             "rows": table(window.rows, tables.ROWS, order),
             "topn": table(window.topn, tables.TOPN, (*order, "n")),
             "weights": table(list(window.weights.values()), tables.WEIGHTS, ("layer",)),
+            "patterns": window.patterns.table(),
         }
         return window.part({name: without_heads(each, window.skipped) for name, each in frames.items()})
 

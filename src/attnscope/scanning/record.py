@@ -71,7 +71,8 @@ def scan_result(
         "measure_seconds": round(sum(part.measure_seconds for part in parts), 3),
     }
     run = run_record(model, text, settings, timings, [part.notes for part in parts])
-    return ScanResult(rows, topn, run, tables.TokenWeights(parts[0].tables["weights"], *key_names))
+    first = parts[0].tables
+    return ScanResult(rows, topn, run, tables.TokenWeights(first["weights"], *key_names, first["patterns"]))
 
 
 def run_record(

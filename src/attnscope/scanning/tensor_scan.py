@@ -17,9 +17,10 @@ from torch.utils._pytree import tree_leaves
 from attnscope.capture.forward import Inputs
 from attnscope.capture.models import PlainModel
 from attnscope.capture.token_texts import token_texts
-from attnscope.engine.run import Progress, run_inputs
+from attnscope.engine.run import run_inputs
 from attnscope.errors import InputError
 from attnscope.planning import Settings
+from attnscope.progress import Report
 from attnscope.scanning.measuring import ScanMeasurer
 from attnscope.scanning.record import scan_result
 from attnscope.scanning.result import ScanResult
@@ -30,12 +31,12 @@ def scan_inputs(
     inputs: Inputs,
     settings: Settings,
     tokenizer: Any,
-    progress: Progress | None,
+    report: Report,
     load_seconds: float,
 ) -> ScanResult:
     """Run the module once on tensors and measure whatever attends in it."""
     started = time.perf_counter()
-    parts = list(run_inputs(model, inputs, ScanMeasurer(settings), settings.positions, progress=progress))
+    parts = list(run_inputs(model, inputs, ScanMeasurer(settings), settings.positions, progress=report))
     if not parts:
         raise InputError("the inputs hold no items: a batch of size 0 has nothing to measure")
     longest = max(int(part.tables["rows"]["length"].max() or 0) for part in parts)  # type: ignore[arg-type]

@@ -15,7 +15,8 @@ from attnscope.report.data import page_data
 from attnscope.serve import reproductions
 
 # The files that a page is built from; every one must lie inside the folder.
-_READ = ("run.json", "rows.parquet", "topn.parquet", "weights.parquet", "tokens.json", "findings.json", "claims.json")
+_TABLES = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet")
+_READ = (*_TABLES, "run.json", "tokens.json", "findings.json", "claims.json")
 DOWNLOADS = (*_READ, "report.html", "claims.md")
 REQUEST = ".request.json"
 

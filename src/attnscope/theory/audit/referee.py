@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from attnscope.errors import InputError
+from attnscope.progress import Progress, Step, reporting
 from attnscope.theory.audit.search import attack, take
 from attnscope.theory.audit.shrink import shrink
 
@@ -121,15 +122,16 @@ def audit(
     claims: Sequence[Claim[Any]],
     effort: Effort = "quick",
     seed: int = 0,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = None,
 ) -> AuditReport:
-    """Test every claim; `progress` is called with the id of each claim before it is tested."""
+    """Test every claim; `progress` is told of each claim before it is tested (see `attnscope.progress`)."""
     if effort not in ROUNDS:
         raise InputError(f"effort must be quick or full, received {effort!r}")
     reports = []
-    for claim in claims:
-        progress(claim.id)
-        reports.append(audit_claim(claim, effort, seed))
+    with reporting(progress) as report:
+        for number, claim in enumerate(claims):
+            report(Step(number, len(claims), claim.id))
+            reports.append(audit_claim(claim, effort, seed))
     return AuditReport(effort, seed, tuple(reports))
 
 
