@@ -110,7 +110,7 @@ def output_folder(path: Path) -> Iterator[Path]:
                 str(path).encode()  # polars writes to no other path
                 created += [p for p in (path, *path.parents) if not p.exists()]
                 path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(_alone(path))
+                stack.enter_context(sole_writer(path))
                 _remove_half_written(path)
                 with tempfile.NamedTemporaryFile(dir=path, prefix=_HALF_WRITTEN):
                     pass
@@ -145,7 +145,7 @@ def _remove_half_written(folder: Path) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def sole_writer(folder: Path) -> Iterator[None]:
     """Keep other processes out of the folder, where the system has a way to."""
     try:
         import fcntl
@@ -158,7 +158,7 @@ def _alone(folder: Path) -> Iterator[None]:
     except BlockingIOError:
         os.close(handle)
         raise OutputError(
-            f"another attnscope process is writing to {str(folder)!r}; wait for it or choose another --out"
+            f"another attnscope process is writing to {str(folder)!r}; wait for it, or choose another folder"
         ) from None
     except OSError:
         pass  # a file system without locks

@@ -36,17 +36,25 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
-    """Open an address; at the end no page may have erred, or asked for anything outside its own origin."""
+    """Open an address; at the end no page may have erred, or asked for anything outside its own origin.
+
+    `refusing` says that the server refuses a request of the page, which the browser reports as an error.
+    """
     problems: list[str] = []
     contexts: list[Any] = []
 
-    def open_page(address: str, **options: Any) -> Any:
+    def open_page(address: str, refusing: bool = False, **options: Any) -> Any:
         context = chromium.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
         origin = "/".join(address.split("/")[:3])
-        page.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
+
+        def listen(message: Any) -> None:
+            if message.type in ("error", "warning") and not (refusing and "status of 400" in message.text):
+                problems.append(message.text)
+
+        page.on("console", listen)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on(
             "request",

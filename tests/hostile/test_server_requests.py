@@ -91,11 +91,13 @@ def test_acts_on_scans_that_are_not_there_are_refused(served: Served, act: str) 
     assert served.post(f"/api/scans/{'x' * 5000}/{act}").status in (400, 404)
 
 
-def test_of_four_starts_at_once_one_is_started(served: Served) -> None:
-    """And a model whose name no folder could have gets one that fits."""
+def test_of_four_starts_at_once_one_is_started(served: Served, model_folder: Path, text: str) -> None:
+    """And a model whose name is as long as a folder's may be gets a run whose name fits."""
+    model = model_folder.parent / ("é" * 100)
+    model.symlink_to(model_folder)
     token = served.token()
     headers = {"Content-Type": "application/json", "X-Attnscope-Token": token, "Origin": served.address}
-    form = json.dumps({"model": f"no/such/{'é' * 5000}", "text": "/dev/null"}).encode()
+    form = json.dumps({"model": str(model), "pasted": text * 8, "length": "64", "windows": "64"}).encode()
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: served.ask("/api/scans", "POST", form, headers), range(4)))
     assert sorted(answer.status for answer in answers) == [202, 400, 400, 400]
@@ -103,4 +105,11 @@ def test_of_four_starts_at_once_one_is_started(served: Served) -> None:
     assert len(started.encode()) <= 255
     assert all("still running" in answer.json()["error"] for answer in answers if answer.status == 400)
     assert served.post(f"/api/scans/{quote(started)}/cancel").status == 200
-    assert list(Path(served.root).iterdir()) == []
+    model.unlink()
+
+
+def test_a_text_that_no_file_has_as_its_name_is_refused(served: Served) -> None:
+    answer = served.post("/api/scans", {"text": "é" * 5000})
+    assert answer.status == 400
+    assert "\n" not in answer.json()["error"]
+    assert len(answer.json()["error"]) < 1000

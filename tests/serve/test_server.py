@@ -15,7 +15,6 @@ from servers import Served, serving
 
 from attnscope.cli import run
 from attnscope.serve.guard import LARGEST_BODY, host_allowed, is_loopback
-from attnscope.serve.jobs import parse_form
 
 
 def test_it_lists_its_runs_and_opens_them(served: Served) -> None:
@@ -167,11 +166,11 @@ def test_a_scan_is_started_cancelled_resumed_and_finished(
         assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
         record = json.loads((folder / "run.json").read_text())
         assert (record["text"]["source"], record["settings"]["bounds"]) == ("pasted text", "paper")
-        # An invalid input is reported and leaves no files.
-        wrong = served.post("/api/scans", {"model": str(model_folder), "text": "/no/such/text"}).json()["name"]
+        # What only the scan can see is reported by it, and leaves no files.
+        wrong = served.post("/api/scans", {"model": str(model_folder), "pasted": "short"}).json()["name"]
         failed = follow(served, wrong, lambda job: job["state"] != "running")
         assert failed["state"] == "failed"
-        assert "/no/such/text" in failed["error"]
+        assert "too few" in failed["error"]
         assert not (tmp_path / "runs" / wrong).exists()
 
 
@@ -215,23 +214,6 @@ def test_a_used_port_is_reported_in_one_line(tmp_path: Path, capsys: pytest.Capt
 def test_a_missing_folder_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", str(tmp_path / "missing")]) == 2
     assert "no folder at" in capsys.readouterr().err
-
-
-def test_the_form_is_checked() -> None:
-    asked = parse_form({"model": " ", "length": "64", "lengths": "8, 16", "windows": "", "normalizers": "sparsemax"})
-    assert (asked.model, asked.length, asked.lengths, asked.windows) == (None, 64, [8, 16], 1)
-    assert (asked.rows, asked.normalizers, asked.source) == ("last", ["sparsemax"], "sample")
-    assert (asked.diagnose, asked.verify, asked.bounds) == (False, False, None)
-    assert parse_form({"bounds": "paper"}).bounds == "paper"
-    assert parse_form({"diagnose": "on"}).diagnose
-    tried = parse_form({"verify": "on"})
-    assert (tried.diagnose, tried.verify) == (True, True)
-    with pytest.raises(ValueError, match="takes true or false"):
-        parse_form({"diagnose": "maybe"})
-    with pytest.raises(ValueError, match="not both"):
-        parse_form({"text": "a.txt", "pasted": "words"})
-    with pytest.raises(ValueError, match="takes text"):
-        parse_form({"model": ["x"]})
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for the process in /proc")

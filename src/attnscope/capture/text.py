@@ -76,9 +76,7 @@ def read_text(source: str | Path | None) -> Text:
             data = file.read(corpora.LARGEST + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"cannot read the text {shown(str(path))}: {reason}; give --text a readable file or -"
-        ) from None
+        raise InputError(f"cannot read the text {shown(str(path))}: {reason}; give the path of a text file") from None
     return _decoded(data, str(path))
 
 

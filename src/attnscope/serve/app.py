@@ -22,8 +22,9 @@ from attnscope.errors import AttnscopeError, OutputError
 from attnscope.report.page import document, policy
 from attnscope.serve import reproductions
 from attnscope.serve.assets import load_assets
+from attnscope.serve.forms import FormError, parse_form, refuse_missing
 from attnscope.serve.guard import Guard, is_from_page, limited_body
-from attnscope.serve.jobs import Jobs, parse_form
+from attnscope.serve.jobs import Jobs
 from attnscope.serve.library import DAMAGED, Library
 
 
@@ -43,6 +44,7 @@ def create_app(root: Path, host: str = "127.0.0.1", *, read_only: bool = False) 
         Route("/run/{name}/figures/{reading}/{file}", server.figure),
         Route("/compare", server.compare),
         Route("/api/runs", server.runs),
+        Route("/api/runs/{name}/{act}", server.change, methods=["POST"]),
         Route("/api/scans", server.start, methods=["POST"]),
         Route("/api/scans/{name}", server.scan),
         Route("/api/scans/{name}/{act}", server.act, methods=["POST"]),
@@ -120,7 +122,9 @@ class _Server:
 
     async def start(self, request: Request) -> Response:
         async def work(form: dict[str, Any]) -> Response:
-            job = await self.jobs.start(parse_form(form))
+            wanted = parse_form(form)
+            await run_in_threadpool(refuse_missing, wanted)
+            job = await self.jobs.start(wanted)
             return JSONResponse(job.as_json(), 202)
 
         return await self._changing(request, work)
@@ -133,7 +137,22 @@ class _Server:
                 return JSONResponse((await self.jobs.cancel(name)).as_json())
             if act == "resume":
                 return JSONResponse((await self.jobs.resume(name, self.library.folder(name))).as_json(), 202)
-            return JSONResponse({"error": f"cannot {act} a scan"}, 404)
+            return JSONResponse({"error": f"cannot {act[:100]} a scan"}, 404)
+
+        return await self._changing(request, work)
+
+    async def change(self, request: Request) -> Response:
+        name, act = request.path_params["name"], request.path_params["act"]
+
+        async def work(form: dict[str, Any]) -> Response:
+            if act not in ("rename", "delete"):
+                return JSONResponse({"error": f"cannot {act[:100]} a run"}, 404)
+            async with self.jobs.idle(name):
+                if act == "rename":
+                    new = await run_in_threadpool(self.library.rename, name, form.get("name"))
+                    return JSONResponse({"name": new})
+                await run_in_threadpool(self.library.delete, name)
+                return JSONResponse({"name": name})
 
         return await self._changing(request, work)
 
@@ -144,7 +163,7 @@ class _Server:
     async def _changing(self, request: Request, work: Callable[[dict[str, Any]], Awaitable[Response]]) -> Response:
         """Run `work` on the request's JSON object, if it comes from this server's page and is not too large."""
         if self.read_only:
-            return JSONResponse({"error": "this server is read-only: scans cannot be started or cancelled"}, 403)
+            return JSONResponse({"error": "this server is read-only: it starts no scans and changes no runs"}, 403)
         if not is_from_page(request.headers, self.token):
             return JSONResponse({"error": "the request does not come from this server's page; reload it"}, 403)
         body = await limited_body(request)
@@ -160,10 +179,12 @@ class _Server:
             return JSONResponse({"error": "the request is not a JSON object"}, 400)
         try:
             return await work(form)
+        except FormError as error:
+            return JSONResponse({"error": str(error), "field": error.field}, 400)
         except AttnscopeError as error:
             return JSONResponse({"error": str(error)}, 400)
         except OSError as error:
-            return JSONResponse({"error": f"cannot write to the folder: {error.strerror}"}, 500)
+            return JSONResponse({"error": f"cannot change the folder: {error.strerror}"}, 500)
 
 
 def _index_page() -> str:

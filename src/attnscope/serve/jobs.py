@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
 from attnscope import tables
-from attnscope.errors import InputError, shown
+from attnscope.errors import InputError
+from attnscope.serve.forms import ScanRequest
 from attnscope.serve.library import REQUEST
 
 _GRACE = 5.0  # seconds a process has to end before it is killed
@@ -34,97 +37,25 @@ class Job:
     total: int = 0
     activity: str = "loading the model"
     error: str = ""
+    seconds_left: float | None = None
+    first_step: tuple[float, int] | None = field(default=None, repr=False)  # its time and number, for the time left
     process: asyncio.subprocess.Process | None = field(default=None, repr=False)
     watch: asyncio.Task[None] | None = field(default=None, repr=False)
 
     def as_json(self) -> dict[str, Any]:
         """The fields that the page displays."""
-        return {key: value for key, value in self.__dict__.items() if key not in ("process", "watch")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("process", "watch", "first_step")}
 
-
-@dataclass(frozen=True)
-class ScanRequest:
-    """The checked settings of a scan from the form."""
-
-    model: str | None
-    text: str | None
-    pasted: str | None
-    length: int | None
-    lengths: list[int] | None
-    rows: str
-    windows: int
-    normalizers: list[str]
-    bounds: str | None
-    diagnose: bool
-    verify: bool
-    source: str
-
-
-_FIELDS = {field.name for field in fields(ScanRequest)} - {"source"}
-
-
-def parse_form(form: dict[str, Any]) -> ScanRequest:
-    """The settings of a scan, with the types of the form's fields checked; their values are checked by the scan."""
-
-    unknown = sorted(set(form) - _FIELDS)
-    if unknown:
-        raise InputError(f"a scan has no setting {shown(unknown[0])}; it has {', '.join(sorted(_FIELDS))}")
-
-    def content(key: str) -> str | None:
-        value = form.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, str):
-            raise InputError(f"{key} takes text; received {shown(value)}")
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"{key} is no Unicode text: a lone surrogate at offset {error.start}") from None
-        if "\0" in value:
-            raise InputError(f"{key} has a zero byte at offset {value.index(chr(0))}; leave it out")
-        return value if value.strip() else None
-
-    def text(key: str) -> str | None:
-        value = content(key)
-        return None if value is None else value.strip()
-
-    def numbers(key: str) -> list[int]:
-        value = text(key) or ""
-        try:
-            return [int(part) for part in value.split(",") if part.strip()]
-        except ValueError:
-            raise InputError(f"{key} takes whole numbers separated by commas; received {shown(value)}") from None
-
-    def number(key: str) -> int | None:
-        found = numbers(key)
-        if len(found) > 1:
-            raise InputError(f"{key} takes one whole number; received {shown(form[key])}")
-        return found[0] if found else None
-
-    def checked(key: str) -> bool:
-        value = form.get(key, False)
-        if value not in (True, False, "on", ""):
-            raise InputError(f"{key} takes true or false; received {shown(value)}")
-        return bool(value)
-
-    pasted, path = content("pasted"), text("text")
-    if pasted and path:
-        raise InputError("give a text file or pasted text, not both")
-    windows = number("windows")
-    return ScanRequest(
-        text("model"),
-        path,
-        pasted,
-        number("length"),
-        numbers("lengths") or None,
-        text("rows") or "last",
-        1 if windows is None else windows,
-        [part for part in (text("normalizers") or "").split(",") if part],
-        text("bounds"),
-        checked("diagnose") or checked("verify"),
-        checked("verify"),
-        "pasted text" if pasted else path or "sample",
-    )
+    def step(self, message: dict[str, Any]) -> None:
+        """Take over a step of the scan, and estimate the time left from the steps so far."""
+        self.done, self.total = message["done"], message["total"]
+        self.activity = message.get("doing") or (
+            f"window {message['window'] + 1} of {message['windows']}, layer {message['layer']}"
+        )
+        now = time.monotonic()
+        started, first = self.first_step = self.first_step or (now, self.done)
+        steps = self.done - first
+        self.seconds_left = (now - started) / steps * (self.total - self.done) if steps > 0 else None
 
 
 class Jobs:
@@ -174,6 +105,16 @@ class Jobs:
                 await job.watch
         return job
 
+    @asynccontextmanager
+    async def idle(self, name: str) -> AsyncIterator[None]:
+        """Keep scans from starting while a run is changed; InputError if its own scan is running."""
+        async with self._starting:
+            job = self.by_name.get(name)
+            if job is not None and job.watch is not None and not job.watch.done():
+                raise InputError(f"{name} is still running; wait for it or cancel it first")
+            yield
+            self.by_name.pop(name, None)
+
     async def close(self) -> None:
         """Stop the running scan when the server shuts down."""
         if self.running is not None:
@@ -219,9 +160,7 @@ class Jobs:
             if not isinstance(message, dict):
                 continue
             if "total" in message:
-                job.done, job.total = message["done"], message["total"]
-                step = f"window {message['window'] + 1} of {message['windows']}, layer {message['layer']}"
-                job.activity = message.get("doing") or step
+                job.step(message)
             ended = ended or "finished" in message
             job.error = message.get("error", job.error)
         await job.process.wait()

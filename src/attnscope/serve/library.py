@@ -1,16 +1,21 @@
-"""The runs of a folder. Only files inside the folder are listed or read: links that lead out of it are refused."""
+"""The runs of a folder: list, read, rename and delete them.
+
+Only what is inside the folder is listed, read or changed: links that lead out of it are refused.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
 
 from attnscope import tables
-from attnscope.errors import InputError, OutputError
+from attnscope.errors import InputError, OutputError, shown
 from attnscope.report.data import page_data
 from attnscope.serve import reproductions
 
@@ -19,6 +24,9 @@ _TABLES = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet"
 _READ = (*_TABLES, "run.json", "tokens.json", "findings.json", "claims.json")
 DOWNLOADS = (*_READ, "report.html", "claims.md")
 REQUEST = ".request.json"
+
+# Names that every file system takes and that no path is written with.
+_NAME = re.compile(r"\w[\w .,+=@()-]{0,99}(?<![ .])")
 
 # Exceptions raised by reading a record with unexpected content.
 DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, pl.exceptions.PolarsError)
@@ -38,6 +46,9 @@ class Entry:
     windows: int = 0
     verdict: str = ""  # the headline of the diagnosis, or the verdicts of a reproduction's claims
     kind: Literal["scan", "reproduction"] = "scan"
+    downloads: tuple[str, ...] = ()
+    files: int = 0
+    bytes: int = 0
 
 
 class Library:
@@ -50,7 +61,7 @@ class Library:
 
     def entries(self) -> list[Entry]:
         """All runs, the newest first; folders without a run are left out."""
-        entries = [entry for name in self._names() if (entry := self._entry(name)) is not None]
+        entries = [self._with_files(entry) for name in self._names() if (entry := self._entry(name)) is not None]
         return sorted(entries, key=lambda entry: (entry.finished, entry.name), reverse=True)
 
     def folder(self, name: str) -> Path:
@@ -97,6 +108,43 @@ class Library:
     def request(self, name: str) -> dict[str, Any] | None:
         """The settings of an unfinished scan that was started from the page; None for any other run."""
         return self._json(self.folder(name) / REQUEST)
+
+    def rename(self, name: str, wanted: object) -> str:
+        """Give a run another name, and return it; InputError if no run can have it, OutputError if it is taken."""
+        if not isinstance(wanted, str) or not _NAME.fullmatch(wanted.strip()):
+            raise InputError(
+                f"a run cannot be called {shown(wanted)}; use up to 100 letters, digits, spaces and . , + = @ ( ) _ -, "
+                "with a letter or digit first"
+            )
+        folder, new = self._run_folder(name), self.root / wanted.strip()
+        with tables.sole_writer(folder):
+            if new.name in self._taken():
+                raise OutputError(f"there is already a file or folder called {new.name!r}; choose another name")
+            folder.rename(new)
+        return new.name
+
+    def delete(self, name: str) -> None:
+        """Delete the folder of a run with all its files."""
+        folder = self._run_folder(name)
+        with tables.sole_writer(folder):
+            shutil.rmtree(folder)
+
+    def _run_folder(self, name: str) -> Path:
+        """The folder of a run, finished or not; OutputError for a folder without a run."""
+        folder = self.folder(name)
+        if self._entry(name) is None:
+            raise OutputError(f"no run {name!r} in {str(self.root)!r}")
+        return folder
+
+    def _taken(self) -> set[str]:
+        return {path.name for path in self.root.iterdir()}
+
+    def _with_files(self, entry: Entry) -> Entry:
+        """The entry with the files that can be downloaded, and the number and size of all."""
+        folder = self.root / entry.name
+        downloads = tuple(file for file in DOWNLOADS if (folder / file).is_file() and self._inside(folder / file))
+        sizes = [path.lstat().st_size for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+        return replace(entry, downloads=downloads, files=len(sizes), bytes=sum(sizes))
 
     def _names(self) -> list[str]:
         return [path.name for path in self.root.iterdir() if path.is_dir() and not path.is_symlink()]

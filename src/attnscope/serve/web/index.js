@@ -2,17 +2,25 @@
 
 const chosen = new Set();
 let token = null;
+let listed = null; // the last answer of /api/runs
 let followed = null;
 
-function announce(text) {
-  byId("status").textContent = visible(text);
+class Refused extends Error {
+  constructor({ error, field }) {
+    super(error);
+    this.field = field;
+  }
+}
+
+function announce(...content) {
+  byId("status").replaceChildren(...content.map((part) => (typeof part === "string" ? visible(part) : part)));
 }
 
 async function ask(address, body) {
   const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json", "X-Attnscope-Token": token } };
   const answer = await fetch(address, options);
   const content = await answer.json();
-  if (!answer.ok) throw new Error(content.error);
+  if (!answer.ok) throw new Refused(content);
   return content;
 }
 
@@ -29,13 +37,13 @@ function attempt(work) {
 }
 
 async function refresh() {
-  const state = await ask("/api/runs");
-  token = state.token;
-  byId("folder").textContent = `In ${visible(state.folder)}`;
-  byId("new").hidden = state.read_only;
-  for (const name of chosen) if (!state.runs.some((run) => run.name === name && comparable(run))) chosen.delete(name);
-  drawRuns(state);
-  if (state.running && followed !== state.running.name) follow(state.running.name);
+  listed = await ask("/api/runs");
+  token = listed.token;
+  byId("folder").textContent = `In ${visible(listed.folder)}`;
+  byId("new").hidden = listed.read_only;
+  for (const name of chosen) if (!listed.runs.some((run) => run.name === name && comparable(run))) chosen.delete(name);
+  drawRuns();
+  if (listed.running && followed !== listed.running.name) follow(listed.running.name);
 }
 
 /** Whether a run has heads to compare: a reproduction has claims and figures. */
@@ -47,49 +55,97 @@ function address(name) {
   return `/run/${encodeURIComponent(name)}`;
 }
 
-function drawRuns(state) {
+/** Whether a run has every word of the filter in its name, model, text or verdict. */
+function matches(run) {
+  const content = [run.name, run.model, run.text, run.settings, run.verdict, run.state, run.kind].join(" ").toLowerCase();
+  return byId("filter").value.toLowerCase().split(/\s+/).every((word) => content.includes(word));
+}
+
+function drawRuns() {
   const section = byId("runs");
-  if (!state.runs.length) {
-    section.replaceChildren(element("p", {}, "No runs yet. Start one below, or with: attnscope scan"));
+  byId("filtering").hidden = listed.runs.length < 2;
+  if (!listed.runs.length) {
+    section.replaceChildren(element("p", {}, "No runs yet. Start one below, or with: attnscope scan --diagnose"));
     return;
   }
-  const finished = state.runs.filter(comparable).length;
+  const shown = listed.runs.filter(matches);
+  byId("shown").textContent = shown.length < listed.runs.length ? `${shown.length} of ${plural(listed.runs.length, "run")}` : plural(shown.length, "run");
   const compare = element("button", { type: "button", id: "compare", disabled: chosen.size !== 2, onclick: () => { const [a, b] = [...chosen]; location.assign(`/compare?${new URLSearchParams({ a, b })}`); } }, "Compare the two chosen runs");
-  const header = ["", "run", "model", "text", "measured", "finished", ""].map((text) => element("th", { scope: "col" }, text));
+  const header = ["", "Run", "Model", "Text", "Measured", "Finished", ""].map((text) => element("th", { scope: "col" }, text));
   section.replaceChildren(
-    element("div", { class: "scroll" }, element("table", { class: "runs" }, element("thead", {}, element("tr", {}, header)), element("tbody", {}, state.runs.map((run) => runLine(run, state))))),
-    finished > 1 ? element("p", {}, compare, element("span", { class: "soft" }, " Choose two runs by their boxes.")) : "",
+    shown.length ? element("div", { class: "scroll" }, element("table", { class: "runs" }, element("thead", {}, element("tr", {}, header)), element("tbody", {}, shown.map(runLine)))) : element("p", { class: "soft" }, "No run matches the filter."),
+    listed.runs.filter(comparable).length > 1 ? element("p", {}, compare, element("span", { class: "soft" }, " Choose two runs by their boxes.")) : "",
   );
 }
 
-function runLine(run, state) {
+function runLine(run) {
   const done = run.state === "finished";
   const box = element("input", { type: "checkbox", "aria-label": `Choose ${visible(run.name)} for comparison`, checked: chosen.has(run.name), onchange: (event) => { if (event.target.checked) chosen.add(run.name); else chosen.delete(run.name); byId("compare").disabled = chosen.size !== 2; } });
   const name = done ? element("a", { href: address(run.name) }, visible(run.name)) : visible(run.name);
-  const resume = element("button", { type: "button", onclick: attempt(() => go(run.name, "resume")) }, "Resume");
   const summary = { finished: run.settings, stopped: `${run.kind === "reproduction" ? "reproduction, " : ""}stopped: ${run.finished_windows} of ${run.windows} windows finished`, unreadable: "cannot be read" }[run.state];
-  const files = run.kind === "scan" ? ["rows.parquet", "topn.parquet", "run.json"] : ["claims.md", "claims.json", "run.json"];
-  const downloads = done ? files.map((file) => [element("a", { href: `${address(run.name)}/${file}` }, file), " "]) : [];
+  const files = (run.kind === "scan" ? ["findings.json", "rows.parquet", "topn.parquet", "run.json"] : ["claims.md", "claims.json", "run.json"]).filter((file) => run.downloads.includes(file));
+  const actions = element("div", { class: "actions" });
+  showActions(actions, run);
   return element(
-    "tr", {},
-    element("td", {}, comparable(run) ? box : ""), element("th", { scope: "row" }, name), element("td", { class: "long", title: visible(run.model) }, shortName(run.model)), element("td", { class: "long", title: visible(run.text) }, shortName(run.text)),
-    element("td", { class: run.state }, summary, run.verdict ? element("div", { class: "soft" }, visible(run.verdict)) : null), element("td", {}, run.finished.slice(0, 16).replace("T", " ")),
-    element("td", { class: "actions" }, run.state === "stopped" && state.resumable.includes(run.name) && !state.read_only ? resume : "", downloads),
+    "tr", { "data-run": run.name },
+    element("td", {}, comparable(run) ? box : ""), element("th", { scope: "row" }, name), element("td", { class: "long", "data-label": "Model", title: visible(run.model) }, shortName(run.model)), element("td", { class: "long", "data-label": "Text", title: visible(run.text) }, shortName(run.text)),
+    element("td", { class: run.state }, summary, run.verdict ? element("div", { class: "soft" }, visible(run.verdict)) : null), element("td", { "data-label": "Finished" }, run.finished.slice(0, 16).replace("T", " ")),
+    element("td", {}, actions, done ? element("div", { class: "downloads" }, files.map((file) => [element("a", { href: `${address(run.name)}/${file}` }, file), " "])) : ""),
   );
 }
 
-async function go(name, act) {
-  const job = await ask(`/api/scans/${encodeURIComponent(name)}/${act}`, {});
-  if (act === "resume") follow(job.name);
+/** The buttons of a run; renaming and deleting ask first, in their place. */
+function showActions(place, run) {
+  if (listed.read_only) return;
+  const button = (text, work, options = {}) => element("button", { type: "button", onclick: attempt(work), "aria-label": `${text} ${visible(run.name)}`, ...options }, text);
+  const back = () => { showActions(place, run); place.querySelector("button").focus(); };
+  const rename = () => {
+    const field = element("input", { type: "text", "aria-label": `New name of ${visible(run.name)}`, value: run.name, maxlength: 100 });
+    const form = element("form", { onsubmit: attempt(() => change(run.name, "rename", { name: field.value })), onkeydown: (event) => { if (event.key === "Escape") back(); } }, field, element("button", { type: "submit" }, "Save"), button("Keep the name", back));
+    place.replaceChildren(form);
+    field.select();
+  };
+  const remove = () => {
+    const words = `Delete ${plural(run.files, "file")} (${size(run.bytes)}) for good?`;
+    const yes = button("Delete", () => change(run.name, "delete", {}), { class: "danger", "aria-label": `Yes, delete ${visible(run.name)}` });
+    place.replaceChildren(element("span", { role: "alert" }, words, " "), yes, button("Keep", back));
+    yes.focus();
+  };
+  place.replaceChildren(
+    run.state === "stopped" && listed.resumable.includes(run.name) ? button("Resume", () => resume(run.name)) : "",
+    button("Rename", rename), button("Delete", remove),
+  );
 }
 
-/** Show the progress of a scan until it ends. */
+function size(bytes) {
+  return bytes < 1e6 ? `${Math.max(1, Math.round(bytes / 1e3))} kB` : `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
+}
+
+async function change(name, act, body) {
+  const answer = await ask(`/api/runs/${encodeURIComponent(name)}/${act}`, body);
+  await refresh();
+  announce(act === "delete" ? `${name} was deleted.` : `${name} is now called ${answer.name}.`);
+}
+
+async function resume(name) {
+  const job = await ask(`/api/scans/${encodeURIComponent(name)}/resume`, {});
+  follow(job.name);
+}
+
+function timeLeft(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  return seconds < 90 ? `, about ${Math.max(1, Math.round(seconds))} s left` : `, about ${Math.round(seconds / 60)} min left`;
+}
+
+/** Show the progress of a scan until it ends; it is brought into view. */
 async function follow(name) {
   followed = name;
-  byId("cancel").onclick = attempt(() => go(name, "cancel"));
-  byId("cancel").disabled = false;
+  announce("");
+  byId("cancel").onclick = attempt(() => ask(`/api/scans/${encodeURIComponent(name)}/cancel`, {}));
   byId("start").disabled = true;
   byId("progress").hidden = false;
+  byId("now").scrollIntoView({ block: "nearest" });
+  byId("progress").focus({ preventScroll: true });
   let job = { state: "running" };
   while (job.state === "running") {
     try {
@@ -98,7 +154,7 @@ async function follow(name) {
       announce("The server no longer responds.");
       break;
     }
-    byId("progress-words").textContent = `${visible(name)}: ${job.activity}`;
+    byId("progress-words").textContent = `${visible(name)}: ${job.activity}${timeLeft(job.seconds_left)}`;
     if (job.total) Object.assign(byId("progress-bar"), { max: job.total, value: job.done });
     else byId("progress-bar").removeAttribute("value");
     if (job.state === "running") await new Promise((later) => setTimeout(later, 300));
@@ -106,19 +162,48 @@ async function follow(name) {
   byId("progress").hidden = true;
   byId("start").disabled = false;
   followed = null;
-  const ends = { finished: `${name} is finished.`, cancelled: `${name} was cancelled.`, failed: `${name} failed: ${job.error}` };
-  if (ends[job.state]) announce(ends[job.state]);
+  if (job.state === "finished") announce(`${name} is finished. `, element("a", { href: address(name) }, "Open its report"));
+  if (job.state === "cancelled") announce(`${name} was cancelled.`);
+  if (job.state === "failed") announce(`${name} failed: ${job.error}`);
   await refresh();
 }
 
-byId("form").addEventListener("submit", attempt(async (event) => {
-  announce("");
-  const job = await ask("/api/scans", Object.fromEntries(new FormData(event.target)));
-  follow(job.name);
-}));
+/** Mark the field that was refused, with the reason beside it; without one the reason is beside the button. */
+function showRefusal(error) {
+  for (const marked of document.querySelectorAll("[aria-invalid]")) marked.removeAttribute("aria-invalid");
+  for (const old of document.querySelectorAll("#form .refusal")) old.remove();
+  byId("form-error").textContent = "";
+  if (!error) return;
+  const field = error.field && byId("form").elements.namedItem(error.field);
+  if (!field) {
+    byId("form-error").textContent = visible(error.message);
+    return;
+  }
+  field.setAttribute("aria-invalid", "true");
+  field.after(element("p", { class: "refusal", role: "alert" }, visible(error.message)));
+  field.focus();
+}
+
+byId("form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const form = Object.fromEntries(new FormData(event.target));
+  for (const name of ["diagnose", "verify"]) form[name] = byId(name).checked;
+  showRefusal(null);
+  const start = byId("start");
+  start.disabled = true;
+  start.textContent = "Checking";
+  try {
+    follow((await ask("/api/scans", form)).name);
+  } catch (error) {
+    start.disabled = false;
+    showRefusal(error);
+  }
+  start.textContent = "Start";
+});
 
 // Verification needs a diagnosis.
 byId("verify").addEventListener("change", (event) => { if (event.target.checked) byId("diagnose").checked = true; });
 byId("diagnose").addEventListener("change", (event) => { if (!event.target.checked) byId("verify").checked = false; });
+byId("filter").addEventListener("input", drawRuns);
 
 attempt(refresh)();
