@@ -23,7 +23,7 @@ def serve(
     read_only: Annotated[bool, Parameter(negative="")] = False,
     open: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Show the runs of a folder in the browser: open a run, compare two, start and cancel scans.
+    """Show the runs of a folder in the browser: open, compare, rename and delete runs, start new scans.
 
     The server is reachable from this machine only. With a --host that others can reach it is read-only.
 
@@ -42,7 +42,7 @@ def serve(
     port
         The port to listen on; 0 chooses a free one.
     read_only
-        Show runs, but do not let anyone start or cancel a scan.
+        Show runs, but let no one start scans or change runs.
     open
         Open the page in the browser.
     """
@@ -62,7 +62,7 @@ def serve(
     address = f"http://{host_in_url}:{listening.getsockname()[1]}/"
     print(f"attnscope: serving {folder} at {address} (Ctrl-C stops it)", file=sys.stderr, flush=True)
     if not is_loopback(host):
-        print(f"attnscope: anyone who can reach {host} can read these runs; scans cannot be started", file=sys.stderr)
+        print(f"attnscope: anyone who can reach {host} can read these runs; nothing can be started or changed", file=sys.stderr)
     if open:
         import webbrowser
 

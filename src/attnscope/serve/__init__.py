@@ -1,1 +1,1 @@
-"""A small local web server for a folder of runs: list, open and compare runs, start and cancel scans."""
+"""A small local web server for a folder of runs: list, open, compare, rename and delete runs, start scans."""

@@ -37,6 +37,7 @@ class Job:
     total: int = 0
     activity: str = "loading the model"
     error: str = ""
+    compiling: bool = False
     seconds_left: float | None = None
     first_step: tuple[float, int] | None = field(default=None, repr=False)  # its time and number, for the time left
     process: asyncio.subprocess.Process | None = field(default=None, repr=False)
@@ -48,14 +49,14 @@ class Job:
 
     def step(self, message: dict[str, Any]) -> None:
         """Take over a step of the scan, and estimate the time left from the steps so far."""
-        self.done, self.total = message["done"], message["total"]
-        self.activity = message.get("doing") or (
-            f"window {message['window'] + 1} of {message['windows']}, layer {message['layer']}"
-        )
+        if message["done"] < self.done:  # other work begins: its speed says nothing of this one's
+            self.first_step = None
+        self.done, self.total = message["done"], message["total"] or 0
+        self.activity = message["doing"]
         now = time.monotonic()
         started, first = self.first_step = self.first_step or (now, self.done)
         steps = self.done - first
-        self.seconds_left = (now - started) / steps * (self.total - self.done) if steps > 0 else None
+        self.seconds_left = (now - started) / steps * (self.total - self.done) if steps > 0 and self.total else None
 
 
 class Jobs:
@@ -161,6 +162,7 @@ class Jobs:
                 continue
             if "total" in message:
                 job.step(message)
+            job.compiling = message.get("compiling", job.compiling)
             ended = ended or "finished" in message
             job.error = message.get("error", job.error)
         await job.process.wait()

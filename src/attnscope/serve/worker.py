@@ -1,7 +1,7 @@
 """One scan in a separate process: `python -m attnscope.serve.worker FOLDER`.
 
-It reads `.request.json` in the folder and prints one line of JSON per layer and one at the end. It exits when its
-standard input is closed, so that no scan outlives its server.
+It reads `.request.json` in the folder and prints one line of JSON for each layer, when loops are compiled, and at the
+end. It exits when its standard input is closed, so that no scan outlives its server.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.errors import AttnscopeError
+from attnscope.progress import watch_compiling
 from attnscope.serve.library import REQUEST
 
 _LONGEST = 10_000  # characters of a message
@@ -45,20 +46,21 @@ def _scan(folder: Path, request: dict[str, Any]) -> None:
     from attnscope.planning import row_choice
     from attnscope.scanning import scan
 
-    scan(
-        request.get("model"),
-        text,
-        length=request.get("length"),
-        lengths=request.get("lengths"),
-        rows=row_choice(request.get("rows") or "last"),
-        windows=request.get("windows") or 1,
-        normalizers=request.get("normalizers") or (),
-        bounds=request.get("bounds"),
-        diagnose=bool(request.get("diagnose")),
-        verify=bool(request.get("verify")),
-        out=folder,
-        progress=lambda step: _send(step._asdict()),
-    )
+    with watch_compiling(lambda now: _send({"compiling": now})):
+        scan(
+            request.get("model"),
+            text,
+            length=request.get("length"),
+            lengths=request.get("lengths"),
+            rows=row_choice(request.get("rows") or "last"),
+            windows=request.get("windows") or 1,
+            normalizers=request.get("normalizers") or (),
+            bounds=request.get("bounds"),
+            diagnose=bool(request.get("diagnose")),
+            verify=bool(request.get("verify")),
+            out=folder,
+            progress=lambda step: _send(step._asdict()),
+        )
 
 
 def _send(message: dict[str, Any]) -> None:

@@ -154,7 +154,7 @@ async function follow(name) {
       announce("The server no longer responds.");
       break;
     }
-    byId("progress-words").textContent = `${visible(name)}: ${job.activity}${timeLeft(job.seconds_left)}`;
+    byId("progress-words").textContent = `${visible(name)}: ${job.compiling ? "compiling its loops for this machine (once)" : job.activity}${timeLeft(job.seconds_left)}`;
     if (job.total) Object.assign(byId("progress-bar"), { max: job.total, value: job.done });
     else byId("progress-bar").removeAttribute("value");
     if (job.state === "running") await new Promise((later) => setTimeout(later, 300));
@@ -162,10 +162,10 @@ async function follow(name) {
   byId("progress").hidden = true;
   byId("start").disabled = false;
   followed = null;
+  await refresh();
   if (job.state === "finished") announce(`${name} is finished. `, element("a", { href: address(name) }, "Open its report"));
   if (job.state === "cancelled") announce(`${name} was cancelled.`);
   if (job.state === "failed") announce(`${name} failed: ${job.error}`);
-  await refresh();
 }
 
 /** Mark the field that was refused, with the reason beside it; without one the reason is beside the button. */
