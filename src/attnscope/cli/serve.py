@@ -62,7 +62,7 @@ def serve(
     address = f"http://{host_in_url}:{listening.getsockname()[1]}/"
     print(f"attnscope: serving {folder} at {address} (Ctrl-C stops it)", file=sys.stderr, flush=True)
     if not is_loopback(host):
-        print(f"attnscope: anyone who can reach {host} can read these runs; nothing can be started or changed", file=sys.stderr)
+        print(f"attnscope: anyone who can reach {host} can read these runs, but not change them", file=sys.stderr)
     if open:
         import webbrowser
 
