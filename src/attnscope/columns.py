@@ -238,6 +238,32 @@ DIAGNOSIS = (
         interval=True,
     ),
     Column(
+        "participation_without_sink",
+        "participation among the tokens after the first one",
+        "1 / sum of (alpha / rest)² without the first key, rest = their weight",
+        "keys",
+    ),
+    Column(
+        "sink_contribution",
+        "size of the first token's part of the output, relative to the output",
+        "|alpha_0 x_0| / |c|",
+        reading="Near 0 the first token takes weight and contributes next to nothing.",
+        style="share",
+    ),
+    Column(
+        "residual_share",
+        "size of what the head adds to the residual stream, relative to the stream",
+        "|W_O c| / |h|, h the layer's input",
+        style="share",
+    ),
+    Column(
+        "residual_change",
+        "change of the residual stream, relative to it, when only the {top} of tokens with the largest weights keep "
+        "weight in this head",
+        "|W_O (c - c_rule)| / |h|",
+        style="share",
+    ),
+    Column(
         "separability_without_sink",
         "separability when the first token is left out",
         "eq. (10) without the first key",

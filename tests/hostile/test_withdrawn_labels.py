@@ -16,13 +16,12 @@ from rich.console import Console
 from attnscope.capture.models import load_model
 from attnscope.diagnosis.heads import Labels
 from attnscope.diagnosis.running import diagnose
-from attnscope.diagnosis.states import STATES
+from attnscope.diagnosis.states import NO_LABEL, STATES
 from attnscope.diagnosis.thresholds import Thresholds
 from attnscope.diagnosis.verify import verify
 from attnscope.errors import ModelError
 from attnscope.report.data import page_data
 from attnscope.report.diagnosis import print_findings
-from attnscope.report.states import NO_LABEL
 from attnscope.scanning import ScanResult, scan
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9

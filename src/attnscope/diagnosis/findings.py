@@ -1,4 +1,4 @@
-"""The verdict of a diagnosis and its findings: ranked sentences, each with its evidence and advice.
+"""The findings of a diagnosis: ranked sentences, each with its evidence and advice.
 
 Every number in a sentence is computed in the run that it describes.
 """
@@ -6,7 +6,6 @@ Every number in a sentence is computed in the run that it describes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,14 +18,15 @@ from attnscope.diagnosis.measure_findings import (
     separability_finding,
     what_if_findings,
 )
-from attnscope.diagnosis.sentences import Described, carrying, column, counted, effect_words, finding, times
-from attnscope.diagnosis.states import GROUPS, MANY_TOKENS, STATES, Finding, Group, most_pressing_first
+from attnscope.diagnosis.next_step import SHAKY, too_short
+from attnscope.diagnosis.sentences import Described, carrying, column, counted, finding, listed_states, times
+from attnscope.diagnosis.states import STATES, Finding, most_pressing_first
 from attnscope.diagnosis.thresholds import limit_words
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from attnscope.diagnosis.observing import WindowRows
+    from attnscope.diagnosis.situation import Situation
     from attnscope.diagnosis.thresholds import Thresholds
 
 _ORDER = {"act": 0, "watch": 1, "note": 2}
@@ -35,20 +35,19 @@ MANY = 0.25  # share of the heads from which on a state is more pressing
 
 def findings(
     heads: Described,
-    windows: Sequence[WindowRows],
     agreement: dict[str, Any],
-    length: int,
+    where: Situation,
     thresholds: Thresholds,
     verification: dict[str, Any] | None,
     what_if: pl.DataFrame | None,
-    seed: int,
 ) -> list[dict[str, Any]]:
     """All findings, the most pressing first."""
     of_states = dict.fromkeys(state.finding for state in most_pressing_first() if state.finding)
     unranked = [
-        needs_finding(heads, windows, length, thresholds, seed),
-        budget_finding(heads, thresholds, verification),
-        *(state_finding(template, heads, length, thresholds) for template in of_states),
+        _too_short(where, thresholds),
+        needs_finding(heads, where.length, thresholds),
+        budget_finding(heads, where, thresholds, verification),
+        *(state_finding(template, heads, where, thresholds) for template in of_states),
         _over_sharp(heads, thresholds),
         _stability(heads, agreement),
         _predictions(verification),
@@ -60,78 +59,9 @@ def findings(
     return [{"rank": rank, **one} for rank, one in enumerate(ranked, 1)]
 
 
-def withdraw(heads: Described, verification: dict[str, Any] | None) -> Described:
-    """The heads without the labels that verification refuted, which `withdrawn` names instead."""
-    refuted = {prediction["state"] for prediction in _refuted(verification)}
-    gone = dict.fromkeys(("state", "sureness", "edge", "state_share"))
-    return [head | gone | {"withdrawn": head["state"]} if head["state"] in refuted else head for head in heads]
-
-
-def _refuted(verification: dict[str, Any] | None) -> list[dict[str, Any]]:
-    return [prediction for prediction in (verification or {}).get("predictions", ()) if not prediction["held"]]
-
-
-def verdict(
-    heads: Described, agreement: dict[str, Any], thresholds: Thresholds, verification: dict[str, Any] | None
-) -> dict[str, Any]:
-    """The diagnosis in a headline, three groups of heads, the labels withdrawn, and how far to trust them."""
-    total = len(heads)
-    tried = verification["predictions"] if verification else []
-    refuted = _refuted(verification)
-    many = [state.name for state in STATES.values() if state.group is MANY_TOKENS]
-    count = len(carrying(heads, *many))
-    unconfirmed = [prediction for prediction in refuted if prediction["state"] in many]
-    if count:
-        headline = f"{count} of {counted(total)} {'needs' if count == 1 else 'need'} many tokens"
-    elif unconfirmed:
-        looked = ", ".join(f"{one['heads']} looked {one['state']}, which came to {times(one)}" for one in unconfirmed)
-        headline = (
-            f"No head needs many tokens as far as the model confirms it: {looked}; a label needs "
-            f"{thresholds.held_ratio:g}, and more than 1 in every window"
-        )
-    else:
-        headline = f"None of the {counted(total)} needs many tokens"
-    trust = f"Other windows of the text give the same label to {agreement['share']:.0%} of the heads."
-    unsure = sum(head["edge"] is not None for head in heads)
-    if unsure:
-        trust += f" {counted(unsure)} {'lies' if unsure == 1 else 'lie'} near the edge between two labels."
-    if verification and tried:
-        trust += f" Tried inside the model on {counted(verification['windows'], 'other window')}, "
-        trust += f"{len(tried) - len(refuted)} of {len(tried)} labels meant what they say"
-        trust += f"; withdrawn: {', '.join(one['state'] for one in refuted)}." if refuted else "."
-    else:
-        trust += " The labels were not tried inside the model (--verify does that)."
-    groups = [_group(group, heads) for group in GROUPS.values()]
-    return {
-        "headline": headline + ".",
-        "groups": [one for one in groups if one["heads"]],
-        "withdrawn": [_withdrawn(prediction, thresholds) for prediction in refuted],
-        "trust": trust,
-    }
-
-
-def _withdrawn(prediction: dict[str, Any], thresholds: Thresholds) -> dict[str, Any]:
-    """The heads of a refuted label in one sentence."""
-    sentence = (
-        f"{counted(prediction['heads'])} without a label: {prediction['state']} did not hold inside the model. "
-        f"{effect_words(prediction, thresholds.as_json(), 'these heads')}, where {thresholds.held_ratio:g} times "
-        "are needed, and more than 1 in every window."
-    )
-    return {"state": prediction["state"], "heads": prediction["heads"], "sentence": sentence}
-
-
-def _group(group: Group, heads: Described) -> dict[str, Any]:
-    """The heads of some states in one sentence; its first word is a verb, which agrees with their number."""
-    states = [state for state in STATES.values() if state.group is group and carrying(heads, state.name)]
-    counts = {state.name: len(carrying(heads, state.name)) for state in states}
-    count = sum(counts.values())
-    parts = " and ".join(f"{counts[state.name]} {state.part}" for state in states)
-    verb, _, rest = group.sentence.format(parts=parts).partition(" ")
-    sentence = f"{counted(count)} {verb + 's' if count == 1 else verb} {rest}"
-    return {"name": group.name, "states": list(counts), "heads": count, "sentence": sentence}
-
-
-def state_finding(template: Finding, heads: Described, length: int, thresholds: Thresholds) -> dict[str, Any] | None:
+def state_finding(
+    template: Finding, heads: Described, where: Situation, thresholds: Thresholds
+) -> dict[str, Any] | None:
     """The finding on the heads of the states that share this template, if there are any such heads."""
     states = [state for state in STATES.values() if state.finding is template]
     counts = {state.name: len(carrying(heads, state.name)) for state in states}
@@ -159,21 +89,27 @@ def state_finding(template: Finding, heads: Described, length: int, thresholds: 
         "worst": head_name(members[0]["layer"], members[0]["head"]),
         "total": counted(len(heads)),
         "s": "s" if len(members) == 1 else "",
-        "parts": ", ".join(
-            f"{counts[state.name]} {state.part} ({state.name})" for state in states if counts[state.name]
-        ),
+        "dropping": where.dropping,
+        "parts": listed_states(heads, counts, thresholds),
         "compared": "" if elsewhere is None else f", against {elsewhere:,.0f} in the other heads",
     }
     return finding(
         template.id,
         template.severities[len(members) / len(heads) >= MANY],
         template.title,
-        template.sentence.format(**words, **evidence, length=length),
+        template.sentence.format(**words, **evidence, length=where.length),
         template.advice.format(**words),
         members,
         **{name: value if value is None or math.isfinite(value) else None for name, value in evidence.items()},
         **({name.replace("-", "_"): count for name, count in counts.items()} if len(counts) > 1 else {}),
     )
+
+
+def _too_short(where: Situation, thresholds: Thresholds) -> dict[str, Any] | None:
+    warning = too_short(where, thresholds)
+    if warning is None:
+        return None
+    return finding("length", "act", "The length is too short to tell", *warning, [], length=where.length)
 
 
 def _over_sharp(heads: Described, thresholds: Thresholds) -> dict[str, Any] | None:
@@ -185,11 +121,11 @@ def _over_sharp(heads: Described, thresholds: Thresholds) -> dict[str, Any] | No
         "over-sharp-heads",
         "watch",
         "Heads that put nearly all weight on one token",
-        f"{len(sharp)} of {counted(len(heads))} {'gives' if len(sharp) == 1 else 'give'} more than "
-        f"{thresholds.over_sharp_weight:.0%} of the weight to a "
-        "single token other than the first in most rows: hardly any gradient reaches their logits there.",
-        "In training, raise the temperature of these heads or bound their logits. The paper's limit for too sharp, "
-        "T below 0.1, speaks of the temperature and cannot be read off a trained model, whose logits have any scale.",
+        f"{len(sharp)} of {counted(len(heads))} {'puts' if len(sharp) == 1 else 'put'} more than "
+        f"{thresholds.over_sharp_weight:.0%} of the weight on a single token other than the first in most rows: hardly "
+        "any gradient reaches their logits there.",
+        "If you train the model, raise the temperature of these heads or bound their logits. The paper's limit, T "
+        "below 0.1, cannot be read off a trained model, whose logits can have any scale.",
         sharp,
         count=len(sharp),
     )
@@ -203,13 +139,13 @@ def _stability(heads: Described, agreement: dict[str, Any]) -> dict[str, Any]:
     )
     edge = [head for head in heads if head["edge"] is not None]
     mixed = sum(head["state_share"] < 0.5 for head in heads if head["state"] is not None)
-    shaky = agreement["kappa"] < 0.6
+    shaky = agreement["kappa"] < SHAKY
     sure = agreement["sure_heads"]
     sentence = (
         f"{listed}. Labels from one half of the {agreement['windows']} windows agree with those from the other half "
         f"for {agreement['share']:.0%} of the heads (kappa {agreement['kappa']:.2f}"
     )
-    sentence += f"; {agreement['sure_share']:.0%} of the {sure} whose label is sure)" if sure else ")"
+    sentence += f"; {agreement['sure_share']:.0%} of the {sure} heads with a sure label)" if sure else ")"
     sentence += (
         f". {counted(len(edge))} lie{'s' if len(edge) == 1 else ''} so near a limit that other rows could give another "
         "label."
@@ -220,12 +156,12 @@ def _stability(heads: Described, agreement: dict[str, Any]) -> dict[str, Any]:
         sentence += f" In {counted(mixed)} fewer than half of the rows, taken one by one, show the head's state."
     return finding(
         "labels",
-        "watch" if shaky else "note",
+        "act" if shaky else "note",
         "How far the labels can be trusted",
         sentence,
-        "Labels change with the kind of text: use more windows, and text like what the model will see."
+        "Use more windows, and text like what the model will be used on: labels change with the kind of text."
         if shaky
-        else "Do not act on a single head near the edge (listed here) without looking at its errors.",
+        else "Look at the errors of a head near a limit (listed here) before you act on its label.",
         edge,
         **agreement,
         counts=counts,
@@ -244,13 +180,14 @@ def _predictions(verification: dict[str, Any] | None) -> dict[str, Any] | None:
     return finding(
         "predictions",
         "watch" if failed else "note",
-        "Tried inside the model",
+        "Tested inside the model",
         f"{len(held)} of {len(held) + len(failed)} predictions held on {counted(verification['windows'], 'window')} of "
-        f"{verification['length']:,} tokens not seen before. Labeled and random heads differ in KL divergence, as "
-        f"predicted, by {ratios}." + (f" Not held: {', '.join(failed)}." if failed else ""),
-        f"Withdrawn, as it did not hold on this model: {', '.join(failed)}. Heads that carried it have no label."
+        f"{verification['length']:,} tokens that gave no labels. KL divergences of labeled and random heads are apart, "
+        f"in the direction predicted, by these factors: {ratios}."
+        + (f" Did not hold: {', '.join(failed)}." if failed else ""),
+        f"Withdrawn: {', '.join(failed)}. The heads that carried {'it' if len(failed) == 1 else 'them'} have no label."
         if failed
-        else "The labels mean on this model what they say.",
+        else "On this model the labels mean what they say.",
         [],
         held=held,
         failed=failed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.diagnosis.budgets import mean_share
+from attnscope.diagnosis.explanations import participation_explained
 from attnscope.diagnosis.states import MEAN_OUTPUT, RULES, STATES
-from attnscope.diagnosis.statistics import bootstrap, drawn_means
+from attnscope.diagnosis.statistics import Growth, bootstrap, drawn_means, growth
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +27,16 @@ PAPER_SATURATED = 0.8
 SURE = 0.95
 
 _SUMMARIZED = ("separability", "separability_without_sink", "null_uniform", "null_random", "keys_enough", "entropy")
+
+_AVERAGED = (
+    "max_weight",
+    "participation",
+    "participation_without_sink",
+    "sink_weight",
+    "sink_contribution",
+    "residual_share",
+    "residual_change",
+)
 
 Errors = dict[str, "NDArray[np.float64]"]
 """Relative errors of a head's output by the name of the rule: single numbers, or one for each row."""
@@ -101,6 +113,15 @@ def _rows(windows: Sequence[WindowRows], head: Head, column: str) -> NDArray[np.
     return np.concatenate([window.rows[head][column] for window in windows])
 
 
+def _mean(windows: Sequence[WindowRows], head: Head, column: str) -> float:
+    """Mean over the rows that have this number; NaN if none has, or it could not be measured in this model."""
+    if column not in windows[0].rows[head]:
+        return math.nan
+    values = _rows(windows, head, column)
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if len(values) else math.nan
+
+
 def _sureness(
     windows: Sequence[WindowRows], head: Head, errors: Errors, state: str, thresholds: Thresholds
 ) -> tuple[float, str | None]:
@@ -113,7 +134,17 @@ def _sureness(
     return float(np.mean(drawn == state)), edge
 
 
-def describe(windows: Sequence[WindowRows], labels: dict[Head, Labels], seed: int) -> list[dict[str, Any]]:
+def head_growth(windows: Sequence[WindowRows], head: Head, seed: int) -> Growth | None:
+    """How the number of tokens that a head needs grows with the length, over all rows measured."""
+    rows = [columns for w in windows for columns in (w.shorter.get(head), w.rows[head]) if columns is not None]
+    lengths = np.concatenate([columns["length"] for columns in rows])
+    enough = np.concatenate([columns["keys_enough"] for columns in rows])
+    return growth(lengths, enough, seed)
+
+
+def describe(
+    windows: Sequence[WindowRows], labels: dict[Head, Labels], thresholds: Thresholds, seed: int
+) -> list[dict[str, Any]]:
     """One entry of `findings.json` for every head."""
     heads = list(labels)
     summaries = {
@@ -124,6 +155,7 @@ def describe(windows: Sequence[WindowRows], labels: dict[Head, Labels], seed: in
     for index, head in enumerate(heads):
         labeled = labels[head]
         separability = summaries["separability"]
+        fit = head_growth(windows, head, seed) or Growth(math.nan, math.nan, math.nan, math.nan)
         evidence = {rule.error: float(labeled.errors[rule.name]) for rule in RULES} | {
             "separability": float(separability.mean[index]),
             "separability_deviation": float(separability.deviation[index]),
@@ -136,10 +168,14 @@ def describe(windows: Sequence[WindowRows], labels: dict[Head, Labels], seed: in
             "tokens_needed_low": float(summaries["keys_enough"].low[index]),
             "tokens_needed_high": float(summaries["keys_enough"].high[index]),
             "share_needed": mean_share(windows, head, "keys_enough"),
+            "growth_exponent": fit.exponent,
+            "growth_exponent_low": fit.low,
+            "growth_exponent_high": fit.high,
             "entropy": float(summaries["entropy"].mean[index]),
-            "sink_weight": float(np.mean(_rows(windows, head, "sink_weight"))),
+            **{name: _mean(windows, head, name) for name in _AVERAGED},
             "paper_saturated": bool(separability.mean[index] <= PAPER_SATURATED),
         }
+        cleaned = {name: _clean(value) for name, value in evidence.items()}
         entries.append(
             {
                 "layer": head[0],
@@ -151,7 +187,8 @@ def describe(windows: Sequence[WindowRows], labels: dict[Head, Labels], seed: in
                 "state_share": labeled.state_share,
                 "off_share": labeled.off_share,
                 "over_sharp_share": labeled.over_sharp_share,
-                "evidence": {name: _clean(value) for name, value in evidence.items()},
+                "explanation": participation_explained(cleaned, thresholds.enough),
+                "evidence": cleaned,
             }
         )
     return entries

@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from attnscope.diagnosis.sentences import Described, column, counted, finding, times
-from attnscope.diagnosis.statistics import LEVEL, Growth, growth
+from attnscope.diagnosis.statistics import LEVEL
 from attnscope.tables import OWN
 from attnscope.theory.heads import coverage_independent, coverage_range, heads_needed
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from attnscope.diagnosis.observing import Head, WindowRows
+    from attnscope.diagnosis.situation import Situation
     from attnscope.diagnosis.thresholds import Thresholds
 
 
-def head_growth(windows: Sequence[WindowRows], head: Head, seed: int) -> Growth | None:
-    """How the number of keys that a head needs grows with the length, over all rows measured."""
-    rows = [columns for w in windows for columns in (w.shorter.get(head), w.rows[head]) if columns is not None]
-    lengths = np.concatenate([columns["length"] for columns in rows])
-    enough = np.concatenate([columns["keys_enough"] for columns in rows])
-    return growth(lengths, enough, seed)
-
-
-def needs_finding(
-    heads: Described, windows: Sequence[WindowRows], length: int, thresholds: Thresholds, seed: int
-) -> dict[str, Any] | None:
-    """How many tokens heads need, and how that grows; each head's growth is added to its evidence."""
-    for head in heads:
-        fit = head_growth(windows, (head["layer"], head["head"]), seed)
-        head["evidence"] |= {
-            "growth_exponent": fit and round(fit.exponent, 4),
-            "growth_exponent_low": fit and round(fit.low, 4),
-            "growth_exponent_high": fit and round(fit.high, 4),
-        }
+def needs_finding(heads: Described, length: int, thresholds: Thresholds) -> dict[str, Any]:
+    """How many tokens heads need, and how that grows with the length."""
     use = column(heads, "tokens_needed")
     low, middle, high = np.quantile(use, [0.1, 0.5, 0.9])
     grown = [head for head in heads if head["evidence"]["growth_exponent"] is not None]
     sentence = (
-        f"At length {length:,} a head needs {middle:,.0f} tokens (median; {low:,.0f} to {high:,.0f} for the middle "
-        f"80% of heads) for its output to come within {thresholds.enough:.0%}."
+        f"At length {length:,} the median head needs {middle:,.0f} tokens for an error of {thresholds.enough:.0%} "
+        f"({low:,.0f} to {high:,.0f} for the middle 80% of heads)."
     )
     evidence: dict[str, Any] = {"median_tokens": middle, "low_tokens": low, "high_tokens": high}
     linear: Described = []
@@ -55,7 +37,7 @@ def needs_finding(
         fixed = sum(head["evidence"]["growth_exponent_high"] < 0.5 for head in grown)
         sentence += (
             f" That grows like length^{exponent:.2f} ({LEVEL:.0%} interval of the median head {edges[0]:.2f} to "
-            f"{edges[1]:.2f}): {counted(len(linear))} faster than the square root of the length, {fixed} slower."
+            f"{edges[1]:.2f}): in {counted(len(linear))} faster than the square root of the length, in {fixed} slower."
         )
         evidence |= {"exponent": exponent, "exponent_low": edges[0], "exponent_high": edges[1], "slower": fixed}
     return finding(
@@ -63,35 +45,40 @@ def needs_finding(
         "note",
         "How many tokens heads need",
         sentence,
-        "Heads whose need grows with the length are the ones that a longer context dilutes; the paper's advice to "
-        "keep the top set sub-linear in the length costs the others nothing.",
+        "For the heads listed here, keep a share of the keys rather than a fixed number: what they need grows with the "
+        "length. For the others a number that grows like the square root of the length is enough.",
         linear,
         **{name: float(value) for name, value in evidence.items()},
     )
 
 
-def budget_finding(heads: Described, thresholds: Thresholds, verification: dict[str, Any] | None) -> dict[str, Any]:
-    """What share of the keys would be enough for the whole model, and what that does to it if it was tried."""
+def budget_finding(
+    heads: Described, where: Situation, thresholds: Thresholds, verification: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What share of the keys would be enough for the whole model, and what that does to it if it was tested."""
     mean = float(column(heads, "share_needed").mean())
     sentence = (
-        f"{mean:.1%} of the keys would be enough for the whole model if every head kept as many as it needs for an "
-        f"error of {thresholds.enough:.0%}."
+        f"If every head kept the keys that it needs for an error of {thresholds.enough:.0%}, {mean:.1%} of all keys "
+        "would be enough for the model."
     )
     tried = verification["budgets"] if verification else []
-    advice = "Run with --verify to measure what that does to the model's predictions."
+    advice = "Measure what that does to the model's predictions before you use it" + (
+        " (--verify)." if where.unverifiable is None else "."
+    )
     if tried:
         changes = "; ".join(
-            f"with {one['share']:.1%} of the keys (error {one['error']:.0%}) by a KL divergence of "
+            f"with {one['share']:.1%} of the keys (error {one['error']:.0%}) the KL divergence is "
             f"{one['kl_by_need']:.2g}, against {one['kl_uniform']:.2g} with the same share in every head: {times(one)}"
             for one in tried
         )
-        sentence += f" Done inside the model on text not seen before, it changes the next-token distribution {changes}."
+        sentence += f" Tested inside the model on other windows, {changes}."
         better = all(one["ratio_low"] is None or one["ratio_low"] > 1 for one in tried)
         advice = (
-            "Sharing out keys by need is gentler than one number for all in every window: take share_needed of each "
-            "head from findings.json for a sparse kernel or a key cache."
+            "Giving each head the keys it needs changes the model less than the same share for all, in every window: "
+            "use share_needed of each head in findings.json for a sparse kernel or a key cache."
             if better
-            else "Sharing out keys by need is not gentler than one number for all in every window; use the simpler one."
+            else "Giving each head the keys it needs does not change the model less in every window: use the simpler "
+            "way, the same share for all heads."
         )
     return finding(
         "key-budget",
@@ -125,13 +112,13 @@ def separability_finding(heads: Described, thresholds: Thresholds) -> dict[str, 
         "separability",
         "note",
         "Separability against chance",
-        f"{medians['separability']:.0%} of the top {n} tokens are separable (median head; "
+        f"The median head separates {medians['separability']:.0%} of its top {n} tokens ("
         f"{medians['separability_without_sink']:.0%} without the first key). With equal weights the same tokens give "
         f"{medians['null_uniform']:.0%}, random sets {medians['null_random']:.0%}; {above} of {counted(len(known))} "
         f"are above both with their whole interval. The paper's own rule (80% or less means saturated) marks "
         f"{len(saturated)}.",
-        "A rule that marks most heads of a working model decides nothing: use the states, which say what a head can do "
-        "without.",
+        "A rule that marks most heads of a working model decides nothing: use the states, which say which keys a head "
+        "needs.",
         saturated,
         **medians,
         above_both=above,
@@ -152,11 +139,11 @@ def coverage_finding(heads: Described, thresholds: Thresholds) -> dict[str, Any]
     return finding(
         "coverage",
         "note",
-        "Heads needed to tell a top set apart",
+        "Heads needed to separate a top set",
         f"With the mean separability of {float(mean):.0%}, {counted(needed)} would cover {thresholds.coverage:.0%} of "
         f"a top set if heads missed tokens independently ({independent:.1%}, the paper's formula). What is proved "
         f"without that assumption is only {float(honest.lower):.0%} to {float(honest.upper):.0%}.",
-        "Read the number as an order of magnitude: heads that fail on the same tokens add nothing.",
+        "Take the number as an order of magnitude: heads that miss the same tokens add nothing.",
         [],
         mean_separability=float(mean),
         heads_needed=needed,

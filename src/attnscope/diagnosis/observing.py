@@ -15,6 +15,7 @@ import torch
 from attnscope.diagnosis import counterfactuals as rules
 from attnscope.diagnosis.budgets import ERRORS, keys_column
 from attnscope.diagnosis.nulls import separability_columns
+from attnscope.diagnosis.states import TOP_SHARE
 from attnscope.engine.parts import Head as Head
 from attnscope.engine.parts import WindowRecord
 from attnscope.engine.windows import plan_windows
@@ -25,6 +26,7 @@ from attnscope.swapping.effective_normalizer import effective_normalizer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jaxtyping import Bool, Float
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -85,16 +87,20 @@ def plan_diagnosis(model: Model, windows: Sequence[list[int]], length: int, rows
 
 @dataclass(frozen=True)
 class DiagnosisMeasurer:
-    """Measures the rows of the states, those of prefixes of `length`, and the shorter rows."""
+    """Measures the rows of the states, those of prefixes of `length`, and the shorter rows.
+
+    With `residual`, also how large heads are in the residual stream, in models where both can be located.
+    """
 
     length: int
     thresholds: Thresholds
     seed: int
+    residual: bool = True
 
     @property
-    def vectors(self) -> tuple[VectorKind]:
-        """Heads are compared by their outputs: value vectors."""
-        return ("value",)
+    def vectors(self) -> tuple[VectorKind, ...]:
+        """Heads are compared by their outputs: value vectors. The others measure what reaches the residual stream."""
+        return ("value", "output", "hidden") if self.residual else ("value",)
 
     def start(self, number: int) -> WindowRows:
         """The empty record of a window."""
@@ -123,6 +129,9 @@ class DiagnosisMeasurer:
             usable.logical_and_(torch.where(rows.visible, rows.logits, 0).isfinite().all(-1).all(-1))
             weights = normalizer.weights(rows.logits, rows.visible)
             columns, context = row_measures(rows, weights, self.thresholds, generator, nulls=kind == "rows")
+            if self.residual and kind == "rows":
+                stream = layer.vectors["hidden"][0, list(block)].double()
+                columns |= residual_columns(rows, weights, layer.vectors["output"], stream, self.thresholds)
             pieces.append(columns)
             contexts.append(context)
 
@@ -159,9 +168,10 @@ def row_measures(
         "length": length,
         "square": context.square().sum(-1),
         **rules.rule_error_squares(weights, visible, values, context, rows.positions, thresholds),
-        "sink_weight": torch.where(first, weights, 0).sum(-1),
         "max_weight": weights.amax(-1),
         "entropy": row_entropy(weights),
+        "participation": 1 / weights.square().sum(-1),
+        **sink_columns(weights, first, values, context),
     }
     errors = (thresholds.enough, *(ERRORS if nulls else ()))
     enough = rules.keys_enough(weights, visible, values, context, errors)
@@ -172,3 +182,37 @@ def row_measures(
         )
         columns |= {name: rows.ungrouped(value) for name, value in grouped.items()}
     return columns, context
+
+
+def sink_columns(
+    weights: Float[Tensor, "heads rows keys"],
+    first: Bool[Tensor, "heads rows keys"],
+    values: Float[Tensor, "heads keys dims"],
+    context: Float[Tensor, "heads rows dims"],
+) -> dict[str, Float[Tensor, "heads rows"]]:
+    """Sink weight, the first key's part of the output relative to the output, and participation among the others.
+
+    NaN where there is no output, or no other key has weight.
+    """
+    sink, others = torch.where(first, weights, 0), torch.where(first, 0, weights)
+    return {
+        "sink_weight": sink.sum(-1),
+        "sink_contribution": (sink @ values).norm(dim=-1) / context.norm(dim=-1),
+        "participation_without_sink": others.sum(-1).square() / others.square().sum(-1),
+    }
+
+
+def residual_columns(
+    rows: Rows,
+    weights: Float[Tensor, "heads rows keys"],
+    outputs: Float[Tensor, "heads keys dims"],
+    stream: Float[Tensor, "rows width"],
+    thresholds: Thresholds,
+) -> dict[str, Float[Tensor, "heads rows"]]:
+    """How large what a head adds to the residual stream is, and its change with the top share of its keys alone."""
+    assert TOP_SHARE.keys is not None
+    size = stream.norm(dim=-1)
+    context = weights @ outputs
+    keys = TOP_SHARE.keys(thresholds)(weights, rows.visible, rows.positions)
+    change = rules.error_squares(weights, outputs, context, keys).sqrt()
+    return {"residual_share": context.norm(dim=-1) / size, "residual_change": change / size}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,16 +14,19 @@ from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, given_text
 from attnscope.capture.windows import spread_windows, text_tokens
 from attnscope.diagnosis.budgets import budget_by_error, budget_by_share
-from attnscope.diagnosis.findings import findings, verdict, withdraw
+from attnscope.diagnosis.findings import findings
 from attnscope.diagnosis.heads import Labels, describe, label
 from attnscope.diagnosis.observing import DiagnosisMeasurer, WindowRows, plan_diagnosis
+from attnscope.diagnosis.ranking import candidates
+from attnscope.diagnosis.situation import DiagnosisWindows, situation
 from attnscope.diagnosis.statistics import agreement
 from attnscope.diagnosis.thresholds import Thresholds
+from attnscope.diagnosis.verdict import verdict, withdraw
 from attnscope.engine.parts import Head, merge_skipped
 from attnscope.engine.run import run_windows
 from attnscope.errors import InputError, ModelError
 from attnscope.planning import plan, whole_number
-from attnscope.progress import Progress, Report, reporting
+from attnscope.progress import Progress, Report, Step, reporting
 
 if TYPE_CHECKING:
     import polars as pl
@@ -83,14 +86,6 @@ def diagnose(
         return diagnose_windows(model, chosen, rows, limits, what_if, seed, report)
 
 
-class DiagnosisWindows(NamedTuple):
-    """Tokens of the windows to label heads on, and of those held out to try the labels on."""
-
-    labeled: list[list[int]]
-    held_out: list[list[int]]
-    length: int  # special tokens included
-
-
 def choose_windows(
     model: Model, text: Text, tokens: list[int], length: int, windows: int | None, bos: bool, verify: bool
 ) -> DiagnosisWindows:
@@ -110,7 +105,7 @@ def choose_windows(
     spare = min(HELD_OUT, max(1, fitting - count)) if verify else 0
     inputs = spread_windows(model, tokens, length, count + spare, bos, text.source)
     held_out = [inputs.pop((2 * i + 1) * (count + spare) // (2 * spare) - i) for i in range(spare)]
-    return DiagnosisWindows(inputs, held_out, length)
+    return DiagnosisWindows(inputs, held_out, length, text.source, len(tokens), bos)
 
 
 def diagnose_windows(
@@ -128,26 +123,23 @@ def diagnose_windows(
     limits = thresholds or Thresholds()
     length = chosen.length
     report = progress or (lambda step: None)
-    windows = list(
-        run_windows(
-            model,
-            plan_diagnosis(model, chosen.labeled, length, rows),
-            DiagnosisMeasurer(length, limits, seed),
-            progress=lambda step: report(step._replace(doing=f"diagnosing: {step.doing}")),
-        )
-    )
+    windows = _measured(model, chosen, rows, limits, seed, report)
     labels, agreed, skipped = _labels(windows, limits, model)
+    heads = describe(windows, labels, limits, seed)
     checked = None
     if chosen.held_out:
         from attnscope.diagnosis.verify import verify
 
         budgets = [budget_by_error(windows, labels, limits.enough), budget_by_share(windows, labels, limits.budget)]
         with evaluating(model.module):
-            checked = verify(model, chosen.held_out, labels, limits, seed, report, budgets, normalizers)
-    heads = withdraw(describe(windows, labels, seed), checked)
+            checked = verify(
+                model, chosen.held_out, labels, limits, seed, report, budgets, normalizers, candidates(heads)
+            )
+    heads = withdraw(heads, checked)
+    where = situation(model, chosen, limits)
     return {
         "schema": SCHEMA_VERSION,
-        "verdict": verdict(heads, agreed, limits, checked),
+        "verdict": verdict(heads, agreed, where, limits, checked),
         "length": length,
         "windows": len(windows),
         "rows": rows,
@@ -157,9 +149,28 @@ def diagnose_windows(
             {"layer": layer, "head": head, "reason": record["reason"]} for (layer, head), record in skipped.items()
         ],
         "agreement": agreed,
-        "findings": findings(heads, windows, agreed, length, limits, checked, what_if, seed),
+        "findings": findings(heads, agreed, where, limits, checked, what_if),
         "verification": checked,
     }
+
+
+def _measured(
+    model: Model, chosen: DiagnosisWindows, rows: int, thresholds: Thresholds, seed: int, report: Report
+) -> list[WindowRows]:
+    """The rows of every window; without the residual stream where the model does not show where heads enter it."""
+    windows = plan_diagnosis(model, chosen.labeled, chosen.length, rows)
+
+    def advance(step: Step) -> None:
+        report(step._replace(doing=f"diagnosing: {step.doing}"))
+
+    def measured(residual: bool) -> list[WindowRows]:
+        measurer = DiagnosisMeasurer(chosen.length, thresholds, seed, residual)
+        return list(run_windows(model, windows, measurer, progress=advance))
+
+    try:
+        return measured(residual=True)
+    except ModelError:  # no output projection or layer input was found; any other error comes again
+        return measured(residual=False)
 
 
 def _labels(

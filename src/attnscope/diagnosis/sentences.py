@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from attnscope.diagnosis.states import STATES, Severity
-from attnscope.diagnosis.thresholds import limit_words
+from attnscope.diagnosis.thresholds import Thresholds, limit_words
 
 Described = list[dict[str, Any]]
 """Entries of `findings.json`, one for each head."""
@@ -32,6 +32,13 @@ def finding(
 def carrying(heads: Described, *states: str) -> Described:
     """The heads with one of these labels."""
     return [head for head in heads if head["state"] in states]
+
+
+def listed_states(heads: Described, names: Iterable[str], thresholds: Thresholds) -> str:
+    """States with the number of their heads and what is enough for those: "53 local (...), 137 selective (...)"."""
+    counts = {name: len(carrying(heads, name)) for name in names}
+    words = limit_words(thresholds.as_json())
+    return ", ".join(f"{count} {name} ({STATES[name].part.format(**words)})" for name, count in counts.items() if count)
 
 
 def times(effect: Mapping[str, Any]) -> str:

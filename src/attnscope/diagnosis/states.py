@@ -27,7 +27,7 @@ class Rule:
     """A simpler way to compute a head's output: softmax over some keys, or (without `keys`) the head's mean output."""
 
     name: str
-    words: str  # of predictions
+    words: str  # what is done to a head, in predictions
     words_on_page: str
     keys: Callable[[Thresholds], KeyRule] | None = None
 
@@ -76,56 +76,48 @@ class State:
     rule: Rule
     limit: str
     group: Group
-    part: str  # how a list of the group's states names its heads, after their number
+    part: str  # what is enough for its heads, in a list of the group's states
     color: str  # of Okabe and Ito, or a gray: distinct with any color vision
     mark: str  # enough to read a map without colors
     short: str
     sentence: str
     enough: bool = True
+    keep: str = "Keep at least {share} of its keys."  # what to do when keys are dropped; `{share}`: the share needed
     finding: Finding | None = None
 
 
-FIRST_KEY = Rule(
-    "first_key",
-    "The first key alone",
-    "the first token only",
-    lambda limits: keep_first,
-)
-MEAN_OUTPUT = Rule(
-    "mean_output",
-    "The head's mean output",
-    "its mean output",
-)
+FIRST_KEY = Rule("first_key", "Keeping only the first key", "the first token only", lambda limits: keep_first)
+MEAN_OUTPUT = Rule("mean_output", "Using the mean output", "its mean output")
 LOCAL = Rule(
     "local",
-    "The first key and the nearest {near}",
+    "Keeping only the first key and the nearest {near}",
     "the first token and the nearest {near}",
     lambda limits: keep_near(int(limits.near_keys)),
 )
 TOP_SHARE = Rule(
     "top_share",
-    "The top {top} of the keys",
+    "Keeping only the top {top} of the keys",
     "the top {top} of the tokens",
     lambda limits: keep_top(limits.top_share),
 )
 
 MANY_TOKENS = Group(
     "many-tokens",
-    "!",
+    "*",
     "#d55e00",
-    "need many tokens. The longer the text, the less each token counts there, and leaving keys out hurts them most.",
+    "need many tokens. Dropping keys costs such heads most, and a single token counts less there as the text grows.",
 )
-IDLE = Group("idle", "-", "default", "output nearly the same whatever the text: candidates for pruning.")
+IDLE = Group("idle", "-", "default", "output nearly the same whatever the text (candidates for pruning): {parts}.")
 FEW_TOKENS = Group("few-tokens", "+", "default", "need only a few tokens: {parts}.")
 GROUPS = {group.name: group for group in (MANY_TOKENS, IDLE, FEW_TOKENS)}  # the most pressing first
 
 IDLE_HEADS = Finding(
     "idle-heads",
     "Heads whose output hardly depends on the text",
-    "{count} of {total} output{s} nearly the same whatever the row: {parts}. Over all heads, {off_share:.0%} of the "
-    "rows put more than {off} of their weight on the first key.",
-    "Candidates for pruning: try their mean output first. Weight on the first key alone is not enough to call a head "
-    "idle; its value can be near zero, and then the rest decides.",
+    "{count} of {total} output{s} nearly the same in every row: {parts}. Over all heads, {off_share:.0%} of the rows "
+    "have a sink weight above {off}.",
+    "Candidates for pruning: replace them with their mean output first and measure the loss. A high sink weight alone "
+    "does not make a head idle: the value of the first token can be near zero, and then the other tokens decide.",
     ("note", "watch"),
 )
 
@@ -135,11 +127,12 @@ _STATES = (
         FIRST_KEY,
         "sink_bound",
         IDLE,
-        part="only the first key's value",
+        part="the first token alone is enough",
         color="#5f6368",
         mark="S",
-        short="only the first token counts",
-        sentence="The first token alone gives nearly the same output: the head rests there and passes little on.",
+        short="the first token alone is enough",
+        sentence="The first token alone gives nearly the same output: the head passes on little of the text.",
+        keep="Keep the first key: with it alone the error is {error_first_key}.",
         finding=IDLE_HEADS,
     ),
     State(
@@ -147,11 +140,12 @@ _STATES = (
         MEAN_OUTPUT,
         "constant",
         IDLE,
-        part="close to its own mean",
+        part="close to the mean output",
         color="#cc79a7",
         mark="C",
-        short="outputs nearly the same in every row",
-        sentence="Its average output gives nearly the same result: what it passes on hardly depends on the text.",
+        short="nearly the same output in every row",
+        sentence="Its mean output gives nearly the same result: what it passes on hardly depends on the text.",
+        keep="Keep at least {share} of its keys, or replace its output with its mean (error {error_mean_output}).",
         finding=IDLE_HEADS,
     ),
     State(
@@ -159,18 +153,18 @@ _STATES = (
         LOCAL,
         "local",
         FEW_TOKENS,
-        part="only their neighbors",
+        part="the first token and the nearest {near}",
         color="#56b4e9",
         mark="L",
         short="the first token and the nearest {near} are enough",
         sentence="The first token and the nearest {near} give nearly the same output: the head looks at its neighbors.",
+        keep="Keep the first key and the nearest {near} rather than the largest weights: the error is {error_local}.",
         finding=Finding(
             "local-heads",
             "Heads that look at their neighbors",
             "{count} of {total} need{s} only the first key and the nearest {near}: the error is {median_error:.0%} "
             "(median).",
-            "A window of {near} keys plus the first one is enough for them at these lengths: a cheap way to save "
-            "memory.",
+            "At these lengths a window of {near} keys plus the first one is enough for them, which saves memory.",
         ),
     ),
     State(
@@ -178,22 +172,24 @@ _STATES = (
         TOP_SHARE,
         "broad",
         MANY_TOKENS,
-        part="many tokens",
+        part="the top {top} of the tokens are not enough",
         color="#d55e00",
         mark="B",
         short="needs many tokens",
-        sentence="It needs many tokens: even the top {top} are not enough for the same output. This is the honest "
-        "meaning of a saturated head.",
+        sentence="It needs many tokens: the top {top} are not enough for nearly the same output. That is no fault in "
+        "itself; it matters when keys are dropped or the text gets longer.",
         enough=False,
         finding=Finding(
             "broad-heads",
             "Heads that need many tokens",
-            "{count} of {total} ({share:.0%}) average over many tokens: the {top} of keys with the largest weights "
-            "miss their output by {median_error:.0%} (median), and they need {median_tokens:,.0f} tokens at length "
-            "{length:,} to come within {enough}{compared}. {worst} is the broadest.",
-            "This is what a saturated head can honestly mean. Do not take keys from these heads (top-k, sparse "
-            "normalizers): they lose most. If they should select, give them a length-aware normalizer in training.",
-            ("watch", "act"),
+            "{count} of {total} ({share:.0%}) need{s} many tokens: with the top {top} of the keys alone, the output "
+            "changes by {median_error:.0%} (median). For an error of {enough} they need {median_tokens:,.0f} tokens at "
+            "length {length:,}{compared}. {worst} changes most. Averaging over many tokens is no fault in itself, but "
+            "these heads lose most when keys are dropped, and each token counts less as the text gets longer.",
+            "Leave these heads their keys when you drop any ({dropping}): share_needed in findings.json says how many "
+            "each needs. If you train the model, a length-aware normalizer "
+            "(ssmax) keeps their weights from thinning out as the text gets longer.",
+            ("note", "watch"),
         ),
     ),
     State(
@@ -201,15 +197,17 @@ _STATES = (
         TOP_SHARE,
         "broad",
         FEW_TOKENS,
-        part="a few tokens picked anywhere",
+        part="the top {top} of the tokens",
         color="#009e73",
         mark="\u00b7",
-        short="the top {top} of its tokens are enough",
-        sentence="The top {top} of the tokens are enough for nearly the same output: the head picks a few and uses "
-        "them.",
+        short="the top {top} of the tokens are enough",
+        sentence="The top {top} of the tokens give nearly the same output: the head picks a few and uses those.",
     ),
 )
 STATES = {state.name: state for state in _STATES}
+NO_LABEL = "no label"
+"""Shown for heads whose label did not hold inside the model; the page's script knows it too."""
+
 RULES = tuple(dict.fromkeys(state.rule for state in _STATES))
 
 

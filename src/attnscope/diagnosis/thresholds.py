@@ -37,6 +37,7 @@ class Thresholds:
     budget: float = 0.15  # share of all keys that the whole model may keep when each head gets the keys it needs
     separability_n: float = 20  # size of the top set for separability
     coverage: float = 0.99  # share of a top set that heads together should separate
+    least_top_keys: float = 20  # keys in the top share of a window, below: too short to tell broad from selective
     held_ratio: float = 2.0  # how many times apart two KL divergences must be for a prediction to hold
 
     def __post_init__(self) -> None:

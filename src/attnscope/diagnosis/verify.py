@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from attnscope.capture.huggingface import SWAP_CONFIG_KEY
+from attnscope.columns import head_name
 from attnscope.diagnosis.sentences import counted, effect_words
 from attnscope.diagnosis.states import STATES, State
 from attnscope.divergence import kl_divergence
@@ -49,21 +50,23 @@ ROWS = 128  # next-token distributions compared in a window
 Interventions = dict["Head", "WeightRule | Tensor"]
 
 
+def unverifiable(model: Model) -> str | None:
+    """Why labels cannot be tested inside a model; None if they can."""
+    if not model.causal or model.module.get_output_embeddings() is None:
+        return f"a {model.family} model as it was loaded has no next-token distribution"
+    if getattr(model.module.config, SWAP_CONFIG_KEY, None):
+        return "the model runs with a swapped normalizer, and the test puts softmax into heads"
+    if any(name.rpartition(".")[2] == "sinks" for name, _ in model.module.named_parameters()):
+        return f"this {model.family} model has sink logits, which a replaced head would lose"
+    return None
+
+
 def check_verifiable(model: Model) -> None:
     """Refuse models without a next-token distribution, or whose sinks a rule cannot see."""
-    if not model.causal or model.module.get_output_embeddings() is None:
-        raise InputError(
-            f"--verify compares next-token distributions, which {model.name} ({model.family}) does not give; "
-            "leave --verify out"
-        )
-    if getattr(model.module.config, SWAP_CONFIG_KEY, None):
-        raise ModelError(
-            f"--verify puts softmax into heads, and {model.name} runs with a swapped normalizer; undo the swap"
-        )
-    if any(name.rpartition(".")[2] == "sinks" for name, _ in model.module.named_parameters()):
-        raise ModelError(
-            f"--verify: {model.name} ({model.family}) has sink logits, which a replaced head would lose; "
-            "leave --verify out"
+    reason = unverifiable(model)
+    if reason is not None:
+        raise (InputError if not model.causal else ModelError)(
+            f"--verify on {model.name}: {reason}; leave --verify out"
         )
 
 
@@ -115,13 +118,17 @@ def verify(
     progress: Report,
     budgets: Sequence[Budget] = (),
     normalizers: Mapping[str, Normalizer] | None = None,
+    single: Sequence[Head] = (),
 ) -> dict[str, Any]:
-    """Outcome of every state's prediction on held-out windows, and the effect of fewer keys and other normalizers."""
+    """Outcome of every state's prediction on held-out windows, and the effect of fewer keys and other normalizers.
+
+    The heads `single` lose all keys but their top share, one at a time.
+    """
     generator = np.random.default_rng(seed)
     plans = {name: _Plan(state, labels, thresholds, generator) for name, state in STATES.items()}
     plans = {name: plan for name, plan in plans.items() if plan.draws[0]}  # there are heads to compare with
     others = normalizers or {}
-    total = 1 + sum(plan.runs for plan in plans.values()) + 2 * len(budgets) + len(others)
+    total = 1 + sum(plan.runs for plan in plans.values()) + len(single) + 2 * len(budgets) + len(others)
     done = 0
 
     def advance(what: str) -> None:
@@ -132,6 +139,7 @@ def verify(
     trial = Trial(model, inputs)
     advance("the model as it is")
     predictions = [plan.predict(trial, thresholds, advance) for plan in plans.values()]
+    by_head = [_single_effect(trial, head, thresholds, advance) for head in single]
     by_budget = [_budget_effect(trial, budget, advance) for budget in budgets]
     by_normalizer = {label: _swap_effect(trial, label, normalizer, advance) for label, normalizer in others.items()}
     return {
@@ -141,6 +149,7 @@ def verify(
         "draws": DRAWS,
         "predictions": predictions,
         "untested": [name for name in STATES if name not in plans],
+        "heads": by_head,
         "budgets": by_budget,
         "normalizers": {label: float(kl.mean()) for label, kl in by_normalizer.items()},
         "normalizer_windows": {label: kl.tolist() for label, kl in by_normalizer.items()},
@@ -287,6 +296,13 @@ def _draw(members: Sequence[Head], others: Sequence[Head], generator: np.random.
         wanted = sum(head[0] == layer for head in members)
         drawn += _sample([head for head in others if head[0] == layer], wanted, generator)
     return drawn
+
+
+def _single_effect(trial: Trial, head: Head, thresholds: Thresholds, advance: Callable[[str], None]) -> dict[str, Any]:
+    """KL with the top share of the keys in one head."""
+    kl = trial.kl({head: softmax_over(keep_top(thresholds.top_share))})
+    advance(f"{head_name(*head)} alone")
+    return {"layer": head[0], "head": head[1], "kl": float(kl.mean()), "kl_windows": kl.tolist()}
 
 
 def _budget_effect(trial: Trial, budget: Budget, advance: Callable[[str], None]) -> dict[str, Any]:

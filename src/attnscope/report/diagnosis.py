@@ -10,8 +10,8 @@ from rich.text import Text
 
 from attnscope.columns import head_name
 from attnscope.diagnosis.sentences import counted
-from attnscope.diagnosis.states import GROUPS
-from attnscope.report.states import NO_LABEL, state_looks, withdrawn_states
+from attnscope.diagnosis.states import GROUPS, NO_LABEL
+from attnscope.report.states import state_looks, withdrawn_states
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from attnscope.diagnosis.states import RULES, STATES, most_pressing_first
+from attnscope.diagnosis.states import NO_LABEL, RULES, STATES, most_pressing_first
 from attnscope.diagnosis.thresholds import limit_words
-
-NO_LABEL = "no label"
-"""Shown for heads whose label did not hold inside the model; the page's script knows it too."""
 
 
 def state_looks(thresholds: Mapping[str, Any], withdrawn: Collection[str] = ()) -> dict[str, dict[str, str]]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-    from attnscope.diagnosis.running import DiagnosisWindows
+    from attnscope.diagnosis.situation import DiagnosisWindows
     from attnscope.diagnosis.thresholds import Thresholds
     from attnscope.normalizers import Normalizer
 
