@@ -2,7 +2,7 @@
 
 A pattern is at most `CELLS` rows by `CELLS` runs of keys, however long the window is. The rows are queries of the model
 as they are (not means over rows), spread evenly over the window with the last one included; a cell is the total weight
-of its row on a run of keys. The weight of the first key, on which many heads rest, is stored too.
+of its row on a run of keys. The sink weight, on which many heads rest, is stored too.
 """
 
 from __future__ import annotations
