@@ -10,9 +10,9 @@ from typing import Any
 
 import polars as pl
 
-# A head counts as resting on the first token, or on one other token, from this share of the weight.
+# From this share of the weight on, one token takes nearly all of it.
 RESTING = 0.9
-# A head spreads its weight when it uses more than this share of the tokens it sees.
+# Participation above this share of the length: the head averages over most of what it sees.
 SPREAD = 0.5
 # Below this Jacobian norm the gradient through the weights is less than a fiftieth of what softmax allows.
 INSENSITIVE = 0.01
@@ -33,32 +33,34 @@ def notable_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[di
         _separability(separability, n) if separability.len() else None,
         _counted(
             "first-token",
-            "Resting on the first token",
+            f"Sink weight above {RESTING:.0%}",
             resting,
             total,
-            f"The first token takes more than {RESTING:.0%} of the weight: on this text such a head is as good as "
-            "switched off. That is common in trained models and by itself no fault.",
+            "The first token takes nearly all the weight. That is common in trained models and no fault in itself; "
+            "whether the head still passes on something of the text is what --diagnose measures.",
         ),
         _counted(
             "one-token",
-            "Looking at one token only",
+            f"Max weight above {RESTING:.0%}, on a token that is not the first",
             sharp,
             total,
-            f"One token that is not the first takes more than {RESTING:.0%} of the weight; all others hardly count.",
+            "One token takes nearly all the weight; the others hardly count.",
         ),
         _counted(
             "spread-out",
-            f"Using more than half of all {length:,} tokens",
+            f"Participation above half of {length:,} tokens",
             broad,
             total,
-            "Such a head averages so much that a single token hardly counts, and counts less as the text gets longer.",
+            "Such a head averages over so many tokens that a single one hardly counts, even less as the text gets "
+            "longer.",
         ),
         _counted(
             "insensitive",
-            "Hardly reacting to its scores",
+            f"Jacobian norm below {INSENSITIVE:g}",
             numb,
             total,
-            f"The Jacobian norm is below {INSENSITIVE:g}, where 0.5 is possible: little gradient gets through.",
+            "The weights hardly react to the logits: little gradient passes through. The most that softmax allows is "
+            "0.5.",
         ),
     ]
     return [note for note in notes if note is not None]
@@ -67,9 +69,9 @@ def notable_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[di
 def _participation(use: pl.Series, length: int) -> dict[str, Any]:
     return _note(
         "participation",
-        f"Half of the heads average fewer than {_plain(use.median())} of {length:,} tokens",
-        f"One head in ten uses fewer than {_plain(use.quantile(0.1))}, one in ten more than "
-        f"{_plain(use.quantile(0.9))}. The more tokens a head averages, the less each one counts.",
+        f"Participation: {_plain(use.median())} of {length:,} tokens in the median head",
+        f"One head in ten is below {_plain(use.quantile(0.1))}, one in ten above {_plain(use.quantile(0.9))}. It is "
+        "the effective number of tokens that share the weight: the more, the less each one counts.",
     )
 
 
@@ -77,8 +79,8 @@ def _separability(values: pl.Series, n: int) -> dict[str, Any]:
     middle: Any = values.median()
     return _note(
         "separability",
-        f"The median head separates {middle:.0%} of its top {n} tokens from the rest",
-        f"The others lie farther from the head's output than some token outside its top {n}. "
+        f"Separability: {middle:.0%} of the top {n} tokens in the median head",
+        f"The others lie farther from the weighted sum of the top {n} than some other token does. "
         f"The lowest tenth of the heads is below {values.quantile(0.1, 'linear'):.0%}.",
     )
 
