@@ -251,6 +251,23 @@ def comparable(table: pl.DataFrame) -> pl.DataFrame:
     return table.filter(pl.col("defined") >= COMPARED)
 
 
+def named(table: pl.DataFrame) -> pl.DataFrame:
+    """A comparison with a column `name`: the normalizer with its calibrated setting, spelled as `-n` takes it."""
+    columns = ("normalizer", "calibration", "parameter", "value")
+    names = [_spelled(*line) for line in table.select(columns).iter_rows()]
+    return table.with_columns(name=pl.Series(names, dtype=pl.String))
+
+
+def _spelled(normalizer: str, calibration: str, parameter: str, value: float | None) -> str:
+    if calibration == "none":
+        return normalizer
+    if value is None:
+        return f"{normalizer}, {parameter} per head"
+    name, *settings = normalizer.split(":")
+    others = [setting for setting in settings if setting.partition("=")[0] != parameter]
+    return ":".join([name, *others, f"{parameter}={value:.3g}"])
+
+
 def save_report(folder: Path, report: str) -> None:
     """Write the report of a run."""
     write_all(folder, {"report.html": lambda path: path.write_text(report, encoding="utf-8")})

@@ -24,6 +24,7 @@ from attnscope.experiments.protocol_report import TABLES, answer_protocol, combi
 from attnscope.experiments.protocol_report.comparisons import best_readings, given_by_none, grids, nearest
 from attnscope.experiments.protocol_report.figures import draw_protocol
 from attnscope.experiments.protocol_report.page import markdown_tables, protocol_page
+from attnscope.experiments.settings import FigureStyle
 
 RUN = {
     "model": {"name": "tiny", "layers": 2, "heads": 6},
@@ -268,19 +269,18 @@ def test_figures_show_the_numbers_of_the_tables(tables: dict[str, pl.DataFrame])
     figures = draw_protocol(tables)
     kinds = [f"figure-{number}-{vectors}" for number in ("2a", "2b", "2c", "3") for vectors in ("hidden", "value")]
     assert list(figures) == [*kinds, "figure-4-raw", "figure-4-scaled"]
-    for chart, _ in figures.values():
-        chart.to_dict()  # altair checks the chart against its schema
-    lengths = figures["figure-2a-value"][1].filter(rows="visible", series="distance", prefix=256)
+    for figure in figures.values():
+        figure.chart().to_dict()  # altair checks the chart against its schema
+    data = {name: figure.data for name, figure in figures.items()}
+    lengths = data["figure-2a-value"].filter(rows="visible", series="distance", prefix=256)
     assert lengths["value"].item() == pytest.approx(256**0.97, rel=1e-2)
-    critical = figures["figure-2c-value"][1].filter(rows="literal", series="at 0.05", prefix=512, kind="first")
+    critical = data["figure-2c-value"].filter(rows="literal", series="at 0.05", prefix=512, kind="first")
     assert critical["value"].item() == 64
-    by_heads = figures["figure-2c-value"][1].filter(pl.col("heads") == 3, rows="literal", series="at 0.01")
+    by_heads = data["figure-2c-value"].filter(pl.col("heads") == 3, rows="literal", series="at 0.01")
     assert by_heads["value"].item() == 32
-    boxes = figures["figure-3-value"][1].filter(rows="literal", ball="closed", n=16)
+    boxes = data["figure-3-value"].filter(rows="literal", ball="closed", n=16)
     assert boxes["q50"].item() == pytest.approx(0.82, abs=0.01)
-    curves = figures["figure-4-raw"][1].filter(
-        pl.col("temperature") == 1.0, rows="visible", direction="worst", step=1e-3
-    )
+    curves = data["figure-4-raw"].filter(pl.col("temperature") == 1.0, rows="visible", direction="worst", step=1e-3)
     assert curves["value"].item() == pytest.approx(0.45)
     assert curves["printed"].item() == 0.25
 
@@ -289,10 +289,11 @@ def test_files_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     tables = protocol_tables(windows=2, vectors=("value",))
     one = {"figure-2a-value": draw_protocol(tables)["figure-2a-value"]}  # rendering takes long
     monkeypatch.setattr("attnscope.experiments.protocol_report.files.draw_protocol", lambda _: one)
-    files = write_protocol(tmp_path, tables, answer_protocol(tables), RUN)
+    files = write_protocol(tmp_path, tables, answer_protocol(tables), RUN, FigureStyle())
     assert sorted(path.name for path in (tmp_path / "figures" / "protocol").iterdir()) == sorted(
-        [*files, "charts.json"]
+        [*files, "captions.json", "charts.json"]
     )
     page = (tmp_path / "protocol.html").read_text("utf-8")
     assert page.count("<img ") == 1
+    assert f"<figcaption>{html.escape(one['figure-2a-value'].caption)}</figcaption>" in page
     assert set(TABLES) < set(tables)

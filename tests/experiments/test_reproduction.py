@@ -16,6 +16,7 @@ from attnscope.experiments import Reproduction, reproduce
 from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.claims.evidence import Measurement
 from attnscope.experiments.intervals import Estimate
+from attnscope.experiments.settings import FigureStyle
 
 SETTINGS = {"length": 64, "windows": 3, "draws": 19}
 FIGURES = ["figure-1", "figure-2a", "figure-2b", "figure-2c", "figure-3", "figure-4"]
@@ -33,11 +34,13 @@ def done(model_folder: Path, book: Path, tmp_path_factory: pytest.TempPathFactor
     return reproduce(str(model_folder), book, out=tmp_path_factory.mktemp("out"), **SETTINGS)
 
 
-def test_every_figure_is_saved_three_ways(done: Reproduction) -> None:
+def test_every_figure_is_saved_with_its_data_and_caption(done: Reproduction) -> None:
     for reading, names in (("value", FIGURES), ("value-without-first-key", FIGURES[1:])):
+        folder = done.folder / "figures" / reading
+        assert list(json.loads((folder / "captions.json").read_text("utf-8"))) == names
         for name in names:
-            folder = done.folder / "figures" / reading
             assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+            assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
             assert (folder / f"{name}.svg").read_text("utf-8").startswith("<svg")
             assert len(pl.read_parquet(folder / f"{name}.parquet")) > 1
 
@@ -109,35 +112,27 @@ def test_the_rule(interval: tuple[float, float], verdict: str) -> None:
 
 
 def test_a_chart_is_drawn_again_if_it_changed_or_its_picture_did(
-    done: Reproduction, monkeypatch: pytest.MonkeyPatch
+    done: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from attnscope.experiments import figures
 
-    folder = done.folder / "figures" / "value"
-    chart, data = figures.draw(readings_of(done.tables, ["value"])[0])["figure-2c"]
+    one = {"figure-2c": figures.draw(readings_of(done.tables, ["value"])[0])["figure-2c"]}
     drawn: list[str] = []
 
-    def to_svg(specification: str) -> str:
+    def render(specification: str) -> tuple[bytes, bytes, bytes]:
         drawn.append(specification)
-        return "<svg>again</svg>"
+        return b"<svg/>", b"%PDF", b"PNG"
 
-    monkeypatch.setattr(figures.vl_convert, "vegalite_to_svg", to_svg)
-    monkeypatch.setattr(figures.vl_convert, "svg_to_png", lambda *_, **__: b"again")
-    figures.draw_into(folder, {"figure-2c": (chart, data)})
-    assert not drawn  # the same chart, its pictures whole
-    before = (
-        (folder / "figure-2c.svg").read_bytes(),
-        (folder / "figure-2c.png").read_bytes(),
-        (folder / figures.INDEX).read_bytes(),
-    )
-    figures.draw_into(folder, {"figure-2c": (chart.properties(background="black"), data)})
-    assert len(drawn) == 1
-    (folder / "figure-2c.png").write_bytes(before[1][:100])
-    figures.draw_into(folder, {"figure-2c": (chart.properties(background="black"), data)})
-    assert len(drawn) == 2
-    assert (folder / "figure-2c.png").read_bytes() == b"again"
-    for name, body in zip(("figure-2c.svg", "figure-2c.png", figures.INDEX), before, strict=True):
-        (folder / name).write_bytes(body)
+    monkeypatch.setattr(figures, "render", render)
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    for style, times in ((FigureStyle(), 1), (FigureStyle(), 1), (FigureStyle("one-column"), 2)):
+        figures.draw_into(folder, one, style)
+        assert len(drawn) == times
+    (folder / "figure-2c.pdf").write_bytes(b"half")
+    figures.draw_into(folder, one, FigureStyle("one-column"))
+    assert len(drawn) == 3
+    assert (folder / "figure-2c.pdf").read_bytes() == b"%PDF"
 
 
 def test_a_second_run_draws_from_the_tables(
@@ -209,6 +204,7 @@ def test_the_command_prints_one_line_per_claim(done: Reproduction, capsys: pytes
         (["--vectors", "values"], "received 'values'"),
         (["--windows", "0"], "--windows takes a whole number from 1 up"),
         (["--length", "3"], "--length takes a whole number from 8 up"),
+        (["--figure-width", "wide"], "--figure-width"),
         (["--rows", "30"], "--rows 30 is more than a quarter"),
         (["--rows", "some"], "--rows takes last, all or a whole number from 1 up; received 'some'"),
         (["--text", "corpus:nothing"], "unknown corpus"),

@@ -20,8 +20,9 @@ from attnscope.capture.text import Text
 from attnscope.cli import run
 from attnscope.diagnosis.nulls import separability_columns
 from attnscope.experiments.compare import compare
+from attnscope.experiments.figures import capacity
 from attnscope.experiments.guidelines import guidelines, small_active_set, trend
-from attnscope.report.comparison import capacity_chart, print_comparison
+from attnscope.report.comparison import print_comparison
 from attnscope.report.data import page_data
 from attnscope.report.summary import print_summary
 from attnscope.scanning import ScanResult, scan
@@ -88,11 +89,11 @@ def test_a_comparison_says_in_which_rows_separability_is_defined(model: Model) -
     assert "*" not in console.export_text()
     print_comparison(console, compared.table.with_columns(defined=0.5), compared.run)
     assert "*: mean over the rows with N keys of weight" in console.export_text()
-    marks = json.loads(capacity_chart(compared.table).to_json())
-    assert "topk:k=3" not in json.dumps(marks)
-    assert "topk:k=5" in json.dumps(marks)
-    nothing = capacity_chart(compared.table.filter(normalizer="topk:k=3"))  # an empty chart is a chart
-    assert nothing.to_json()
+    chart = capacity.figure(compared.table).chart().to_json()
+    assert "topk:k=3" not in chart
+    assert "topk:k=5" in chart
+    nothing = capacity.figure(compared.table.filter(normalizer="topk:k=3"))  # an empty chart is a chart
+    assert nothing.chart().to_json()
 
 
 def swept(separability: list[float | None]) -> tuple[pl.DataFrame, dict[str, float]]:

@@ -30,6 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     pictures = done / "figures" / "value"
     pictures.mkdir(parents=True)
     (pictures / "figure-1.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    (pictures / "captions.json").write_text(json.dumps({"figure-1": "Figure 1. Tokens.", "linked": "elsewhere"}))
     (pictures / "notes.txt").write_text("mine")
     secret = root.parent / "secret.svg"
     secret.write_text("secret")
@@ -64,13 +65,22 @@ def test_its_page_has_claims_and_figures(server: Served) -> None:
     data = unpacked(packed)
     assert data["claims"]["claims"] == CLAIMS
     assert data["figures"] == ["figures/value/figure-1.svg"]
+    assert data["captions"] == {"figures/value/figure-1.svg": "Figure 1. Tokens."}
     picture = server.ask("/run/done/figures/value/figure-1.svg")
     assert picture.body.startswith(b"<svg")
     assert picture.headers["content-disposition"].startswith("attachment")  # its scripts never run here
 
 
 @pytest.mark.parametrize(
-    "path", ["value/linked.svg", "away/secret.svg", "value/notes.txt", "../secret.svg", "value/..%2f..%2frun.json"]
+    "path",
+    [
+        "value/linked.svg",
+        "away/secret.svg",
+        "value/notes.txt",
+        "value/captions.json",
+        "../secret.svg",
+        "value/..%2f..%2frun.json",
+    ],
 )
 def test_nothing_but_its_figures_is_sent(server: Served, path: str) -> None:
     answer = server.ask(f"/run/done/figures/{path}")

@@ -49,7 +49,8 @@ def compare(
 ) -> int:
     """Compare normalizers on a model: perplexity, agreement, capacity, gradients, time and memory.
 
-    Writes compare.parquet, compare.json and a chart of the capacity (SVG, PNG and Vega-Lite), and prints a table.
+    Writes compare.parquet, compare.json and a chart of separability against perplexity (SVG, PDF, PNG and Vega-Lite),
+    and prints a table.
 
     Examples:
 
@@ -173,20 +174,16 @@ def guidelines(
 
 def save(result: Comparison, folder: Path) -> dict[str, str]:
     """Write the files of a comparison and return their paths by name; the chart needs the mode swapped."""
-    import vl_convert
-
-    from attnscope.report.comparison import capacity_chart
+    from attnscope.experiments.figures import capacity, render
     from attnscope.tables import write_all
 
     record = json_module.dumps({"run": result.run, "table": _finite(result.table.to_dicts())}, indent=1) + "\n"
     files: dict[str, Callable[[Path], object]] = {"compare.parquet": result.table.write_parquet}
     if "swapped" in result.run["settings"]["modes"]:
-        chart = capacity_chart(result.table).to_json()
-        files |= {
-            "capacity.vl.json": lambda path: path.write_text(chart, encoding="utf-8"),
-            "capacity.svg": lambda path: path.write_text(vl_convert.vegalite_to_svg(chart), encoding="utf-8"),
-            "capacity.png": lambda path: path.write_bytes(vl_convert.vegalite_to_png(chart, scale=2)),
-        }
+        chart = capacity.figure(result.table).chart().to_json()
+        files["capacity.vl.json"] = lambda path: path.write_text(chart, encoding="utf-8")
+        for kind, body in zip(("svg", "pdf", "png"), render(chart), strict=True):
+            files[f"capacity.{kind}"] = lambda path, body=body: path.write_bytes(body)  # type: ignore[misc]
     files["compare.json"] = lambda path: path.write_text(record, encoding="utf-8")
     write_all(folder, files)
     return {name: str(folder / name) for name in files}

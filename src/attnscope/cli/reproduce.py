@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli.numbers import WholeNumber
 from attnscope.cli.protocol_table import print_protocol
@@ -12,6 +12,7 @@ from attnscope.cli.runs import (
     BosOption,
     DeviceOption,
     DtypeOption,
+    Flag,
     JsonOption,
     ModelOption,
     OutOption,
@@ -42,6 +43,8 @@ def reproduce(
     vectors: str = "value",
     draws: WholeNumber = 99,
     seed: WholeNumber = 0,
+    figure_width: Literal["one-column", "two-column"] = "two-column",
+    figure_titles: Flag = False,
     bos: BosOption = False,
     out: OutOption = None,
     json: JsonOption = False,
@@ -55,8 +58,8 @@ def reproduce(
     By default all rows of every head are measured by the paper's own protocol (Algorithms 1 to 5 of its appendix), with
     the keys that a row does not see counted (literal) and left out (visible), beside the last row of each length.
 
-    Writes figures (SVG, PNG and their data), tables, claims.json and claims.md, with and without the first key, and
-    prints one line per claim. A second run with the same settings reuses the tables and takes seconds.
+    Writes figures (SVG, PDF, PNG and their data), tables, claims.json and claims.md, with and without the first key,
+    and prints one line per claim. A second run with the same settings reuses the tables and takes seconds.
 
     Examples:
 
@@ -85,6 +88,10 @@ def reproduce(
         How many random sets of each size to draw for the expectation.
     seed
         Seed of the random sets and directions.
+    figure_width
+        Width of the figures: one-column for 3.3 inches, two-column for 6.9, in 8 point type.
+    figure_titles
+        Draw each figure's caption above it. Without it, captions.json has the captions.
     out
         Folder for the results. Default: runs/reproduce-MODEL. To resume an interrupted run, repeat the command with
         the same folder.
@@ -108,6 +115,8 @@ def reproduce(
             draws=draws,
             seed=seed,
             bos=bos,
+            figure_width=figure_width,
+            figure_titles=figure_titles,
             device=device,
             dtype=dtype,
             revision=revision,

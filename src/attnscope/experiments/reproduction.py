@@ -19,7 +19,7 @@ from attnscope.capture.text import Text, read_text
 from attnscope.engine.parts import Parts
 from attnscope.experiments import store
 from attnscope.experiments.claims import answer, readings_of
-from attnscope.experiments.settings import Settings, plan
+from attnscope.experiments.settings import FigureStyle, FigureWidth, Settings, plan
 from attnscope.planning import RowChoice, plain
 from attnscope.progress import Progress, Step, reporting
 
@@ -60,6 +60,8 @@ def reproduce(
     draws: int = 99,
     seed: int = 0,
     bos: bool = False,
+    figure_width: FigureWidth = "two-column",
+    figure_titles: bool = False,
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
@@ -74,10 +76,13 @@ def reproduce(
 
     `model` is a hub id, a folder, a `.gguf` file, or nothing for the embedded sample; `text` a file,
     `corpus:war-and-peace`, or nothing for the sample text. `rows` is "all" for the paper's own protocol, beside
-    the last row of each length; "last" or a number for the last rows alone. Everything is written to `out`; a later
-    call with the same settings draws from the tables there, and takes up the windows of an interrupted run.
+    the last row of each length; "last" or a number for the last rows alone. `figure_width` is that of one or two
+    columns of a page (3.3 or 6.9 inches), `figure_titles` draws the captions above the figures. Everything is written
+    to `out`; a later call with the same settings draws from the tables there, and takes up the windows of an
+    interrupted run.
     """
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
+    style = FigureStyle(figure_width, figure_titles)
     book = text if isinstance(text, Text) else read_text(text)
     asked: dict[str, Any] = {
         "length": plain(length), "windows": plain(windows), "rows": plain(rows), "draws": plain(draws),
@@ -101,7 +106,7 @@ def reproduce(
                 say(f"{run['resumed_windows']} windows were finished by an earlier run that was interrupted")
         report(Step(0, None, "drawing"))
         started = time.perf_counter()
-        claims, figures = _draw(folder, measured, run)
+        claims, figures = _draw(folder, measured, run, style)
         say(f"{'drawn from the tables of an earlier run' if isinstance(stored, tuple) else 'drawn'} in "
             f"{time.perf_counter() - started:.1f} s")  # fmt: skip
     return Reproduction(measured, claims, run, folder, figures, isinstance(stored, tuple))
@@ -155,7 +160,7 @@ def _measure(
 
 
 def _draw(
-    folder: Path, measured: dict[str, pl.DataFrame], run: dict[str, Any]
+    folder: Path, measured: dict[str, pl.DataFrame], run: dict[str, Any], style: FigureStyle
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, str]]]:
     """Write the claims and figures that the tables give."""
     from attnscope.experiments.figures import draw_all
@@ -176,7 +181,7 @@ def _draw(
             "claims.md": lambda path: path.write_text(table, encoding="utf-8"),
         },
     )
-    figures = draw_all(folder / "figures", readings)
+    figures = draw_all(folder / "figures", readings, style)
     if by_protocol:
-        figures["protocol"] = write_protocol(folder, measured, claims, run)
+        figures["protocol"] = write_protocol(folder, measured, claims, run, style)
     return claims, figures

@@ -10,6 +10,8 @@ from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
 from attnscope.errors import InputError
 from attnscope.planning import RowChoice, row_choice, whole_number
 
+FigureWidth = Literal["one-column", "two-column"]
+FIGURE_WIDTHS: tuple[FigureWidth, ...] = get_args(FigureWidth)
 Sink = Literal["kept", "dropped"]
 SINKS: tuple[Sink, ...] = get_args(Sink)
 Reading = Literal["literal", "visible"]  # of a row, see `experiments.protocol`
@@ -64,6 +66,18 @@ class Settings:
     def as_dict(self) -> dict[str, Any]:
         """The settings as written to run.json."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class FigureStyle:
+    """Width of the figures on the page, and whether their captions are drawn above them."""
+
+    width: FigureWidth = "two-column"
+    titles: bool = False
+
+    def __post_init__(self) -> None:
+        if self.width not in FIGURE_WIDTHS:
+            raise InputError(f"--figure-width takes {' or '.join(FIGURE_WIDTHS)}; received {self.width!r}")
 
 
 def plan(

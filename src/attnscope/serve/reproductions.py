@@ -47,6 +47,20 @@ def figures(folder: Path) -> list[str]:
     ]
 
 
+def captions(folder: Path) -> dict[str, str]:
+    """What the figures show, by the path of the figure; those of a damaged file are left out."""
+    found = {}
+    for figure in figures(folder):
+        reading, name = Path(figure).parent, Path(figure).stem
+        try:
+            caption = json.loads((folder / reading / "captions.json").read_text("utf-8"))[name]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            continue
+        if isinstance(caption, str):
+            found[figure] = caption
+    return found
+
+
 def page(name: str, folder: Path) -> str:
     """The HTML page with the claims and figures of a reproduction."""
     try:
@@ -57,9 +71,7 @@ def page(name: str, folder: Path) -> str:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise OutputError(f"the reproduction {name!r} cannot be read ({type(error).__name__}); run it again") from None
     template, style, script = load_assets("reproduction", _SCRIPTS)
+    data = {"run": record, "name": name, "claims": claims, "figures": figures(folder), "captions": captions(folder)}
     return template.substitute(
-        policy=policy(script, style, images="'self' data:"),
-        style=style,
-        script=script,
-        data=packed({"run": record, "name": name, "claims": claims, "figures": figures(folder)}),
+        policy=policy(script, style, images="'self' data:"), style=style, script=script, data=packed(data)
     )

@@ -1,78 +1,109 @@
-"""The paper's figures as charts with their data, written as SVG, PNG and Parquet.
+"""The paper's figures with their data, written as SVG, PDF, PNG and Parquet.
+
+    Evidence -> draw -> Figure (panels, caption, data) -> Figure.chart(width, titles) -> files
 
 Rendering a chart takes longer than building it. So `charts.json` next to the images holds a digest of each chart
-(data, marks, renderer) and of its images, and an unchanged chart is not rendered again.
+(data, marks, renderer) and of its images, and an unchanged chart is not rendered again. `captions.json` has the caption
+of each figure, which stands above it only on request.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import vl_convert
 
-from attnscope.experiments.figures import circle, distance, gradient, separability
+from attnscope.experiments.figures import capacity, circle, critical, distance, gradient, separability
+from attnscope.experiments.figures.composition import Figure
+from attnscope.experiments.figures.labels import DPI
+from attnscope.experiments.settings import FigureStyle
 from attnscope.tables import write_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    import polars as pl
-
     from attnscope.experiments.claims.evidence import Evidence
 
-SCALE = 2  # pixels of the PNG per pixel of the chart
-INDEX = "charts.json"
+__all__ = ["Figure", "capacity", "draw", "draw_all", "draw_into", "render"]
+
+PNG_DPI = 300
+INDEX, CAPTIONS = "charts.json", "captions.json"
 
 
-def draw(e: Evidence) -> dict[str, tuple[Any, pl.DataFrame]]:
-    """The chart and data of each figure, by name, for one kind of vectors with or without the first key."""
-    figures: dict[str, tuple[Any, pl.DataFrame]] = {
+def draw(e: Evidence) -> dict[str, Figure]:
+    """The figures by name, for one kind of vectors with or without the first key."""
+    figures = {
         "figure-2a": distance.against_length(e),
         "figure-2b": distance.against_n(e),
-        "figure-2c": distance.critical(e),
+        "figure-2c": critical.figure(e),
         "figure-3": separability.figure(e),
         "figure-4": gradient.figure(e),
     }
     tokens = e.tables["circle"]
     if e.sink == "kept" and not tokens.is_empty() and tokens["vectors"][0] == e.vectors:
-        figures = {"figure-1": (circle.figure(tokens), tokens), **figures}
+        figures = {"figure-1": circle.figure(tokens), **figures}
     return figures
 
 
-def draw_all(folder: Path, readings: Sequence[Evidence]) -> dict[str, dict[str, str]]:
-    """Write every figure of every reading; returns the paths of the files by reading and figure."""
+def draw_all(folder: Path, readings: Sequence[Evidence], style: FigureStyle) -> dict[str, dict[str, str]]:
+    """Write every figure of every reading; returns the paths of the files by reading and file name."""
     written: dict[str, dict[str, str]] = {}
     for e in readings:
         reading = e.vectors if e.sink == "kept" else f"{e.vectors}-without-first-key"
         target = folder / reading
-        written[reading] = {name: str(target / name) for name in draw_into(target, draw(e))}
+        written[reading] = {name: str(target / name) for name in draw_into(target, draw(e), style)}
     return written
 
 
-def draw_into(folder: Path, figures: dict[str, tuple[Any, pl.DataFrame]]) -> list[str]:
-    """Write charts and their data by name, rendering those that changed; returns the names of the files."""
+def draw_into(folder: Path, figures: Mapping[str, Figure], style: FigureStyle) -> list[str]:
+    """Write the figures with their data and captions, rendering those that changed; returns the names of the files."""
     rendered, index = _index(folder), {}
-    files: dict[str, Any] = {}
+    files: dict[str, Callable[[Path], object]] = {}
     names = []
-    for name, (chart, data) in figures.items():
-        specification = json.dumps(chart.to_dict(validate=False), sort_keys=True)
-        key = _digest(f"{version('vl-convert-python')} {SCALE} {specification}".encode())
-        pictures = [f"{name}.svg", f"{name}.png"]
+    for name, figure in figures.items():
+        specification = json.dumps(figure.chart(style.width, style.titles).to_dict(validate=False), sort_keys=True)
+        key = _digest(f"{version('vl-convert-python')} {PNG_DPI} {specification}".encode())
+        pictures = [f"{name}.svg", f"{name}.pdf", f"{name}.png"]
         if rendered.get(name, {}).get("chart") != key or rendered[name]["pictures"] != _digests(folder, pictures):
-            svg = vl_convert.vegalite_to_svg(specification)
-            drawn = {f"{name}.svg": svg.encode(), f"{name}.png": vl_convert.svg_to_png(svg, scale=SCALE)}
-            files |= {file: lambda path, body=body: path.write_bytes(body) for file, body in drawn.items()}
-            rendered[name] = {"chart": key, "pictures": [_digest(body) for body in drawn.values()]}
+            bodies = dict(zip(pictures, render(specification), strict=True))
+            files |= {file: partial(_write, body=body) for file, body in bodies.items()}
+            rendered[name] = {"chart": key, "pictures": [_digest(body) for body in bodies.values()]}
         index[name] = rendered[name]
-        files[f"{name}.parquet"] = data.write_parquet
+        files[f"{name}.parquet"] = figure.data.write_parquet
         names += [*pictures, f"{name}.parquet"]
-    text = json.dumps(index, indent=1) + "\n"
-    write_all(folder, files | {INDEX: lambda path: path.write_text(text, encoding="utf-8")})
+    texts = {INDEX: index, CAPTIONS: {name: figure.caption for name, figure in figures.items()}}
+    for file, content in texts.items():
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        files[file] = partial(_write, body=text.encode())
+    write_all(folder, files)
     return names
+
+
+def render(specification: str) -> tuple[bytes, bytes, bytes]:
+    """SVG, PDF and PNG of a Vega-Lite chart in its physical size; text stays text in SVG and PDF."""
+    svg = vl_convert.vegalite_to_svg(specification)
+    png = vl_convert.svg_to_png(svg, scale=72 / DPI, ppi=PNG_DPI)
+    return svg.encode(), vl_convert.svg_to_pdf(_in_points(svg)), png
+
+
+def _in_points(svg: str) -> str:
+    """The image with its size in points, which the conversion to PDF reads it in."""
+    return _SIZE.sub(lambda size: "".join(f' {side}="{float(size[side]) * 72 / DPI:g}"' for side in _SIDES), svg, 1)
+
+
+_SIDES = ("width", "height")
+_SIZE = re.compile(r' width="(?P<width>[\d.]+)" height="(?P<height>[\d.]+)"')
+
+
+def _write(path: Path, body: bytes) -> None:
+    path.write_bytes(body)
 
 
 def _index(folder: Path) -> dict[str, Any]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import altair as alt
 import polars as pl
 
 from attnscope.experiments.claims.evidence import Evidence
 from attnscope.experiments.claims.gradient import maxima
-from attnscope.experiments.figures.style import BLACK, BLUE, GREEN, ORANGE, inline, log_axis, panel, side_by_side
-from attnscope.experiments.settings import STEPS
+from attnscope.experiments.figures.axes import linear_range, log_axis, log_range
+from attnscope.experiments.figures.composition import Figure, Panel
+from attnscope.experiments.figures.marks import BLACK, BLUE, GRAY, GREEN, ORANGE, Channel, Mark
+from attnscope.experiments.settings import STEPS, TEMPERATURES
 
-COLORS = dict(zip((f"eps = {step:g}" for step in STEPS), (BLUE, GREEN, ORANGE), strict=True))
+# Curves of different eps coincide for large T: the line of a smaller eps is wider and drawn first.
+CURVES = {
+    step: Mark(f"eps = {step:g}", color, line=width, band=0.18)
+    for step, color, width in zip(STEPS, (BLUE, GREEN, ORANGE), (4.2, 2.4, 1.0), strict=True)
+}
+LIMIT = Mark("1/(2T), exact supremum for small eps", GRAY, line=7, line_opacity=0.45)
+PRINTED = Mark("min{1/(4T), \u221a2}, as printed", BLACK, line=1.2, dash=(6, 3))
+SUPREMUM = "exact supremum: (\u221a2/eps) tanh(eps/(2\u221a2 T)), at most 1/(2T)"
 
 
 def data(e: Evidence, reading: str = "scaled") -> pl.DataFrame:
@@ -30,58 +36,44 @@ def data(e: Evidence, reading: str = "scaled") -> pl.DataFrame:
             printed=pl.first("printed"),
             exact=pl.first("exact"),
         )
-        .with_columns(
-            series=pl.format("eps = {}", pl.col("step").map_elements(lambda s: f"{s:g}", return_dtype=pl.String)),
-            reading=pl.lit(reading),
-        )
+        .with_columns(reading=pl.lit(reading))
         .sort("direction", "step", "temperature")
     )
 
 
-def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
-    """Two panels: a random direction as in the paper, and the worst direction with the exact suprema."""
+def figure(e: Evidence) -> Figure:
+    """Three panels: random direction, worst direction, and the latter as a share of its exact supremum."""
     scaled = data(e)
-    chart = side_by_side(
-        *panels(scaled),
-        title="Figure 4. Gradient sensitivity against temperature",
-        subtitle=["T = 1 is the model itself; median over windows, bands: spread over windows"],
-    )
-    return chart, pl.concat([scaled, data(e, "raw")])
+    notes = [
+        "T = 1 is the model itself; largest g over heads, median over windows, bands: range over windows",
+        SUPREMUM,
+    ]
+    title = "Figure 4. Largest g(T, eps) over heads against temperature"
+    return Figure(title, notes, [panels(scaled)], pl.concat([scaled, data(e, "raw")]))
 
 
-def panels(curves: pl.DataFrame, heading: str = "", least: float | None = None) -> list[alt.LayerChart]:
-    """The panels of the two directions; `least` is the smallest g that the axis shows, by default of these curves."""
-    least = float(curves["low"].to_numpy().min()) if least is None else least
-    y = log_axis("value", "largest g over heads", domain=[0.7 * least, 70.0])
+def panels(curves: pl.DataFrame, heading: str = "", every: pl.DataFrame | None = None) -> list[Panel]:
+    """The panels of one reading; the axis of g is that of `every` reading, by default of this one."""
+    x = log_axis("temperature", "temperature T", (0.01, 0.1, 1.0, 10.0))
+    y = _axis(curves if every is None else every)
     random, worst = (curves.filter(direction=direction) for direction in ("random", "worst"))
-    printed = _bound(random, "printed", y, [6, 4], BLACK)
-    exact = _bound(worst, "exact", y, [6, 4], None)
+    exact = pl.col("exact")
+    shares = worst.with_columns(pl.col("value") / exact, pl.col("low") / exact, pl.col("high") / exact)
+    share = linear_range("value", "g / exact supremum", 0, 1)
+    ends = pl.DataFrame({"temperature": [TEMPERATURES[0], TEMPERATURES[-1]]})
+    limit = (LIMIT, ends.with_columns(value=0.5 / pl.col("temperature")))
+    printed = (PRINTED, worst.filter(step=STEPS[0]).select("temperature", value="printed"))
     return [
-        panel([*_curves(random, y), printed], f"{heading}random direction; black: min{{1/(4T), \u221a2}}"),
-        panel([*_curves(worst, y), exact, printed], f"{heading}worst direction; colored dashes: exact suprema"),
+        Panel(f"{heading}random direction", x, y, [*_curves(random), printed]),
+        Panel(f"{heading}worst direction", x, y, [limit, *_curves(worst), printed]),
+        Panel(f"{heading}share of supremum", x, share, _curves(shares)),
     ]
 
 
-def _color() -> alt.Color:
-    return alt.Color(
-        "series:N",
-        title=None,
-        scale=alt.Scale(domain=list(COLORS), range=list(COLORS.values())),
-        legend=alt.Legend(orient="bottom", symbolOpacity=1),
-    )
+def _axis(curves: pl.DataFrame) -> Channel:
+    positive = curves.filter(pl.col("low") > 0)
+    return log_range("value", "largest g over heads", float(positive["low"].to_numpy().min()), 0.5 / TEMPERATURES[0])
 
 
-def _curves(table: pl.DataFrame, y: dict[str, Any]) -> list[alt.Chart]:
-    x = alt.X(**log_axis("temperature", "temperature T", [0.01, 0.03, 0.1, 0.3, 1, 3, 10]))
-    base = alt.Chart(inline(table)).encode(x=x, color=_color())
-    band = base.mark_area(opacity=0.18, clip=True).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q")
-    # The curve of the smallest step is wider, so that it is visible where the curves coincide.
-    width = alt.condition(f"datum.step == {STEPS[0]}", alt.value(4), alt.value(1.6))
-    line = base.mark_line(clip=True).encode(y=alt.Y(**y), strokeWidth=width, order="temperature:Q")
-    return [band, line]
-
-
-def _bound(table: pl.DataFrame, column: str, y: dict[str, Any], dash: list[int], color: str | None) -> alt.Chart:
-    chart = alt.Chart(inline(table)).mark_line(strokeDash=dash, strokeWidth=1.3, clip=True)
-    encoded = chart.encode(x="temperature:Q", y=alt.Y(**(y | {"shorthand": f"{column}:Q"})))
-    return encoded.encode(color=_color() if color is None else alt.value(color))
+def _curves(table: pl.DataFrame) -> list[tuple[Mark, pl.DataFrame]]:
+    return [(mark, table.filter(pl.col("low") > 0, step=step)) for step, mark in CURVES.items()]

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import altair as alt
 import polars as pl
 
+from attnscope.columns import label
 from attnscope.experiments.claims.evidence import Evidence
-from attnscope.experiments.figures.style import (
-    BLACK,
-    BLUE,
-    CORRECTED,
-    GREEN,
-    PRINTED,
-    RED,
-    colors,
-    inline,
-    panel,
-    side_by_side,
-)
+from attnscope.experiments.figures.axes import linear_range
+from attnscope.experiments.figures.composition import Figure, Panel
+from attnscope.experiments.figures.distance import CORRECTED, PRINTED
+from attnscope.experiments.figures.marks import BLACK, BLUE, GRAY, GREEN, RED, Mark
 from attnscope.experiments.settings import SEPARABILITY_N
 
 BOUNDS = {
     "printed": ("separability_upper_printed", "separability_lower_printed"),
     "proved": ("separability_upper", "separability_lower"),
+}
+CLAIMED = (0.70, 0.85)  # where the paper says that it saturates
+WHISKER = Mark("5% to 95% of heads", GREEN, line=0, bar=1)
+BOX = Mark("quartiles over heads", GREEN, line=0, bar=8, bar_opacity=0.5)
+MEDIAN = Mark("median over heads", GREEN, line=0, point="stroke", size=90)
+WINDOWS = Mark("medians of single windows", BLACK, line=0, bar=2.2)
+LARGEST = Mark("largest", GREEN, line=0, point="diamond", size=20, fill="white")
+RANGE = Mark("0.70 to 0.85, as the paper states", GRAY, line=0, band=0.3)
+LINES = {
+    "printed": tuple(
+        Mark(label(name), color, line=1.2, dash=dash)
+        for name, color, dash in zip(BOUNDS["printed"], (RED, BLUE), ((6, 2), (2, 2)), strict=True)
+    ),
+    "proved": tuple(
+        Mark(f"{label(name)} (T2a)", color, line=1.2) for name, color in zip(BOUNDS["proved"], (RED, BLUE), strict=True)
+    ),
 }
 
 
@@ -50,50 +57,43 @@ def data(e: Evidence, forms: tuple[str, ...] = tuple(BOUNDS)) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def figure(e: Evidence) -> tuple[alt.HConcatChart, pl.DataFrame]:
+def figure(e: Evidence) -> Figure:
     """Two panels: box plots with the printed bounds, and with those of T2a."""
     quantiles = data(e)
     longest = int(e.table("topn")["prefix"].max())  # type: ignore[arg-type]
-    chart = side_by_side(
-        panel(boxes(quantiles, "printed"), f"{PRINTED} (Theorem 2)"),
-        panel(boxes(quantiles, "proved"), f"{CORRECTED} (T2a)"),
-        title="Figure 3. Separability against N",
-        subtitle=[
-            f"L = {longest:,}; boxes: quartiles over heads and windows, whiskers 5 % and 95 %, dots: the largest;",
-            "black bar: medians of single windows; lines: median bounds (below 0 drawn at 0); gray: 0.70 to 0.85",
+    panels = [
+        panel(f"{PRINTED} (Theorem 2)", quantiles, "printed"),
+        panel(f"{CORRECTED} (T2a)", quantiles, "proved"),
+    ]
+    notes = [f"L = {longest:,}; heads of all windows; bounds: median over heads, negative ones drawn at 0"]
+    return Figure("Figure 3. Separability against N", notes, [panels], quantiles)
+
+
+def panel(heading: str, quantiles: pl.DataFrame, form: str) -> Panel:
+    """Box plots over heads, with the medians of one form of the bounds."""
+    x = {"shorthand": "n:O", "title": "N, size of the top set", "axis": alt.Axis(labelAngle=0)}
+    y = linear_range("value", label("separability"), 0, 1)
+    upper, lower = LINES[form]
+    window = quantiles.with_columns(  # a range of zero length is drawn as a short bar
+        window_low=pl.col("window_low") - 0.01, window_high=pl.col("window_high") + 0.01
+    )
+    sides = quantiles.select("n").with_columns(low=pl.lit(CLAIMED[0]), high=pl.lit(CLAIMED[1]))
+    return Panel(
+        heading,
+        x,
+        y,
+        [
+            (RANGE, sides),
+            (WHISKER, _named(quantiles, low="q05", high="q95")),
+            (BOX, _named(quantiles, low="q25", high="q75")),
+            (WINDOWS, _named(window, low="window_low", high="window_high")),
+            (upper, _named(quantiles, value=f"upper_{form}")),
+            (lower, _named(quantiles, value=f"lower_{form}")),
+            (MEDIAN, _named(quantiles, value="q50")),
+            (LARGEST, _named(quantiles, value="most")),
         ],
     )
-    return chart, quantiles
 
 
-def boxes(quantiles: pl.DataFrame, form: str) -> list[alt.Chart]:
-    """Box plots over heads, with the medians of one form of the bounds."""
-    x = alt.X("n:O", title="N, size of the top set", axis=alt.Axis(labelAngle=0))
-    scale = alt.Scale(domain=[0, 1.02], nice=False)
-    y: dict[str, Any] = {"title": "separability", "scale": scale}
-    base = alt.Chart(inline(quantiles)).encode(x=x)
-    palette = {f"upper bound, {form}": RED, f"lower bound, {form}": BLUE}
-    long = quantiles.select(
-        "n",
-        pl.col(f"upper_{form}").alias(f"upper bound, {form}"),
-        pl.col(f"lower_{form}").alias(f"lower bound, {form}"),
-    )
-    long = long.unpivot(on=list(palette), index="n", variable_name="series", value_name="value")
-    claim = (
-        alt.Chart(inline(pl.DataFrame({"low": [0.70], "high": [0.85]})))
-        .mark_rect(opacity=0.35, color="#bbbbbb")
-        .encode(y=alt.Y("low:Q", **y), y2="high:Q")
-    )
-    bounds = alt.Chart(inline(long)).mark_line(point=alt.OverlayMarkDef(size=22), strokeWidth=1.6).encode(
-        x=x, y=alt.Y("value:Q", **y),
-        color=colors(palette),
-    )  # fmt: skip
-    return [
-        claim,
-        base.mark_rule(color=GREEN).encode(y=alt.Y("q05:Q", **y), y2="q95:Q"),
-        base.mark_bar(color=GREEN, opacity=0.55, size=14).encode(y=alt.Y("q25:Q", **y), y2="q75:Q"),
-        base.mark_tick(color=GREEN, thickness=2, size=14).encode(y=alt.Y("q50:Q", **y)),
-        base.mark_bar(color=BLACK, size=2.5).encode(y=alt.Y("window_low:Q", **y), y2="window_high:Q"),
-        base.mark_circle(color=GREEN, size=16, opacity=1).encode(y=alt.Y("most:Q", **y)),
-        bounds,
-    ]
+def _named(quantiles: pl.DataFrame, **columns: str) -> pl.DataFrame:
+    return quantiles.select("n", **{name: pl.col(column) for name, column in columns.items()})

@@ -5,31 +5,29 @@ A row of panels for each reading of a causal row; in it the paper's quantity, an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import altair as alt
 import polars as pl
 
+from attnscope.columns import label
 from attnscope.experiments.claims.distance import ENDS
-from attnscope.experiments.figures import gradient, separability
-from attnscope.experiments.figures.distance import AS_PRINTED, BOUND, DISTANCE, EXPECTED, LOWER, UPPER
-from attnscope.experiments.figures.style import (
-    BLACK,
-    BLUE,
+from attnscope.experiments.figures import critical, gradient, separability
+from attnscope.experiments.figures.axes import log_axis, log_range
+from attnscope.experiments.figures.composition import Figure, Panel, Series
+from attnscope.experiments.figures.distance import (
+    AS_PRINTED,
     CORRECTED,
-    GREEN,
-    ORANGE,
+    DISTANCE,
+    E1,
     PRINTED,
-    RED,
-    SKY,
-    colors,
-    inline,
-    log_axis,
-    median_lines,
-    over_windows,
-    panel,
-    stacked,
+    SPREAD,
+    distance_axis,
+    expected_range,
+    series,
 )
+from attnscope.experiments.figures.marks import BLUE, GREEN, ORANGE, RED, Channel, Mark
+from attnscope.experiments.figures.statistics import dodged, over_windows
 from attnscope.experiments.protocol_report.claims import criticals
 from attnscope.experiments.protocol_report.evidence import CLOSED, TABLES, readings
 from attnscope.experiments.settings import FIXED_N
@@ -37,15 +35,12 @@ from attnscope.experiments.settings import FIXED_N
 if TYPE_CHECKING:
     from attnscope.experiments.claims import Evidence, Labels
 
-Figure = tuple[Any, pl.DataFrame]
 Readings = list[tuple["Labels", "Evidence"]]
-_OVER = "median over heads of each head's mean over rows, bands: spread over windows"
-BAND = "expectation, proved range E1"
-_N_TICKS = [1, 3, 10, 30, 100, 300, 1000]
+_OVER = f"median over heads of each head's mean over rows, {SPREAD}"
 
 
 def draw_protocol(tables: dict[str, pl.DataFrame]) -> dict[str, Figure]:
-    """The chart and data of each figure by name, such as figure-2a-value: one for each kind of vectors or logits."""
+    """The figures by name, e.g. figure-2a-value: one for each kind of vectors or logits."""
     of = {name: readings(tables, name) for name in TABLES}
     subsets = tables.get("protocol_subsets", tables["protocol_critical"])
     figures: dict[str, Figure] = {}
@@ -73,59 +68,57 @@ def _having(of: Readings, key: str, value: str) -> Readings:
 
 
 def _medians(e: Evidence, at: pl.Expr, by: str) -> pl.DataFrame:
-    columns = {
-        DISTANCE: pl.median("distance"),
-        EXPECTED: pl.median("expected_printed"),
-        BOUND: pl.median("distance_bound_printed"),
-        LOWER: pl.median("expected_lower"),
-        UPPER: pl.median("expected_upper"),
-    }
+    columns = {name: pl.median(name) for name in (*AS_PRINTED, "expected_lower", "expected_upper")}
     return over_windows(e.table("topn").filter(at), [by], columns)
 
 
 def _against_length(chosen: Readings, vectors: str) -> Figure:
     tables = {labels["rows"]: _medians(e, pl.col("n") == FIXED_N, "prefix") for labels, e in chosen}
-    lengths = next(iter(tables.values()))["prefix"].unique().sort().to_list()
-    x = log_axis("prefix", "L, tokens", lengths)
+    x = log_axis("prefix", "L, tokens", next(iter(tables.values()))["prefix"])
     note = f"Algorithm 1, N = {FIXED_N}, {vectors} vectors; {_OVER}"
-    return _two_columns(tables, x, "Figure 2a. Distance against length", note)
+    return _distances(tables, x, "Figure 2a. Distance against length", note)
 
 
 def _against_n(chosen: Readings, vectors: str) -> Figure:
     longest = max(int(e.table("topn")["prefix"].to_numpy().max()) for _, e in chosen)
     tables = {labels["rows"]: _medians(e, pl.col("prefix") == longest, "n") for labels, e in chosen}
-    x = log_axis("n", "N, size of the top set", next(iter(tables.values()))["n"].unique().sort().to_list())
+    x = log_axis("n", "N, size of the top set", next(iter(tables.values()))["n"])
     note = f"Algorithm 2, L = {longest:,}, {vectors} vectors; {_OVER}"
-    return _two_columns(tables, x, "Figure 2b. Distance against N", note)
+    return _distances(tables, x, "Figure 2b. Distance against N", note)
 
 
-def _two_columns(tables: dict[str, pl.DataFrame], x: dict[str, Any], title: str, note: str) -> Figure:
+def _distances(tables: dict[str, pl.DataFrame], x: Channel, title: str, note: str) -> Figure:
     """A row per reading: distance, printed expectation and bound; distance and the proved range of the expectation."""
     every = pl.concat([table.with_columns(rows=pl.lit(rows)) for rows, table in tables.items()])
-    positive = every.filter(pl.col("low") > 0)
-    ends = [float(positive["low"].to_numpy().min()) * 0.8, float(positive["high"].to_numpy().max()) * 1.25]
-    y = log_axis("value", "summed distance", domain=ends)
-    by = str(x["shorthand"]).split(":")[0]
-    panels = []
-    for rows, medians in tables.items():
-        edges = medians.filter(pl.col("series").is_in([LOWER, UPPER])).pivot(on="series", index=by, values="value")
-        band = (
-            alt.Chart(inline(edges.rename({LOWER: "edge_low", UPPER: "edge_high"}).sort(by)))
-            .mark_area(opacity=0.6, color=SKY)
-            .encode(x=alt.X(**x), y=alt.Y(**(y | {"shorthand": "edge_low:Q"})), y2="edge_high:Q")
-        )
-        right = median_lines(medians, {DISTANCE: GREEN}, x, y, legend={DISTANCE: GREEN, BAND: SKY})
-        panels.append(
-            [
-                panel(median_lines(medians, AS_PRINTED, x, y, (BOUND,)), f"{rows} rows, {PRINTED}"),
-                panel([band, *right], f"{rows} rows, {CORRECTED}"),
-            ]
-        )
-    return stacked(panels, title, [note]), every
+    y = distance_axis(every)
+    rows = [
+        [
+            Panel(f"{name} rows, {PRINTED}", x, y, series(medians, AS_PRINTED)),
+            Panel(
+                f"{name} rows, {CORRECTED}",
+                x,
+                y,
+                [(E1, expected_range(medians)), (DISTANCE, medians.filter(series="distance"))],
+            ),
+        ]
+        for name, medians in tables.items()
+    ]
+    return Figure(title, [note], rows, every)
 
 
-_LEVELS = {"at 0.01": BLUE, "at 0.05": ORANGE}
-_ENDS = {"E1 lower": GREEN, "E1 upper": RED}
+# Marks of Figure 2c by series: the first critical N, and the persistent one as an outline. Series that may coincide
+# have lines of different widths, the widest drawn first.
+_FIRST = {
+    "at 0.01": Mark(f"{label('expected_printed')} at 0.01: first", BLUE, line=2.6, point="circle", bar=1.2),
+    "at 0.05": Mark(f"{label('expected_printed')} at 0.05: first", ORANGE, line=1.2, point="square", bar=1.2),
+    "E1 lower": Mark(f"{label('expected_lower')} (E1): first", GREEN, line=2.6, point="triangle-up", bar=1.2),
+    "E1 upper": Mark(f"{label('expected_upper')} (E1): first", RED, line=1.2, point="triangle-down", bar=1.2),
+}
+_PERSISTENT = {
+    name: replace(mark, label=mark.label.replace("first", "persistent"), fill="white", dash=(4, 2))
+    for name, mark in _FIRST.items()
+}
+_LEVELS = ("at 0.01", "at 0.05")
 
 
 def _critical(chosen: Readings, subsets: pl.DataFrame, vectors: str) -> Figure:
@@ -134,26 +127,40 @@ def _critical(chosen: Readings, subsets: pl.DataFrame, vectors: str) -> Figure:
     for name in _values(chosen, "rows"):
         of = {labels["significance"]: e for labels, e in _having(chosen, "rows", name)}
         printed = pl.concat(
-            [_over_windows(e, "printed").with_columns(series=pl.lit(f"at {level}")) for level, e in of.items()]
+            [_over_windows(e, "printed").with_columns(series=pl.lit(f"at {level}")) for level, e in sorted(of.items())]
         )
         level = min(of)
         ends = pl.concat([_over_windows(of[level], end).with_columns(series=pl.lit(f"E1 {end}")) for end in ENDS])
         heads = _by_heads(subsets.filter(reading=name))
         lengths = printed["prefix"].unique().sort().to_list()
+        x, y = log_axis("prefix", "L, tokens", lengths), log_range("value", "critical N", 1, max(lengths))
         panels = [
-            _lines(printed, _LEVELS, lengths, f"{name} rows, {PRINTED}"),
-            _lines(ends, _ENDS, lengths, f"{name} rows, {CORRECTED}, at {level}"),
+            Panel(f"{name} rows, {PRINTED}", x, y, [*_by_length(printed), critical.guide(lengths)]),
+            Panel(f"{name} rows, {CORRECTED}, at {level}", x, y, [*_by_length(ends), critical.guide(lengths)]),
         ]
         if heads["heads"].n_unique() > 1:
-            panels.append(_heads_panel(heads, max(lengths)))
+            across = log_axis("heads", "heads in the test", heads["heads"])
+            shifted = dodged([heads.filter(series=one) for one in _LEVELS], "heads")
+            of_levels = [(_FIRST[one], table) for one, table in zip(_LEVELS, shifted, strict=True)]
+            panels.append(Panel(f"{PRINTED}, L = {max(lengths):,}", across, y, of_levels))
         rows.append(panels)
         tables.append(pl.concat([printed, ends, heads], how="diagonal").with_columns(rows=pl.lit(name)))
-    title = "Figure 2c. Critical N by the two-sample KS test over heads"
     notes = [
-        f"Algorithm 3, {vectors} vectors; solid: first N accepted, dashed: from which on all are; dotted: 0.06 L;",
-        "median over windows, bars: their spread; no N accepted: drawn at L",
+        f"Algorithm 3, the two-sample KS test over heads, {vectors} vectors; first: the smallest N accepted, "
+        "persistent: from which on every N is; where none is, L",
+        f"median over windows, bars: range over windows, quartiles of subsets against heads; {critical.SHIFTED}",
     ]
-    return stacked(rows, title, notes), pl.concat(tables)
+    return Figure("Figure 2c. Critical N", notes, rows, pl.concat(tables))
+
+
+def _by_length(table: pl.DataFrame) -> list[Series]:
+    marks = [
+        (mark, table.filter(series=name, kind=kind))
+        for name in table["series"].unique(maintain_order=True)
+        for kind, mark in (("first", _FIRST[name]), ("persistent", _PERSISTENT[name]))
+    ]
+    shifted = dodged([lines for _, lines in marks], "prefix")
+    return [(mark, lines) for (mark, _), lines in zip(marks, shifted, strict=True)]
 
 
 def _over_windows(e: Evidence, expectation: str) -> pl.DataFrame:
@@ -170,24 +177,6 @@ def _over_windows(e: Evidence, expectation: str) -> pl.DataFrame:
     )
 
 
-def _lines(table: pl.DataFrame, palette: dict[str, str], lengths: list[int], title: str) -> alt.LayerChart:
-    y = log_axis("value", "critical N", _N_TICKS, domain=[0.8, 1.3 * max(lengths)])
-    base = alt.Chart(inline(table)).encode(
-        x=alt.X(**log_axis("prefix", "L, tokens", lengths)),
-        color=colors(palette),
-        detail="kind:N",
-        strokeDash=alt.condition("datum.kind == 'first'", alt.value([1, 0]), alt.value([4, 3])),
-    )
-    guide = pl.DataFrame({"prefix": lengths, "value": [0.06 * length for length in lengths]})
-    dotted = alt.Chart(inline(guide)).mark_line(strokeDash=[2, 2], color=BLACK, strokeWidth=1, clip=True)
-    layers = [
-        dotted.encode(x="prefix:Q", y=alt.Y(**y)),
-        base.mark_rule(strokeWidth=1.4).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q"),
-        base.mark_line(point=alt.OverlayMarkDef(size=26), strokeWidth=1.6).encode(y=alt.Y(**y)),
-    ]
-    return panel(layers, title)
-
-
 def _by_heads(subsets: pl.DataFrame) -> pl.DataFrame:
     """The first critical N against the number of heads in the test, at the longest length, printed expectation."""
     longest = pl.col("length") == pl.col("length").max()
@@ -201,40 +190,26 @@ def _by_heads(subsets: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _heads_panel(heads: pl.DataFrame, longest: int) -> alt.LayerChart:
-    y = log_axis("value", "critical N", _N_TICKS, domain=[0.8, 1.3 * longest])
-    base = alt.Chart(inline(heads)).encode(
-        x=alt.X(**log_axis("heads", "heads in the test", heads["heads"].unique().sort().to_list())),
-        color=colors(_LEVELS),
-    )
-    layers = [
-        base.mark_rule(strokeWidth=1.4).encode(y=alt.Y(**(y | {"shorthand": "low:Q"})), y2="high:Q"),
-        base.mark_line(point=alt.OverlayMarkDef(size=26), strokeWidth=1.6).encode(y=alt.Y(**y)),
-    ]
-    return panel(layers, f"printed, against heads, L = {longest:,}", width=170)
-
-
 def _separability(chosen: Readings, vectors: str) -> Figure:
     """Box plots over heads: the closed ball as printed, the open ball, and visible rows."""
     panels, tables = [], []
     for labels, e in sorted(chosen, key=lambda one: (one[0]["rows"], one[0]["ball"] != CLOSED)):
         quantiles = separability.data(e, ("printed",))
-        form = f"{PRINTED}: closed ball" if labels["ball"] == CLOSED else f"{CORRECTED}: open ball"
-        panels.append(panel(separability.boxes(quantiles, "printed"), f"{labels['rows']} rows, {form}"))
+        panels.append(separability.panel(f"{labels['rows']} rows, {labels['ball']} ball", quantiles, "printed"))
         tables.append(quantiles.with_columns(rows=pl.lit(labels["rows"]), ball=pl.lit(labels["ball"])))
     notes = [
-        f"Algorithm 4, {vectors} vectors; boxes: quartiles over heads and windows of each head's mean over rows,",
-        "whiskers 5 % and 95 %, dots: the largest; black bar: medians of single windows; gray: 0.70 to 0.85",
+        f"Algorithm 4, {vectors} vectors; {PRINTED}: closed ball, {CORRECTED}: open ball",
+        "each head's mean over rows, heads of all windows; bounds: median over heads, negative ones drawn at 0",
     ]
-    return stacked([panels], "Figure 3. Separability against N", notes), pl.concat(tables)
+    return Figure("Figure 3. Separability against N", notes, [panels], pl.concat(tables))
 
 
 def _gradient(chosen: Readings, logits: str) -> Figure:
-    """A row per reading: a random direction as in the paper, and the worst one."""
+    """A row per reading: a random direction as in the paper, the worst one, and its share of the exact supremum."""
     tables = {labels["rows"]: gradient.data(e) for labels, e in chosen}
-    least = min(float(curves["low"].to_numpy().min()) for curves in tables.values())
-    panels = [gradient.panels(curves, f"{rows} rows, ", least) for rows, curves in tables.items()]
-    what = "q.k, as in eq. (2)" if logits == "raw" else "q.k / sqrt d: T = 1 is the model itself"
-    note = f"Algorithm 5, logits {what}; largest of the heads' means over rows, median and spread over windows"
     every = pl.concat([table.with_columns(rows=pl.lit(rows), logits=pl.lit(logits)) for rows, table in tables.items()])
-    return stacked(panels, "Figure 4. Gradient sensitivity against temperature", [note]), every
+    rows = [gradient.panels(curves, f"{name} rows, ", every) for name, curves in tables.items()]
+    what = "q.k, as in eq. (2)" if logits == "raw" else "q.k / sqrt d: T = 1 is the model itself"
+    note = f"Algorithm 5, logits {what}; largest of the heads' means over rows, median over windows, {SPREAD}"
+    title = "Figure 4. Largest g(T, eps) over heads against temperature"
+    return Figure(title, [note, gradient.SUPREMUM], rows, every)

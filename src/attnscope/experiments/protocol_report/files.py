@@ -15,12 +15,18 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from attnscope.experiments.settings import FigureStyle
+
 PAGE = "protocol.html"
 FOLDER = "protocol"
 
 
 def write_protocol(
-    folder: Path, tables: dict[str, pl.DataFrame], claims: list[dict[str, Any]], run: Mapping[str, Any]
+    folder: Path,
+    tables: dict[str, pl.DataFrame],
+    claims: list[dict[str, Any]],
+    run: Mapping[str, Any],
+    style: FigureStyle,
 ) -> dict[str, str]:
     """Draw the figures into `figures/protocol` and write `protocol.html`; returns the paths of the figures' files.
 
@@ -28,8 +34,9 @@ def write_protocol(
     """
     target = folder / "figures" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
-    files = draw_into(target, draw_protocol(tables))
-    pictures = {name[:-4]: (target / name).read_text("utf-8") for name in files if name.endswith(".svg")}
+    figures = draw_protocol(tables)
+    files = draw_into(target, figures, style)
+    pictures = {figure.caption: (target / f"{name}.svg").read_text("utf-8") for name, figure in figures.items()}
     page = protocol_page(claims, run, pictures)
     write_all(folder, {PAGE: lambda path: path.write_text(page, encoding="utf-8")})
     return {name: str(target / name) for name in files}

@@ -35,7 +35,7 @@ INTRODUCTION = (
 
 
 def protocol_page(claims: Sequence[dict[str, Any]], run: Mapping[str, Any], pictures: Mapping[str, str]) -> str:
-    """The page as one HTML document; `pictures` has the SVG of each figure by name."""
+    """The page as one HTML document; `pictures` has the SVG of each figure by its caption."""
     style = (resources.files("attnscope.experiments.protocol_report") / "web" / "protocol.css").read_text("utf-8")
     model, settings = run["model"], run["settings"]
     compared, others = comparisons(claims), disagreements(claims)
@@ -59,7 +59,7 @@ def protocol_page(claims: Sequence[dict[str, Any]], run: Mapping[str, Any], pict
         _list(near),
         *(["<h2>Where the last rows alone give another answer</h2>", _list(others)] if others else []),
         "<h2>Figures</h2>",
-        *(_picture(name, svg) for name, svg in pictures.items()),
+        *(_picture(caption, svg) for caption, svg in pictures.items()),
     ]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -110,10 +110,10 @@ def _list(lines: Sequence[str]) -> str:
     )
 
 
-def _picture(name: str, svg: str) -> str:
+def _picture(caption: str, svg: str) -> str:
     data = base64.b64encode(svg.encode()).decode()
-    caption = name.replace("figure-", "Figure ").replace("-", ", ")
-    return f'<figure><img alt="{_text(caption)}" src="data:image/svg+xml;base64,{data}"></figure>'
+    image = f'<img alt="{_text(caption)}" src="data:image/svg+xml;base64,{data}">'
+    return f"<figure>{image}<figcaption>{_text(caption)}</figcaption></figure>"
 
 
 def _text(value: object) -> str:

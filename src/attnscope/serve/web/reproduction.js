@@ -1,6 +1,6 @@
 // The page of a reproduction: the paper's claims on this model, and the figures.
 
-function drawReproduction({ name, run, figures }) {
+function drawReproduction({ name, run, figures, captions }) {
   const address = (file) => `/run/${encodeURIComponent(name)}/${file.split("/").map(encodeURIComponent).join("/")}`;
   const files = ["claims.md", "claims.json", "run.json"].map((file) => [element("a", { href: address(file) }, file), " "]);
   const { model, text, settings } = run;
@@ -16,14 +16,15 @@ function drawReproduction({ name, run, figures }) {
     ...(readings.length ? readings.map((reading) => element(
       "section", {},
       element("h3", {}, visible(reading.replaceAll("-", " "))),
-      element("div", { class: "figures" }, figures.filter((file) => file.split("/")[1] === reading).map((file) => picture(file, address(file)))),
+      element("div", { class: "figures" }, figures.filter((file) => file.split("/")[1] === reading).map((file) => picture(file, address(file), captions[file]))),
     )) : [element("p", { class: "soft" }, "None were drawn.")]),
   );
 }
 
-function picture(file, address) {
-  const title = file.split("/").at(-1).replace(/\.svg$/, "").replaceAll("-", " ");
-  return element("figure", {}, element("a", { href: address }, element("img", { src: address, alt: visible(title), loading: "lazy" })));
+function picture(file, address, caption) {
+  const title = visible(caption ?? file.split("/").at(-1).replace(/\.svg$/, "").replaceAll("-", " "));
+  const image = element("img", { src: address, alt: title, loading: "lazy" });
+  return element("figure", {}, element("a", { href: address }, image), element("figcaption", { class: "soft" }, title));
 }
 
 unpack(byId("data").textContent).then((data) => {

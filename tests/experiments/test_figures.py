@@ -1,0 +1,159 @@
+"""What holds of every figure: its size, its text, its ticks, its legend, and that nothing covers anything else."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from protocol_tables import protocol_tables
+
+from attnscope.experiments.claims.evidence import Evidence
+from attnscope.experiments.figures import capacity, render
+from attnscope.experiments.figures.axes import even_ticks, log_axis, round_ticks, thinned
+from attnscope.experiments.figures.composition import Figure, Panel
+from attnscope.experiments.figures.distance import GAPS, data
+from attnscope.experiments.figures.labels import place
+from attnscope.experiments.figures.marks import RED, Mark
+from attnscope.experiments.protocol_report.figures import draw_protocol
+from attnscope.experiments.settings import FigureWidth
+from attnscope.normalizers import parse
+from attnscope.tables import named
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, Figure]:
+    return draw_protocol(protocol_tables(windows=2, vectors=("value",)))
+
+
+def rendered(figure: Figure, width: FigureWidth, titles: bool = False) -> tuple[str, bytes]:
+    svg, pdf, _ = render(json.dumps(figure.chart(width, titles).to_dict()))
+    return svg.decode(), pdf
+
+
+@pytest.mark.parametrize(("width", "inches"), [("one-column", 3.3), ("two-column", 6.9)])
+@pytest.mark.parametrize("name", ["figure-2a-value", "figure-2c-value", "figure-3-value", "figure-4-raw"])
+def test_a_figure_is_as_wide_as_its_column(
+    figures: dict[str, Figure], name: str, width: FigureWidth, inches: float
+) -> None:
+    """In pixels of 1/96 inch, and in the points of a PDF, of which an inch has 72."""
+    svg, pdf = rendered(figures[name], width)
+    size = re.search(r'<svg[^>]* width="([\d.]+)"', svg)
+    assert size is not None
+    assert float(size[1]) == pytest.approx(96 * inches, abs=1)
+    box = re.search(rb"/MediaBox \[0 0 ([\d.]+) ", pdf)
+    assert box is not None
+    assert float(box[1]) == pytest.approx(72 * inches, abs=1)
+
+
+def test_text_is_text_of_at_least_seven_points(figures: dict[str, Figure]) -> None:
+    svg, pdf = rendered(figures["figure-2a-value"], "one-column")
+    sizes = [float(size) for size in re.findall(r'<text[^>]* font-size="([\d.]+)px"', svg)]
+    assert min(sizes) >= 7 * 96 / 72 - 1e-3
+    assert "Distance bound printed" in re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    assert b"/BaseFont" in pdf  # outlines would need none
+
+
+def test_a_title_is_drawn_only_on_request(figures: dict[str, Figure]) -> None:
+    figure = figures["figure-3-value"]
+    assert "Figure 3. Separability against N" not in re.findall(
+        r"<text[^>]*>([^<]*)", rendered(figure, "two-column")[0]
+    )
+    assert "Figure 3. Separability against N" in rendered(figure, "two-column", titles=True)[0]
+    assert figure.caption.startswith("Figure 3. Separability against N. Algorithm 4, value vectors")
+
+
+def styles(layers: list[dict[str, Any]]) -> set[str]:
+    """How marks look, without their data: everything but texts and thin guides."""
+    return {json.dumps(layer["mark"], sort_keys=True) for layer in layers if layer["mark"]["type"] != "text"}
+
+
+def test_a_legend_shows_the_marks_as_they_are_drawn(figures: dict[str, Figure]) -> None:
+    for figure in figures.values():
+        *rows, legend = figure.chart().to_dict()["vconcat"]
+        drawn = [layer for row in rows for panel in row["hconcat"] for layer in panel["layer"]]
+        assert styles(drawn) == styles(legend["layer"])
+
+
+def test_ticks_reach_the_first_and_the_last_point() -> None:
+    sizes = [1, 2, 4, 5, 8, 10, 16, 20, 32, 64, 100, 128, 256, 512]
+    ticks = thinned(sizes, 6)
+    assert (ticks[0], ticks[-1]) == (1, 512)
+    assert len(ticks) <= 6
+    assert set(ticks) <= set(sizes)
+    assert log_axis("n", "N", reversed(sizes))["axis"].values == ticks
+
+
+@pytest.mark.parametrize(("low", "high"), [(3.2, 410.0), (1.0, 1.0), (1e-21, 50.0), (0.99, 1.01), (7e-9, 2e-3)])
+def test_round_ticks_enclose_all_points(low: float, high: float) -> None:
+    ticks = round_ticks(low, high)
+    assert ticks[0] <= low * (1 + 1e-8)
+    assert high * (1 - 1e-8) <= ticks[-1]
+    assert 2 <= len(ticks) <= 6
+    assert all(f"{tick:.0e}"[0] in "1235" for tick in ticks)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.5, 0.5), (0.521, 0.676), (-3.0, 40.0)])
+def test_even_ticks_enclose_all_points_in_equal_steps(low: float, high: float) -> None:
+    ticks = even_ticks(low, high)
+    assert ticks[0] <= low <= high <= ticks[-1]
+    assert 2 <= len(ticks) <= 6
+    assert np.diff(ticks) == pytest.approx((ticks[-1] - ticks[0]) / (len(ticks) - 1))
+
+
+@pytest.mark.parametrize("points", [[(100.0, 80.0)] * 9, [(10.0 * k, 5.0 * k) for k in range(9)], [(399.0, 1.0)] * 6])
+def test_names_of_points_cover_no_other_and_stay_in_the_panel(points: list[tuple[float, float]]) -> None:
+    boxes = place(points, ["topk:k=64:temperature=1.1"] * len(points), 400, 300)
+    assert not [pair for pair in combinations(boxes, 2) if pair[0].meets(pair[1])]
+    assert all(box.left >= 0 and box.right <= 400 and box.top >= 0 and box.bottom <= 300 for box in boxes)
+
+
+def test_gaps_of_the_proved_bounds_are_relative_to_the_distance() -> None:
+    """Medians over heads of B3 / distance - 1 and 1 - B4 / distance; a bound that is met is drawn at the least gap."""
+    lines = [(0, 0, 32, head, 5, 10.0, 10.0 * (1 + up), 10.0 * (1 - down)) for head, up, down in HEADS]
+    names = ["window", "row", "prefix", "head", "n", "distance", "distance_upper", "distance_lower"]
+    others = {
+        name: pl.lit(1.0)
+        for name in ("expected_printed", "distance_bound_printed", "expected_lower", "expected_upper", "drawn_mean")
+    }
+    table = pl.DataFrame(lines, schema=names, orient="row").with_columns(**others)
+    medians = data(Evidence({"topn": table, "drawn": table}, "value", "kept"), pl.lit(True), "prefix")
+    gaps = {name: medians.filter(series=name)["value"].item() for name in GAPS}
+    assert gaps == pytest.approx({"gap_upper": 0.02, "gap_lower": 1e-16}, rel=1e-6)
+
+
+HEADS = [(0, 0.01, 0.0), (1, 0.02, 0.0), (2, 0.5, 0.3)]
+
+
+def test_a_series_without_points_is_in_the_legend_alone() -> None:
+    empty = pl.DataFrame({"x": [], "value": []}, schema={"x": pl.Float64, "value": pl.Float64})
+    axes = [log_axis(name, name, [1, 10]) for name in ("x", "value")]
+    svg, _ = rendered(Figure("Empty", [], [[Panel("", *axes, [(Mark("none", RED), empty)])]], empty), "one-column")
+    assert svg.count(f'stroke="{RED}"') == 1
+    assert "none" in re.findall(r"<text[^>]*>([^<]*)", svg)
+
+
+def test_a_calibrated_normalizer_is_spelled_as_it_is_parsed() -> None:
+    table = pl.DataFrame(
+        {
+            "normalizer": ["entmax:alpha=1.2", "topk:k=64", "ssmax", "ssmax"],
+            "calibration": ["global", "global", "none", "head"],
+            "parameter": ["alpha", "temperature", None, "s"],
+            "value": [1.3456, 1.1, None, None],
+        }
+    )
+    names = named(table)["name"].to_list()
+    assert names == ["entmax:alpha=1.35", "topk:k=64:temperature=1.1", "ssmax", "ssmax, s per head"]
+    for name in names[:3]:
+        parse(name)
+
+
+def test_normalizers_of_equal_numbers_are_all_seen() -> None:
+    """Their outlines have different shapes and sizes, and nothing is filled."""
+    marks = [*capacity.MARKS.values(), capacity.OWN]
+    assert len({mark.point for mark in marks}) == len({mark.size for mark in marks}) == len(marks)
+    assert all(mark.fill == "transparent" for mark in capacity.MARKS.values())
