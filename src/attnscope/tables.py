@@ -25,6 +25,7 @@ from attnscope import columns
 from attnscope.errors import OutputError
 
 SCHEMA_VERSION = 2
+FINDINGS_VERSION = 2
 
 _HALF_WRITTEN = ".attnscope-"  # how the names of files begin until they are finished
 
@@ -300,13 +301,27 @@ def _with_todays_names(stored: dict[str, Any]) -> dict[str, Any]:
     return renamed
 
 
+def _with_missing_entries(found: dict[str, Any]) -> dict[str, Any]:
+    """Findings of an older version with the entries that it did not have, empty."""
+    verdict, heads = found.get("verdict"), found.get("heads")
+    if isinstance(verdict, dict):
+        empty: dict[str, Any] = {"withdrawn": [], "heads": [], "ranked_by": None, "warnings": [], "next": None}
+        found["verdict"] = empty | verdict
+    if isinstance(heads, list):
+        missing = {"withdrawn": None, "explanation": None}
+        found["heads"] = [missing | head if isinstance(head, dict) else head for head in heads]
+    return found
+
+
 def load_findings(folder: Path) -> dict[str, Any] | None:
     """What a diagnosis found, if the run had one that can be read."""
     try:
         found = json.loads((folder / "findings.json").read_text("utf-8"), object_hook=_with_todays_names)
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    return found if found.get("schema") == FINDINGS_VERSION else _with_missing_entries(found)
 
 
 def _read(file: Path, schema: pl.Schema, version: int) -> pl.DataFrame:

@@ -112,8 +112,9 @@ def test_findings_of_older_runs_are_read_with_todays_names(tmp_path: Path) -> No
     groups = [{"name": "worry"}, {"name": "spare"}, {"name": "fine"}]
     stored = {"heads": [{"evidence": older}], "verdict": {"groups": groups}, "findings": [{"id": "tokens-in-use"}]}
     (tmp_path / "findings.json").write_text(json.dumps(stored), encoding="utf-8")
-    assert tables.load_findings(tmp_path) == {
-        "heads": [{"evidence": today}],
-        "verdict": {"groups": [{"name": "many-tokens"}, {"name": "idle"}, {"name": "few-tokens"}]},
-        "findings": [{"id": "tokens-needed"}],
-    }
+    found = tables.load_findings(tmp_path)
+    assert found is not None
+    assert found["heads"] == [{"evidence": today, "withdrawn": None, "explanation": None}]
+    assert [group["name"] for group in found["verdict"]["groups"]] == ["many-tokens", "idle", "few-tokens"]
+    assert (found["verdict"]["heads"], found["verdict"]["next"]) == ([], None)
+    assert [finding["id"] for finding in found["findings"]] == ["tokens-needed"]

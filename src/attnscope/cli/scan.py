@@ -117,7 +117,7 @@ def scan(
     verify
         Diagnose, then try every label inside the model on 4 more windows: replace heads' weights by what their label
         says is enough, and compare the change of the next-token distribution with that for random heads. Labels that
-        do not hold are withdrawn. Takes about 160 runs of the model.
+        do not hold are withdrawn. Takes about 300 forward passes.
     threshold
         Change a limit of the diagnosis, e.g. local=0.2; may be given several times. docs/diagnosis.md lists them.
     out

@@ -27,6 +27,7 @@ from attnscope.engine.run import run_windows
 from attnscope.errors import InputError, ModelError
 from attnscope.planning import plan, whole_number
 from attnscope.progress import Progress, Report, Step, reporting
+from attnscope.tables import FINDINGS_VERSION
 
 if TYPE_CHECKING:
     import polars as pl
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from attnscope.normalizers import Normalizer
 
-SCHEMA_VERSION = 2
 WINDOWS, HELD_OUT, ROWS = 4, 4, 64
 
 
@@ -138,7 +138,7 @@ def diagnose_windows(
     heads = withdraw(heads, checked)
     where = situation(model, chosen, limits)
     return {
-        "schema": SCHEMA_VERSION,
+        "schema": FINDINGS_VERSION,
         "verdict": verdict(heads, agreed, where, limits, checked),
         "length": length,
         "windows": len(windows),
