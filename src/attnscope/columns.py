@@ -61,8 +61,8 @@ ROWS = (
         "sink_weight",
         "weight on the first token that the row sees",
         "alpha of the first visible key",
-        reading="Many heads put weight there when they have nothing to do, and its value vector is often near zero: "
-        "the weight alone does not say how much the first token contributes to the output.",
+        reading="Many heads put weight there when they have nothing to do. The weight alone does not say how much the "
+        "first token contributes to the output: its value vector can be small.",
         style="share",
         fixed=True,
     ),

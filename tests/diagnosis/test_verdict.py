@@ -151,8 +151,20 @@ def test_participation_and_tokens_needed_are_explained_where_they_differ() -> No
     sink = {"sink_weight": 0.45, "max_weight": 0.45, "sink_contribution": 0.018, "participation_without_sink": 118.0}
     words = participation_explained({"participation": 4.9, "tokens_needed": 148.0, **sink}, 0.1)
     assert words is not None
-    for part in ("is 4.9 and tokens needed 148", "takes 45% of the weight", "almost nothing", "1.8%", "tokens is 118"):
+    for part in (
+        "is 4.9 and tokens needed 148",
+        "takes 45% of the weight",
+        "almost nothing",
+        "1.8%",
+        "participation is 118",
+    ):
         assert part in words
+    words = participation_explained(
+        {"participation": 4.9, "tokens_needed": 148.0, **sink, "sink_contribution": 0.6}, 0.1
+    )
+    assert words is not None
+    assert "a part of 60% of the output's size" in words
+    assert "nothing to" not in words
     few = {"sink_weight": 0.02, "max_weight": 0.4, "sink_contribution": 0.02, "participation_without_sink": 5.0}
     words = participation_explained({"participation": 4.9, "tokens_needed": 148.0, **few}, 0.1)
     assert words is not None

@@ -29,12 +29,12 @@ def participation_explained(evidence: Mapping[str, Any], enough: float) -> str |
             f"participation follows the largest weights (max weight {evidence['max_weight']:.0%}), while an error of "
             f"{enough:.0%} also takes the many small ones, whose contributions add up."
         )
-    part = f"{contribution:.0%} of the output's size"
+    part = f"a part of {contribution:.0%} of the output's size. The rest of the output"
     if contribution < LITTLE:
-        part = f"almost nothing to the output ({contribution:.1%} of its size)"
+        part = f"almost nothing to the output ({contribution:.1%} of its size). The output"
     return start + (
         f"the first token takes {evidence['sink_weight']:.0%} of the weight, which keeps participation low, and "
-        f"contributes {part}. Participation among the other tokens is {count(without)}."
+        f"contributes {part} comes from the other tokens, among which participation is {count(without)}."
     )
 
 

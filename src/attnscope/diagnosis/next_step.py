@@ -126,9 +126,10 @@ def _what_if(heads: Described, where: Situation) -> Step | None:
     many = len(carrying(heads, *(state.name for state in STATES.values() if state.group is MANY_TOKENS)))
     if not many:
         return None
+    option = "diagnose" if where.unverifiable else "verify"
     return Step(
-        where.command("--diagnose" if where.unverifiable else "--verify", "--normalizer", "ssmax,topk:k=64"),
-        'attnscope.scan(model, text, normalizers=["ssmax", "topk:k=64"], diagnose=True)',
+        where.command(f"--{option}", "--normalizer", "ssmax,topk:k=64"),
+        f'attnscope.scan(model, text, normalizers=["ssmax", "topk:k=64"], {option}=True)',
         f"{counted(many)} {'needs' if many == 1 else 'need'} many tokens: this measures what fewer keys (topk) and a "
         "length-aware normalizer (ssmax) would do to them.",
     )
