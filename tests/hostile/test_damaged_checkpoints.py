@@ -186,7 +186,7 @@ def test_tokens_beyond_the_vocabulary_are_refused(folder: Path, text: str) -> No
     content = json.loads((folder / "tokenizer.json").read_text())
     content["model"]["vocab"]["q"] = 99_999
     (folder / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(ModelError, match="token 99999, and the model has embeddings for 257"):
+    with pytest.raises(ModelError, match="token 99999, but the model has only 257 embeddings"):
         attnscope.scan(str(folder), text, length=16, top_n=[2])
 
 

@@ -90,7 +90,7 @@ def test_a_tensor_that_one_of_several_files_lost_is_refused(folder: Path) -> Non
     [
         pytest.param({"without": "blk.1.attn_k.weight"}, r"lacks model\.layers\.1\.self_attn\.k_proj", id="missing"),
         pytest.param({"blocks": 3}, r"lacks model\.layers\.2", id="more blocks"),
-        pytest.param({"blocks": 1}, "block_count = 1, but its tensors are of 2 blocks", id="fewer blocks"),
+        pytest.param({"blocks": 1}, "block_count = 1, but has tensors for 2 blocks", id="fewer blocks"),
     ],
 )
 def test_a_gguf_file_that_lacks_a_tensor_is_refused(tmp_path: Path, options: Any, message: str) -> None:

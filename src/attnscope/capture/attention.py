@@ -1,8 +1,9 @@
 """Attention calls: what a model gave to its attention kernel, and the rows that follow from it.
 
-`AttentionCall` has queries, keys, values, a mask and the other arguments of a kernel; an argument that attnscope does
-not know raises, as ignoring it would give wrong numbers. `LogitsCall` has the logits themselves, from models that form
-them in full and show nothing else. Both have the interface `Call`: one item of the batch, the wanted rows only.
+`AttentionCall` holds queries, keys, values, a mask and the other arguments of a kernel; an unknown argument is an
+error, because ignoring it would give wrong numbers. `LogitsCall` holds the logits themselves, for models that compute
+them in full and expose nothing else. Both implement the interface `Call`: one item of the batch, and only the requested
+rows.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     Kernel = Literal["eager", "sdpa", "torch"]
 
 APPLIED = {"scaling", "softcap", "s_aux", "position_bias", "is_causal"}
-# These say how to compute, or repeat what the mask already says; the result does not depend on them.
+# These select an implementation or repeat what the mask says; the result does not depend on them.
 HARMLESS = {
     "block_indices",
     "cache_position",
@@ -44,8 +45,8 @@ HARMLESS = {
     "sliding_window",
     "use_cache",
 }
-# Where only scores are seen: a lower one is never a logit, and to one below the second whose weight is 0 a mask of -1e4
-# was added.
+# For models of which only the scores are known: a score below the first is never a logit; a score below the second with
+# a weight of 0 is one to which a mask of -1e4 was added.
 LOWEST_LOGIT, HIDDEN_SCORE = -1e8, -9e3
 
 
@@ -58,7 +59,7 @@ class Call(Protocol):
 
     @property
     def cross(self) -> bool | None:
-        """Whether the keys come from another sequence than the queries; None if the call does not say."""
+        """Whether the keys come from a different sequence than the queries; None if the call does not say."""
 
     @property
     def batch(self) -> int:
@@ -66,7 +67,7 @@ class Call(Protocol):
 
     @property
     def batch_index(self) -> int:
-        """Where the call's first item was in the model's batch; above 0 only after `only`."""
+        """Index of the call's first item in the model's batch; above 0 only after `only`."""
 
     @property
     def heads(self) -> int:
@@ -104,7 +105,7 @@ class Call(Protocol):
 
 
 Observer = Callable[[Call], None]
-"""Takes the calls of a forward pass, one after another."""
+"""Receives the attention calls of a forward pass, one at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +147,7 @@ class AttentionCall:
             )
         full = (self.batch, self.heads, self.queries, self.keys)
         for name, each in (("an attention mask", self.mask), ("a position bias", self.options.get("position_bias"))):
-            # A kernel may leave out what a mask says of keys beyond the last.
+            # A kernel may ignore the entries of a mask beyond the last key.
             if isinstance(each, torch.Tensor) and not all(
                 size in (1, wanted) or (dim == 3 and size > wanted)
                 for dim, (size, wanted) in enumerate(zip(as_4d(each).shape, full, strict=True))
@@ -189,7 +190,7 @@ class AttentionCall:
 
     @property
     def scale(self) -> float:
-        """Factor of the products of queries and keys."""
+        """Factor applied to the products of queries and keys."""
         scaling = self.options.get("scaling")
         return self.query.shape[-1] ** -0.5 if scaling is None else float(scaling)
 
@@ -235,7 +236,7 @@ class AttentionCall:
         """Which of these queries are padding, on the CPU."""
         if self.padding is not None:
             return self.padding[item, _index(positions)].cpu()
-        # A key that an indexer chose for no query looks like padding, and is not.
+        # A key that an indexer chose for no query looks like padding but is not.
         choosing = getattr(self.module, "indexer", None) is not None
         if self.mask is None or self.queries != self.keys or self.cross or choosing:
             return torch.zeros(len(positions), dtype=torch.bool)
@@ -288,7 +289,7 @@ class AttentionCall:
 
 @dataclass(frozen=True, eq=False)
 class LogitsCall:
-    """The logits that a model gave to its own softmax, and the values that it multiplied with the result."""
+    """The logits that a model passed to its own softmax, and the values it multiplied the result with."""
 
     module: nn.Module
     scores: Float[Tensor, "batch heads queries keys"]
@@ -320,12 +321,12 @@ class LogitsCall:
 
     @property
     def mask_key(self) -> None:
-        """None: only the scores say what is visible."""
+        """None: visibility can only be read from the scores."""
         return
 
     @property
     def sinks(self) -> None:
-        """None: no family that forms its logits in full has sinks."""
+        """None: no family that computes its logits in full has sinks."""
         return
 
     def logits(
@@ -361,10 +362,11 @@ class LogitsCall:
     def _visible(
         self, item: int, rows: Tensor | slice, keys: Tensor | slice = slice(None)
     ) -> Bool[Tensor, "heads rows keys"]:
-        """Which of these scores no mask was added to.
+        """True for scores to which no mask was added.
 
-        The number that hides a key may be of the values' dtype, and the scores of a wider one; some families divide by
-        the root of the head's size after the mask is added. A score that may be a logit hides only if its weight is 0.
+        The masking constant may belong to the values' dtype while the scores have a wider one, and some families divide
+        by the square root of the head size after adding the mask. A score that could be a logit counts as masked only
+        if its weight is 0.
         """
         scores, weights = self.scores[item][:, rows, keys], self.weights[item][:, rows, keys]
         lowest = max(torch.finfo(dtype).min for dtype in (scores.dtype, self.value.dtype))
@@ -382,7 +384,7 @@ def _index(positions: Sequence[int]) -> Tensor:
 def _unseen(
     positions: Sequence[int], visible: Callable[[Tensor | slice, Tensor | slice], Bool[Tensor, "heads rows keys"]]
 ) -> Bool[Tensor, " rows"]:
-    """Which of these tokens no query may attend to, not even themselves, by what is visible to rows of some keys."""
+    """True for tokens that no query may attend to, not even the token itself; `visible` takes rows and keys."""
     tokens = _index(positions)
     unseen = ~visible(tokens, tokens).any(0).cpu()
     if unseen.any():
@@ -397,7 +399,7 @@ def _item(mask: Tensor, item: int) -> Tensor:
 
 
 def unpadded(call: Call, block: int = 512) -> list[int]:
-    """Positions of the queries of a call's first item that are not padding: those with a visible key in some head."""
+    """Query positions of the first item that are not padding, i.e. that see a key in at least one head."""
     positions: list[int] = []
     for start in range(0, call.queries, block):
         rows = range(start, min(call.queries, start + block))

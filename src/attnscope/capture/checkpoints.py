@@ -2,10 +2,10 @@
 
 Requirements of the design:
 
-- a file that lies costs no more than reading its header: counts and sizes are compared with the bytes that are there;
-- weights are read from safetensors and GGUF files only, unless pickles are allowed, whatever an index names;
-- the hub is asked once, without retries, and not at all for what a path names;
-- nothing here needs torch or transformers for a path that is not there.
+- a corrupt file costs no more than reading its header: counts and sizes are compared with the bytes present;
+- weights are read only from safetensors and GGUF files, whatever an index names, unless pickles are allowed;
+- the hub is asked once, without retries, and never for a path;
+- a path that does not exist is refused without importing torch or transformers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from attnscope.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HUB_SECONDS = 5.0  # to wait for the hub's first answer
+HUB_SECONDS = 5.0  # to wait for the first response of the hub
 LARGEST_JSON = 64 * 2**20  # bytes of a configuration or an index
-FEW_LAYERS = 100  # a number of layers that is believed whatever the files hold: families may share weights
+FEW_LAYERS = 100  # a layer count up to this is trusted whatever the files hold, since layers may share weights
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LAYER_COUNT = re.compile(r"layers?$|depth|block_count|num_blocks|n_blocks|first_k_dense_replace")
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")  # in the name of a GGUF tensor
@@ -35,7 +35,7 @@ _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What transformers should load, and how much is there."""
+    """What transformers should load, and the size of its files."""
 
     name: str
     source: str  # a folder or a hub id, for from_pretrained
@@ -45,7 +45,7 @@ class Checkpoint:
 
 
 def locate(name: str, revision: str | None = None) -> dict[str, Any]:
-    """Options of from_pretrained that say where a model is; raises at once if it is nowhere."""
+    """Options for from_pretrained that locate a model; raises immediately if it does not exist."""
     path = Path(name)
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -64,7 +64,7 @@ def locate(name: str, revision: str | None = None) -> dict[str, Any]:
 
 
 def open_checkpoint(name: str, revision: str | None = None, allow_pickle: bool = False) -> Checkpoint:
-    """The files of a model folder, a GGUF file or a hub id; refuses those that cannot be right."""
+    """The checked files of a model folder, a GGUF file or a hub id."""
     options = locate(name, revision)
     if "gguf_file" in options:
         return _open_gguf(name, Path(name), options)
@@ -88,15 +88,15 @@ def _open_gguf(name: str, path: Path, options: dict[str, Any]) -> Checkpoint:
     _refuse_layers(name, header.metadata, len(header.tensors))
     counts = [value for key, value in header.metadata.items() if key.endswith("block_count") and isinstance(value, int)]
     blocks = 1 + max((int(match[1]) for tensor in header.tensors if (match := _BLOCK.search(tensor))), default=-1)
-    if counts and blocks > max(counts):  # transformers would leave the others out without a word
+    if counts and blocks > max(counts):  # transformers would silently drop the others
         raise ModelError(
-            f"{name!r} says block_count = {max(counts)}, but its tensors are of {blocks} blocks; it is damaged"
+            f"{name!r} says block_count = {max(counts)}, but has tensors for {blocks} blocks; it is damaged"
         )
     return Checkpoint(name, str(path.parent), options, len(header.tensors), path.stat().st_size)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
+    """Read a JSON object from a file."""
     try:
         if path.stat().st_size > LARGEST_JSON:
             raise ModelError(f"{str(path)!r} has {path.stat().st_size} bytes, too many for a {path.name}")
@@ -109,7 +109,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def indexed_files(index: Path) -> dict[str, str]:
-    """The file of each tensor, from an index; files outside the index's folder are refused."""
+    """The file of each tensor according to an index; files outside the folder of the index are refused."""
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not files:
         raise ModelError(f"{str(index)!r} has no weight_map of tensors and files")
@@ -120,7 +120,7 @@ def indexed_files(index: Path) -> dict[str, str]:
 
 
 def _ask_hub(name: str, revision: str | None) -> dict[str, Any]:
-    """Options of from_pretrained for a hub id: one commit for all files, of the hub or else of the local cache."""
+    """Options for from_pretrained for a hub id: one commit for all files, from the hub or else the local cache."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.constants import is_offline_mode
     from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is the HTTP client's
@@ -160,7 +160,7 @@ def _ask_hub(name: str, revision: str | None) -> dict[str, Any]:
 
 
 def _finder(name: str, options: dict[str, Any]) -> Callable[[str], Path | None]:
-    """A function from the name of one of a model's files to its path, downloaded if need be; None if it has none."""
+    """A function that maps a file name to its local path, downloading it if needed; None if there is no such file."""
 
     def find(file: str) -> Path | None:
         if Path(name).is_dir():
@@ -218,7 +218,7 @@ def _tensor_count(name: str, file: Path) -> int:
 
 
 def _refuse_layers(name: str, config: dict[str, Any], tensors: int) -> None:
-    """Raise if a configuration counts more layers than there are tensors: building them would not end."""
+    """Raise if a configuration asks for more layers than there are tensors: building them might never end."""
     nested: list[Any] = [config]
     while nested:
         for key, value in nested.pop().items():

@@ -2,11 +2,11 @@
 
 Requirements of the design:
 
-- the standard library downloads, and only when a user names a corpus;
-- a body is checked before it is cached (whole, UTF-8, the licence's marks, title, first and last line of the novel,
-  size): Project Gutenberg revises its files, so a digest of the download would refuse a corrected comma;
-- the cache has the novel without the licence, from its first line, and a digest: a damaged copy is fetched again;
-- a copy that a user has (`--text FILE`) is cut in the same way.
+- downloads use the standard library, and happen only when a user names a corpus;
+- a download is checked before it is cached (complete, UTF-8, license markers, title, first and last line of the novel,
+  size). Project Gutenberg revises its files, so comparing a digest would reject a corrected comma;
+- the cache holds the novel without the license, from its first line on, and a digest: a damaged copy is fetched again;
+- a user's own copy (`--text FILE`) is trimmed in the same way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from attnscope.errors import InputError
 PREFIX = "corpus:"
 URL_VARIABLE = "ATTNSCOPE_CORPUS_URL"  # a mirror to fetch from instead
 TIMEOUT = 60  # seconds without a response
-LARGEST = 64 << 20  # bytes of a text; more is no book
+LARGEST = 64 << 20  # bytes of a text; no book is larger
 
 _START = re.compile(r"^\*\*\* ?START OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b.*$", re.MULTILINE)
 _LAST_MARK = re.compile(r"^\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG EBOOK\b", re.MULTILINE)
@@ -43,7 +43,7 @@ class Book:
     urls: tuple[str, ...]
     first_line: str
     last_line: str
-    characters: tuple[int, int]  # of the novel, least and most
+    characters: tuple[int, int]  # characters of the novel, smallest and largest number
 
 
 WAR_AND_PEACE = Book(
@@ -58,7 +58,7 @@ BOOKS = {book.name: book for book in (WAR_AND_PEACE,)}
 
 
 def read_corpus(name: str) -> str:
-    """The text of a corpus from the cache; if it is not there it is fetched, checked and cached."""
+    """The text of a corpus from the cache; if missing, it is downloaded, checked and cached."""
     book = BOOKS.get(name)
     if book is None:
         raise InputError(f"unknown corpus {name!r}; there is {', '.join(PREFIX + known for known in BOOKS)}")
@@ -70,7 +70,7 @@ def read_corpus(name: str) -> str:
 
 
 def fetch(book: Book) -> str:
-    """The novel from the first address that has it, checked."""
+    """Download the novel from the first address that has it, and check it."""
     mirror = os.environ.get(URL_VARIABLE)
     reasons = []
     for url in (mirror,) if mirror else book.urls:
@@ -84,7 +84,7 @@ def fetch(book: Book) -> str:
 
 
 def novel(data: bytes, book: Book) -> str:
-    """The novel inside a Project Gutenberg file; ValueError says what is wrong with it."""
+    """Extract the novel from a Project Gutenberg file; raises ValueError with the reason if the file is not intact."""
     try:
         text = _unix_newlines(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -107,9 +107,9 @@ def novel(data: bytes, book: Book) -> str:
 
 
 def without_license(content: str) -> str:
-    """A text without the header and footer of Project Gutenberg; one of `BOOKS` starts at its first line.
+    """Remove the header and footer of Project Gutenberg; one of `BOOKS` starts at its first line.
 
-    A text that has neither is returned as it is, to the byte.
+    A text that has neither is returned unchanged.
     """
     start = _START.search(content)
     if start is None and not _LAST_MARK.search(content):
@@ -125,7 +125,7 @@ def without_license(content: str) -> str:
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for this package."""
+    """The cache folder of this package for the current user."""
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "darwin":
@@ -186,7 +186,7 @@ def _read_cache(book: Book) -> str | None:
 
 
 def _write_cache(book: Book, content: str) -> None:
-    """Cache a text; a cache that cannot be written only means that it is fetched again next time."""
+    """Cache a text; if the cache cannot be written, the text is downloaded again next time."""
     data = content.encode()
     text_file, digest_file = _cache_files(book)
     try:

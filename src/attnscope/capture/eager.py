@@ -1,12 +1,12 @@
-"""Observe attention that is written out in a model file, or in your own: no interface, no registry.
+"""Observe attention that a model file, or your own code, computes with plain torch functions.
 
 A torch function mode intercepts every torch function that the model calls. Two forms of attention are recognized: a
 call of `torch.nn.functional.scaled_dot_product_attention`, and a softmax whose result is multiplied with values. The
-functions run as they are, so the output is bit-identical. In the second case the model itself forms heads x queries x
-keys logits; they are observed one layer at a time and dropped before the next.
+functions themselves are unchanged, so the output is bit-identical. In the second case the model itself computes the
+heads x queries x keys logits; they are observed one layer at a time and dropped before the next.
 
-A softmax over keys whose result is used otherwise (masked again, mixed between heads, cut into blocks) is an error that
-names the module: its rows would not be the model's weights.
+A softmax over keys whose result is used in another way (masked again, mixed between heads, cut into blocks) is an error
+that names the module: its rows would not be the model's weights.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from attnscope.capture.attention import ObservedCall
 
 Batches = tuple[tuple[int, int | None], ...]
-"""Possible numbers of items, each with the number of tokens for which it is right; None: for any."""
+"""Possible batch sizes, each with the number of tokens it applies to; None: any number."""
 
 SOFTMAX = {torch.softmax, torch.nn.functional.softmax, torch.Tensor.softmax, torch.special.softmax}
 SDPA = torch.nn.functional.scaled_dot_product_attention
 MATMUL = {torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.bmm, torch.Tensor.__matmul__}
-# Functions that return the same weights with another dtype or shape; dropout is one of them outside training.
+# Functions that return the same weights in another dtype or shape; outside training, dropout is one too.
 SAME_WEIGHTS = {
     torch.Tensor.to,
     torch.Tensor.type,
@@ -54,7 +54,7 @@ DROPOUT = {torch.dropout, torch.nn.functional.dropout}
 
 @dataclass
 class _Softmax:
-    """A softmax whose weights have not been multiplied with values yet."""
+    """A softmax whose weights have not yet been multiplied with values."""
 
     module: nn.Module
     scores: Tensor
@@ -63,7 +63,7 @@ class _Softmax:
 
 
 class WrittenOutAttention(TorchFunctionMode):
-    """Function mode that passes the attention which modules of a model compute by themselves to an observer."""
+    """Torch function mode that passes attention computed by a model's own code to an observer."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class WrittenOutAttention(TorchFunctionMode):
         batches: Batches = ((1, None),),
         tokens: frozenset[int] | None = None,
     ) -> None:
-        """`tokens` are the numbers of keys that can occur, if known; weights over anything else are refused.
+        """`tokens` are the possible numbers of keys, if known; weights over anything else are refused.
 
-        `batches` are what the inputs may be: a number of items, and of tokens if it is right for these alone.
+        `batches` are the possible batch sizes, each with the number of tokens it applies to.
         """
         super().__init__()
         self._modules = {id(module): module for module in model.modules()}
@@ -105,11 +105,11 @@ class WrittenOutAttention(TorchFunctionMode):
         return result
 
     def recorded(self, module: nn.Module) -> None:
-        """Ignore what a module calls from now on, because it has called `record` itself."""
+        """Ignore the module's calls from now on, because it calls `record` itself."""
         self._recorded.add(id(module))
 
     def finish(self) -> None:
-        """End a forward pass; raises if the weights of some softmax could not be followed."""
+        """End a forward pass; raises if the weights of a softmax could not be followed."""
         for _, softmax in self._pending.values():
             self._add_unfollowed(softmax)
         self._pending.clear()
@@ -165,8 +165,8 @@ class WrittenOutAttention(TorchFunctionMode):
         if module is None:
             return
         for _, earlier in list(self._pending.values()):
-            # Its module has finished, and its tensors must be freed; or this module combines several softmaxes, as
-            # approximations by landmarks do: none of them has the weights of the values.
+            # Either its module has finished and its tensors must be freed, or this module combines several softmaxes
+            # (as landmark approximations do), none of which gives the weights of the values.
             self._drop_pending(earlier)
             self._add_unfollowed(earlier)
         self._pending[id(weights)] = (weights, _Softmax(module, scores, weights, _changes(scores)))
@@ -221,7 +221,7 @@ class WrittenOutAttention(TorchFunctionMode):
         self._pending = {key: entry for key, entry in self._pending.items() if entry[1] is not softmax}
 
     def _add_unfollowed(self, softmax: _Softmax) -> None:
-        """Note a softmax over keys that could not be followed, for `finish`; one over experts or classes is ignored."""
+        """Remember a softmax over keys that could not be followed; those over experts or classes are ignored."""
         name, shape = type(softmax.module).__name__, softmax.scores.shape
         over_keys = "ttention" in name or self._tokens is None or shape[-1] in self._tokens
         items = {batch for batch, _ in self._batches} or {1}
@@ -229,7 +229,7 @@ class WrittenOutAttention(TorchFunctionMode):
             self._unfollowed[name] = None
 
     def _batch(self, module: nn.Module, rows: Tensor, keys: int) -> int:
-        """Number of items in the batch of an attention; where heads are folded into it, by the number of tokens."""
+        """Batch size of an attention; where heads are folded into the batch, it follows from the number of tokens."""
         if rows.ndim > 3:
             return len(rows)
         folded, queries = rows.shape[:2]
@@ -245,12 +245,12 @@ class WrittenOutAttention(TorchFunctionMode):
 
 
 def _as_4d(tensor: Tensor, batch: int) -> Tensor:
-    """The tensor as (batch, heads, tokens, size); heads may be folded into the batch or over several dimensions."""
+    """Reshape to (batch, heads, tokens, size); heads may be folded into the batch or span several dimensions."""
     return tensor.unflatten(0, (batch, -1)) if tensor.ndim == 3 else tensor.flatten(1, -3)
 
 
 def _changes(tensor: Tensor) -> int:
-    """How often a tensor was changed in place; 0 in inference mode, where torch does not count."""
+    """How often a tensor was modified in place; 0 in inference mode, where torch does not count."""
     return 0 if tensor.is_inference() else tensor._version
 
 

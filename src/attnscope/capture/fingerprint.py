@@ -1,7 +1,7 @@
-"""A digest of a model's weights: 64 numbers of every tensor, wherever and in whichever form it is stored.
+"""A digest of a model's weights: 64 numbers from every tensor, wherever and in whatever form it is stored.
 
-Weights may be packed (int8), on the meta device while accelerate has them in memory or on disk, or of a type that
-only its own package understands. What cannot be read counts with its name, shape and type.
+Weights may be packed (int8), offloaded by accelerate (on the meta device, with the numbers in memory or on disk), or of
+a type that only its own package understands. A tensor that cannot be read contributes its name, shape and type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SAMPLES = 64
 
 
 def weights_digest(module: nn.Module) -> str:
-    """SHA-256 over samples of all parameters, buffers and packed weights of a module."""
+    """SHA-256 of samples from all parameters, buffers and packed weights of a module."""
     digest = hashlib.sha256()
     offloaded = _offloaded(module)
     for name, value in module.state_dict().items():
@@ -28,7 +28,7 @@ def weights_digest(module: nn.Module) -> str:
 
 
 def _offloaded(module: nn.Module) -> dict[str, Tensor]:
-    """The weights that accelerate has in memory or on disk while the model's own are on the meta device, by name."""
+    """Offloaded weights by name: accelerate keeps them in memory or on disk, the model's own are on the meta device."""
     tensors: dict[str, Tensor] = {}
     for prefix, submodule in module.named_modules():
         hook = getattr(submodule, "_hf_hook", None)

@@ -1,4 +1,4 @@
-"""What transformers, tokenizers and their parsers raise on a model that makes no sense, as one line for the user."""
+"""Errors of transformers, tokenizers and their parsers on invalid models, turned into one line for the user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 
 from attnscope.errors import AttnscopeError, ModelError
 
-# What foreign code raises on a configuration or a file that makes no sense; tokenizers also raises Exception itself.
+# What other packages raise on an invalid configuration or file; tokenizers also raises Exception itself.
 _DAMAGED = (
     ArithmeticError,
     AssertionError,
@@ -32,17 +32,17 @@ CHECK_TOKENIZER = "check the tokenizer of the model"
 
 @contextmanager
 def foreign_errors(doing: str, advice: str = CHECK_FILES, foreign: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Turn what transformers and tokenizers raise on damaged or unknown models into a `ModelError` of one line.
+    """Turn what transformers and tokenizers raise on damaged or unknown models into a one-line `ModelError`.
 
-    `doing` completes "cannot ...". Where foreign code calls attnscope back, `foreign` says which of them was running:
-    attnscope's own errors are bugs and stay as they are.
+    `doing` completes "cannot ...". If the other package calls back into attnscope, `foreign` says which of the two was
+    running: errors of attnscope itself are bugs and are not converted.
     """
     try:
         yield
     except AttnscopeError:
         raise
     except BaseException as error:
-        # tokenizers raises Exception itself, and its panics, which are no Exceptions, have a class that it hides.
+        # tokenizers raises Exception itself; its panics are not Exceptions, and their class is private.
         damaged = isinstance(error, _DAMAGED) or type(error) is Exception or type(error).__name__ == "PanicException"
         if damaged and foreign():
             raise ModelError(_message(doing, error, advice)) from error
@@ -55,7 +55,7 @@ def _message(doing: str, error: BaseException, advice: str) -> str:
     short = first if len(first) <= 200 else first[:200] + "..."
     if "trust_remote_code" in first:
         return (
-            f"cannot {doing}: it comes with code of its own, which attnscope does not run unless told to; read that "
+            f"cannot {doing}: it comes with code of its own, which attnscope does not run by default; read that "
             "code, then use --trust-remote-code (trust_remote_code=True)"
         )
     kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "

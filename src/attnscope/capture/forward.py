@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from attnscope.capture.models import Model
 
 Inputs = Any
-"""A tensor, a tuple of positional arguments, a mapping of named ones, or a function that runs the module."""
+"""A tensor, a tuple of positional arguments, a mapping of keyword arguments, or a function that runs the module."""
 
 
 def forward(model: Model, ids: Sequence[int] | Tensor, observer: Observer, mask: Tensor | None = None) -> None:
     """Run a transformers model on tokens: one sequence, or a batch with its attention mask.
 
-    The encoder of an encoder-decoder gets the tokens, its decoder the start token and then all tokens but the last: the
-    decoder then has as many queries as the encoder has keys.
+    In an encoder-decoder, the encoder gets the tokens, and the decoder gets the start token followed by all tokens but
+    the last, so that the decoder has as many queries as the encoder has keys.
     """
     module = model.module
     batch = torch.as_tensor(ids, device=_input_device(module))
@@ -71,8 +71,8 @@ def forward(model: Model, ids: Sequence[int] | Tensor, observer: Observer, mask:
 def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
     """Run any module on inputs and return its output.
 
-    `inputs` are a tensor, a tuple of positional arguments, a mapping of named ones, or a function without arguments
-    that runs the module by itself.
+    `inputs` is a tensor, a tuple of positional arguments, a mapping of keyword arguments, or a function without
+    arguments that runs the module itself.
     """
     refuse_empty(module, type(module).__name__)
     tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
@@ -98,8 +98,8 @@ def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
             result = module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
     if not calls:
         raise ModelError(
-            f"no attention was seen in {type(module).__name__}: it must run in the thread of the scan; if it attends "
-            "in a way of its own, call attnscope.capture.record(query, key, value, ...) there"
+            f"no attention was seen in {type(module).__name__}: it must run in the thread of the scan; if it computes "
+            "attention in a custom way, call attnscope.capture.record(query, key, value, ...) there"
         )
     return result
 
@@ -108,10 +108,10 @@ def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
 def observed(
     module: nn.Module, observer: Observer, batches: Batches = ((1, None),), tokens: frozenset[int] | None = None
 ) -> Iterator[None]:
-    """Pass every attention call of a module to the observer while the block runs, however the module attends.
+    """Pass every attention call of a module to the observer within this block, however the attention is computed.
 
-    The observer gets the calls of this thread alone. `batches` and `tokens` are for attention that a module writes out
-    (`WrittenOutAttention`).
+    The observer only gets calls from the current thread. `batches` and `tokens` are for attention that is written out
+    in the model's code (`WrittenOutAttention`).
     """
 
     watched = WatchedForward(module)
@@ -163,7 +163,7 @@ def _shifted_right(model: Model, batch: Tensor) -> Tensor:
 
 
 def _input_device(module: Any) -> torch.device:
-    """The device of the embeddings, or the one on which an offloaded model runs them."""
+    """The device of the embeddings, or the one on which an offloaded model computes them."""
     device: torch.device = module.get_input_embeddings().weight.device
     hook = getattr(module, "_hf_hook", None)
     if device.type != "meta":
@@ -173,7 +173,7 @@ def _input_device(module: Any) -> torch.device:
 
 
 def _batches(module: nn.Module, inputs: Inputs) -> Batches:
-    """What the first tensor says of the number of items: transformers' models are batch first, others may not be."""
+    """Possible batch sizes according to the first tensor: transformers models are batch first, others may not be."""
     tensor = next((leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)), None)
     if tensor is None:
         return ()

@@ -1,7 +1,7 @@
-"""The header of a GGUF file, read only as far as the file reaches.
+"""The header of a GGUF file, read without trusting it.
 
-The reader of the package `gguf` believes every count in the file and loops over it; this one compares counts and sizes
-with the bytes that are there, so that a damaged header is refused in the time it takes to read an intact one.
+The reader of the package `gguf` trusts every count in the file and loops over it; this one compares counts and sizes
+with the bytes present, so that rejecting a damaged header takes no longer than reading an intact one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _MOST_DIMENSIONS = 4
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What a GGUF file says of itself."""
+    """Metadata and tensor names of a GGUF file."""
 
-    metadata: dict[str, Any]  # scalars and strings; an array is its number of items
+    metadata: dict[str, Any]  # scalars and strings; for an array, its number of items
     tensors: tuple[str, ...]  # their names
 
 
 class _Cursor:
-    """Reads numbers and strings one after another; `struct.error` where the file ends before they do."""
+    """Reads numbers and strings in order; raises `struct.error` where the file ends too early."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data, self.offset, self.order = data, 0, "<"
@@ -70,7 +70,7 @@ class _Cursor:
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Metadata and names of the tensors of a GGUF file; `ModelError` for one that does not hold what it says."""
+    """Read the metadata and tensor names of a GGUF file; raises `ModelError` if the file is not consistent."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _read(_Cursor(data))

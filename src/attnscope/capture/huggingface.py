@@ -2,11 +2,11 @@
 
 While a model is observed, every kernel in transformers' registry is wrapped: the wrapper passes the call to
 the observers of that model, then runs the original kernel with the same arguments. The model's configuration, masks and
-kernels stay as they are, so its output is bit-identical to an unobserved run. Calls of other models go straight to
+kernels are unchanged, so its output is bit-identical to an unobserved run. Calls of other models go straight to
 their kernel, and the registry is restored when the last observation ends.
 
 An attention module with a child named `REPLACEMENT` passes its calls to that child instead (`swapping/`). Both use
-the one wrapper, so that observing a model and replacing its attention never undo one another.
+the same wrapper, so observing a model and replacing its attention cannot undo each other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SWAP_CONFIG_KEY = "attnscope_swap"
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """An observer, the thread whose calls it gets, and whether it pauses the others."""
+    """An observer, the thread it observes, and whether it pauses the others."""
 
     thread: int
     observer: CallObserver
@@ -59,10 +59,10 @@ _running_kernels = threading.local()
 
 @contextmanager
 def observed(model: nn.Module, observer: CallObserver, *, alone: bool = False) -> Iterator[None]:
-    """Pass every attention call that the model makes through the interface to the observer while the block runs.
+    """Pass every attention call that the model makes through the interface to the observer within this block.
 
-    An observer gets the calls of its own thread: others may run or observe the same model. One that is `alone`, for a
-    trial run, pauses the others of its thread.
+    An observer gets the calls of its own thread; other threads may run or observe the same model. With `alone`, used
+    for trial runs, the other observers of the thread are paused.
     """
     modules = list(model.modules())
     entry = _Entry(threading.get_ident(), observer, alone)
@@ -84,12 +84,12 @@ def observed(model: nn.Module, observer: CallObserver, *, alone: bool = False) -
 
 
 def in_kernel() -> bool:
-    """Whether an observed kernel is running in this thread, so that what it calls has been observed already."""
+    """Whether an observed kernel is running in this thread; what it calls has already been observed."""
     return getattr(_running_kernels, "depth", 0) > 0
 
 
 def wrap_registry() -> None:
-    """Wrap the kernels in transformers' registry, if they are not, until the matching `unwrap_registry`."""
+    """Wrap the kernels in transformers' registry, if not yet wrapped, until the matching `unwrap_registry`."""
     global _users
     with _lock:
         _users += 1
@@ -98,7 +98,7 @@ def wrap_registry() -> None:
 
 
 def unwrap_registry() -> None:
-    """Restore the registry, unless it is still wrapped for someone else."""
+    """Restore the registry, unless someone else still needs it wrapped."""
     global _users
     with _lock:
         _users -= 1

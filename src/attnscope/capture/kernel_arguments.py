@@ -1,7 +1,7 @@
-"""What the arguments of an attention kernel mean: which keys a mask hides, and which logits follow from them.
+"""What the arguments of an attention kernel mean: which keys a mask hides, and what the logits are.
 
-Scans (float64) and swapped models (the model's own dtype) both use these functions and no others. Logits are formed as
-the kernels form them, in this order: scaled products, softcap, position bias, mask.
+Scans (float64) and swapped models (the model's own dtype) both use these functions and no others. Logits are computed
+in the order of the kernels: scaled products, softcap, position bias, mask.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
 # -1e4, the highest number that is in use to hide keys, as bfloat16 rounds it: no weight is left of exp(-9984).
 HIDDEN = -9984.0
-# Numbers of keys that are converted to the queries' dtype at a time: 8 MiB in float64.
+# Numbers in the keys that are converted to the queries' dtype at a time: 8 MiB in float64.
 CONVERTED_NUMBERS = 1 << 20
 
 
 def visible_keys(mask: Tensor) -> Bool[Tensor, "*shape"]:
-    """Where a mask leaves keys visible: True in a boolean mask, above `HIDDEN` (or NaN) in a float mask."""
+    """True where a mask leaves keys visible: True in a boolean mask, above `HIDDEN` (or NaN) in a float mask."""
     return mask if mask.dtype == torch.bool else ~(mask <= HIDDEN)
 
 
 def additive_mask(mask: Tensor, dtype: torch.dtype, hidden: float) -> Float[Tensor, "*shape"]:
-    """The mask as a term of the logits: its bias (0 in a boolean mask) on visible keys, `hidden` on the others."""
+    """The mask as a term to add to the logits: its bias (0 for a boolean mask) on visible keys, else `hidden`."""
     bias = torch.zeros((), dtype=dtype, device=mask.device) if mask.dtype == torch.bool else mask.to(dtype)
     return torch.where(visible_keys(mask), bias, hidden)
 
 
 def as_4d(mask: Tensor) -> Float[Tensor, "batch_or_1 heads_or_1 queries_or_1 keys_or_1"]:
-    """A mask or bias with the leading dimensions that broadcasting would give it."""
+    """A mask or bias with its leading dimensions filled in as by broadcasting."""
     return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
 
 
 def mask_block(
     mask: Tensor, keys: int, *, items: Index | None = None, heads: Index | None = None, rows: Index | None = None
 ) -> Float[Tensor, "items_or_1 heads_or_1 rows_or_1 keys"]:
-    """Part of a mask or bias over the first `keys` keys; other dimensions that broadcast keep their size of 1.
+    """Part of a mask or bias over the first `keys` keys; other broadcast dimensions keep their size of 1.
 
     `items`, `heads` and `rows` are indices into the batch, the heads and the queries; None takes all of them.
     """
@@ -80,7 +80,7 @@ def rebuild_logits(
 def _products(query: Float[Tensor, "*groups rows dims"], key: Float[Tensor, "*groups keys dims"]) -> Tensor:
     if query.dtype == key.dtype:
         return query @ key.mT
-    # A few groups at a time: all keys in float64 would need twice the memory of the model's own or more.
+    # A few groups at a time: all keys in float64 would need at least twice the memory of the model's own.
     products = query.new_empty(*query.shape[:-1], key.shape[-2])
     queries, keys, out = (tensor.flatten(0, -3) for tensor in (query, key, products))
     step = max(1, CONVERTED_NUMBERS // max(1, keys[:1].numel()))

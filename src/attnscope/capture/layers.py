@@ -1,9 +1,9 @@
-"""Which modules of a model attend, and the number and kind of each.
+"""Which modules of a model compute attention, and the layer number and kind of each.
 
-Before a model runs, the code of transformers' classes says whether attention goes through its interface or is written
-out in the model file; other code may attend anywhere. Numbers of layers are unique within a run: the block's own
-number if no two attention modules share it (plain decoders), otherwise the order of first use (encoder-decoders). A
-module that is used again, as in ALBERT, takes the next free number each time.
+Whether attention goes through transformers' interface or is written out in the model file can be read from the code of
+transformers' classes before a model runs; other code may compute attention anywhere. Layer numbers are unique within a
+run: the block's own number if no two attention modules share it (plain decoders), otherwise the order of first use
+(encoder-decoders). A module that is used repeatedly, as in ALBERT, takes the next free number each time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|encoder_decoder_att|mult
 
 
 def _names(cls: type) -> frozenset[str]:
-    """Every name that the methods of a class and of its base classes mention."""
+    """All names used in the methods of a class and its base classes."""
     if cls not in _cached_names:
         _cached_names[cls] = _collect_names(cls)
     return _cached_names[cls]
@@ -52,7 +52,7 @@ def _collect_names(cls: type) -> frozenset[str]:
 
 
 def _undecorated(function: Any) -> Any:
-    """A method without the decorators that transformers puts around it."""
+    """A method without the decorators added by transformers."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return function
@@ -64,7 +64,7 @@ def uses_interface(module: nn.Module) -> bool:
 
 
 def writes_attention_out(model: nn.Module) -> bool:
-    """Whether some module of the model may compute attention itself (or route experts by a softmax)."""
+    """Whether any module of the model may compute attention itself (or route experts by a softmax)."""
     return any(
         _runs_other_code(module) or (_names(type(module)) & WRITTEN_OUT and not uses_interface(module))
         for module in model.modules()
@@ -72,14 +72,14 @@ def writes_attention_out(model: nn.Module) -> bool:
 
 
 def _runs_other_code(module: nn.Module) -> bool:
-    """Whether its forward is neither torch's nor transformers', and may attend in any function that it calls."""
+    """Whether its forward is custom code, neither torch's nor transformers', that may compute attention anywhere."""
     forward = _undecorated(type(module).forward)
     package = str(getattr(forward, "__module__", "")).partition(".")[0]
     return "forward" in vars(module) or package not in ("torch", "transformers")
 
 
 def text_part(model: nn.Module) -> nn.Module:
-    """The part of a model that reads text: the decoder of a model with a vision or audio tower, else the model."""
+    """The part of a model that reads text: the decoder of a model with a vision or audio tower, otherwise the model."""
     config = getattr(model, "config", None)
     if config is None or getattr(config, "is_encoder_decoder", False) or config.get_text_config() is config:
         return model
@@ -100,7 +100,7 @@ def block_number(name: str) -> int | None:
 
 
 class Layers:
-    """Numbers the attention calls of a model; the same call has the same number in every forward."""
+    """Assigns layer numbers to a model's attention calls; a call has the same number in every forward pass."""
 
     def __init__(self, model: nn.Module) -> None:
         self.names = {module: name for name, module in model.named_modules(remove_duplicate=True)}

@@ -1,4 +1,4 @@
-"""Load a checkpoint with transformers: every weight that is measured comes from its files, or it is refused."""
+"""Load a checkpoint with transformers, and refuse it unless every weight that matters comes from its files."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _SHOWN = 3  # names in a message
 
 
 def load_weights(loader: Any, checkpoint: Checkpoint, **options: Any) -> tuple[Any, tuple[str, ...]]:
-    """The module that `loader` makes of a checkpoint, and the names of weights that do not matter to its attention.
+    """Load a module from a checkpoint; also returns the names of weights that differ but do not affect its attention.
 
-    Those are weights of the files that the module has no use for, and a pooler that the files do not have. Any other
-    difference between module and files is refused: transformers would fill it with random numbers, or leave it out.
+    Those are weights in the files that the module does not use, and a pooler missing from the files. Any other
+    difference between module and files is refused: transformers would fill in random numbers, or drop the weights.
     """
     with quiet(), foreign_errors(f"load {checkpoint.name!r}"), _Budget(checkpoint):
         module, info = loader.from_pretrained(
             checkpoint.source,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused here, by name
+            ignore_mismatched_sizes=True,  # they are refused below, by name
             **(checkpoint.options | options),
         )
         mismatched = {
@@ -65,13 +65,13 @@ def _refuse(name: str, what: str, keys: Iterable[str]) -> None:
 
 
 def _needed(module: Any, key: str) -> bool:
-    """Whether a weight must come from a file: a pooler does not matter, and positions of sines are computed."""
+    """Whether a weight must come from a file; poolers do not matter, and sinusoidal positions are computed."""
     owner = module.get_submodule(key.rpartition(".")[0])
     return not (_POOLER.search(key) or "Sinusoidal" in type(owner).__name__)
 
 
 def _unpacked_shapes(module: Any) -> Iterator[tuple[str, torch.Size, torch.Size]]:
-    """Weights of another shape than the configuration's: transformers does not compare them in packed files."""
+    """Weights whose shape differs from the configuration's; transformers does not check them in packed files."""
     with torch.device("meta"):
         wanted = {name: weight.shape for name, weight in type(module)(module.config).named_parameters()}
     for name, weight in module.named_parameters():
@@ -80,7 +80,7 @@ def _unpacked_shapes(module: Any) -> Iterator[tuple[str, torch.Size, torch.Size]
 
 
 def _left_out(module: Any, unexpected: list[str]) -> list[str]:
-    """Weights of modules that are there (a bias that is switched off), or of more layers than were built."""
+    """Weights for modules that exist (e.g. a bias that is switched off), or for more layers than were built."""
     modules = dict(module.named_modules())
     prefix = f"{module.base_model_prefix}."  # which a checkpoint may have where the module has not, and the reverse
 
@@ -102,10 +102,10 @@ def _shape(size: Iterable[int]) -> str:
 
 
 class _Budget(TorchFunctionMode):
-    """Stop the building of a model that has far more tensors or numbers than its files can fill.
+    """Stops building a model that has far more tensors or numbers than its files can fill.
 
-    A module is built on the meta device first, where a number costs nothing: what is counted there is what its
-    configuration asks for, whichever of its settings asks.
+    A module is first built on the meta device, where a number costs nothing. Counting there gives what the
+    configuration asks for, whichever of its settings does.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 SAMPLE = "sample"
-# Families whose softmax is not over the tokens of the text, with what it is over.
+# Families whose softmax is not over the tokens of the text, with the reason.
 UNREADABLE: dict[str, str] = {
     "canine": "it attends among characters within blocks and then among groups of characters",
     "perceiver": "its latent vectors attend to the text and to each other, its tokens do not",
@@ -37,7 +37,7 @@ UNREADABLE: dict[str, str] = {
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from and how it is loaded: plain data, so that another process can load the same model."""
+    """Where a model comes from and how it is loaded, as plain data: another process can load the same model."""
 
     name: str | None = None  # a folder, a .gguf file or a hub id; None for the embedded sample
     revision: str | None = None
@@ -70,7 +70,7 @@ class Model:
     name: str
     revision: str | None
     source: ModelSource | None = None  # None for a model that was given as an object
-    unused_weights: tuple[str, ...] = ()  # of its files, and poolers that its files lack: attention needs neither
+    unused_weights: tuple[str, ...] = ()  # extra in its files, and poolers missing from them: attention needs neither
 
     @property
     def family(self) -> str:
@@ -79,9 +79,9 @@ class Model:
 
     @property
     def positions(self) -> int | None:
-        """The longest input the model accepts, if it has a limit.
+        """The longest input that the model accepts; None if there is no limit.
 
-        RoBERTa and its relatives number positions from after the padding index, so that the first ones are never used.
+        RoBERTa and its relatives start counting positions after the padding index, so the first ones are never used.
         """
         config = self.module.config.get_text_config()
         limit = getattr(config, "max_position_embeddings", None)
@@ -97,7 +97,7 @@ class Model:
     def causal(self) -> bool:
         """Whether no query sees a later key, so that one forward pass gives the rows of every prefix.
 
-        An encoder-decoder is not causal: its encoder sees everything, and through it its decoder does.
+        An encoder-decoder is not causal: its encoder sees the whole input, and so does its decoder through it.
         """
         config = self.module.config
         if config.is_encoder_decoder:
@@ -114,7 +114,7 @@ class Model:
 
 @dataclass(frozen=True)
 class PlainModel:
-    """A module to run on tensors: nothing is known about tokens, positions or causality."""
+    """A module to run on tensors; nothing is known about tokens, positions or causality."""
 
     module: nn.Module
     name: str
@@ -161,7 +161,7 @@ def load_model(
 
 
 def resolve_model(model: str | Path | nn.Module | Model | None, **loading: Any) -> Model:
-    """A `Model` as it is, anything else loaded; options of loading that would have no effect are refused."""
+    """Return a `Model` unchanged and load anything else; loading options without effect are refused."""
     if not isinstance(model, Model):
         return load_model(model, **loading)
     refuse_options(f"the Model {model.name}", **loading)
@@ -169,13 +169,13 @@ def resolve_model(model: str | Path | nn.Module | Model | None, **loading: Any) 
 
 
 def refuse_options(what: str, **loading: Any) -> None:
-    """Raise if an option of `load_model` differs from its default, beside a model that is loaded already."""
+    """Raise if an option of `load_model` is set for a model that is already loaded."""
     defaults = inspect.signature(load_model).parameters
     given = [name for name, value in loading.items() if name in defaults and value != defaults[name].default]
     if given:
         raise InputError(
-            f"{what} is loaded already, so that {', '.join(given)} would be ignored: leave it out and use to() of the "
-            "model itself, or give the name of the model instead"
+            f"{what} is already loaded, so {', '.join(given)} would be ignored: leave it out and call to() of "
+            "the model, or give the name of the model instead"
         )
 
 
@@ -194,7 +194,7 @@ def _given(model: nn.Module, tokenizer: Any) -> Model:
 
 
 def _load(checkpoint: Checkpoint, source: ModelSource) -> tuple[PreTrainedModel, Any, tuple[str, ...]]:
-    """The module of a checkpoint with its swap, its tokenizer, and the weights that do not matter."""
+    """The module of a checkpoint with its saved swap, its tokenizer, and the weights that do not matter."""
     gguf = "gguf_file" in checkpoint.options
     where = checkpoint.options | {"trust_remote_code": source.trust_remote_code}  # else transformers asks for it
     with quiet(), foreign_errors(f"load {checkpoint.name!r}"):
@@ -229,7 +229,7 @@ def _refuse_family(config: Any) -> None:
 
 
 def _forget_quantization(module: Any) -> None:
-    """Remove the record of how a GGUF file was packed: its weights are unpacked now, and it would prevent saving."""
+    """Remove the record of how a GGUF file was packed: its weights are unpacked now, and the record prevents saving."""
     module.hf_quantizer = None
     for owner, name in ((module, "quantization_method"), (module.config, "quantization_config")):
         if hasattr(owner, name):
@@ -237,7 +237,7 @@ def _forget_quantization(module: Any) -> None:
 
 
 def _predicts_next(config: Any) -> bool:
-    """Whether there is a causal language model class for it, in transformers or with the model."""
+    """Whether there is a causal language model class for the configuration, in transformers or with the model."""
     with_model = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     return with_model or type(config) in transformers.AutoModelForCausalLM._model_mapping
 

@@ -1,4 +1,4 @@
-"""A model as a trial run needs it, for as long as a block runs: in evaluation mode, without forward hooks."""
+"""Context managers for trial runs of a model: evaluation mode, no forward hooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Temporarily switch to eval mode; afterwards each submodule is back in the mode that it was in."""
+    """Temporarily switch to eval mode; afterwards each submodule is back in its previous mode."""
     training = [part for part in module.modules() if part.training]
     if not training:
         yield
@@ -26,9 +26,9 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def without_hooks(module: nn.Module) -> Iterator[None]:
-    """Temporarily take the forward hooks off a module and its parts; those added or removed meanwhile stay so.
+    """Temporarily remove the forward hooks of a module and its submodules.
 
-    Observations that run in other threads keep theirs.
+    Hooks added or removed in the meantime stay added or removed. Observations in other threads keep theirs.
     """
     hooks = [hooks for part in module.modules() for hooks in (part._forward_pre_hooks, part._forward_hooks) if hooks]
     before = [dict(each) for each in hooks]

@@ -1,7 +1,7 @@
 """`record`: how a custom module reports attention that attnscope cannot observe by itself.
 
-The module calls `record(query, key, value, ...)` just before it computes its attention. While it is being scanned the
-call is measured; at any other time `record` returns at once.
+The module calls `record(query, key, value, ...)` just before it computes its attention. During a scan the call is
+measured; at any other time `record` returns immediately.
 
     >>> class Mine(torch.nn.Module):
     ...     def forward(self, x):
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Recorder(Protocol):
-    """Takes the calls that a custom module records."""
+    """Receives the calls that a custom module records."""
 
     def __call__(
         self,
@@ -40,7 +40,7 @@ class Recorder(Protocol):
         /,
         **options: Any,
     ) -> None:
-        """Take one call."""
+        """Receive one call."""
 
 
 _active: ContextVar[Recorder | None] = ContextVar("attnscope_recorder", default=None)
@@ -64,8 +64,8 @@ def record(
 
     The logits are query · key x `scale` (default: one over the root of the key size), through `softcap`, plus
     `bias` and a float `mask`; a boolean `mask` is True where a key is visible. Masks and biases broadcast to (batch,
-    heads, queries, keys), and -1e4 or less in a float mask hides a key. `causal` hides later keys, whatever a
-    mask says of them. `sinks` are logits without a key. `module` is the module that attends (default: the innermost
+    heads, queries, keys), and -1e4 or less in a float mask hides a key. `causal` hides later keys, whatever the
+    mask says about them. `sinks` are logits without a key. `module` is the attention module (default: the innermost
     one on the call stack).
     """
     recorder = _active.get()
@@ -109,7 +109,7 @@ def _fitted(name: str, tensor: Tensor | None, full: tuple[int, ...]) -> Tensor |
 
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
-    """Send the calls of `record` in this block to the recorder."""
+    """Send all calls of `record` within this block to the recorder."""
     token = _active.set(recorder)
     try:
         yield

@@ -1,9 +1,9 @@
 """Observe PyTorch's own attention: `nn.MultiheadAttention`, and the layers of `nn.TransformerEncoder` around it.
 
-Both have a fast path that computes everything in one kernel, and neither takes it under a hook or a function mode,
-which would change the numbers. So the `forward` of these classes is wrapped while a model is observed: the wrapper
-projects queries, keys and values once more with the module's own weights, and runs the original without function modes.
-The output is bit-identical, on the fast path too.
+Both have a fast path that computes everything in one kernel. Hooks and function modes disable it, which would change
+the numbers. Therefore the `forward` of these classes is wrapped while a model is observed: the wrapper projects
+queries, keys and values once more with the module's own weights, and runs the original without function modes. The
+output is bit-identical, on the fast path too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _called_in_layer: ContextVar[set[int] | None] = ContextVar("attnscope_called_in_
 
 @contextmanager
 def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
-    """Pass the calls of every `nn.MultiheadAttention` of the model to the observer while the block runs."""
+    """Pass the calls of every `nn.MultiheadAttention` of the model to the observer within this block."""
     observation = _Observation(threading.get_ident(), frozenset(map(id, model.modules())), observer)
     with _lock:
         if not _observations:
@@ -174,7 +174,7 @@ def _pass_on(
 def _projected(
     module: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of each head, including the keys that the module adds."""
+    """Queries, keys and values of each head, including keys added by the module."""
     joint: Tensor | None = module.in_proj_weight
     separate = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
     weights = separate if joint is None else joint.chunk(3)
@@ -195,9 +195,9 @@ def _projected(
 def _mask(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, batch: int, heads: int, extra: int
 ) -> Float[Tensor, "batch_or_1 heads_or_1 queries_or_1 keys"] | None:
-    """Both masks as one that is True, or a bias, where keys are visible; PyTorch's booleans are True on hidden keys.
+    """Both masks in one that is True, or a bias, on visible keys; PyTorch's booleans are True on hidden keys.
 
-    Keys that the module adds are visible.
+    Keys added by the module are visible.
     """
     parts = []
     if attn_mask is not None:

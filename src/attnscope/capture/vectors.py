@@ -1,7 +1,7 @@
 """The vectors that the weights average.
 
 - `value`: the head's value vectors, shared by the query heads of a group;
-- `output`: each value through the head's slice of the output projection, what the head adds to the residual stream;
+- `output`: each value times the head's slice of the output projection, i.e. what the head adds to the residual stream;
 - `hidden`: the input of the layer, shared by all heads;
 - `hidden_unit`: the same, each scaled to length one;
 - `embedding`: the token's input embedding without its position, the same in all layers.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from attnscope.capture.attention import Call
 
-# The names that model files give to the output projection.
+# Names of the output projection in model files.
 OUTPUT_PROJECTIONS = (
     "o_proj",
     "c_proj",
@@ -69,7 +69,7 @@ class VectorSource:
         self._embedding = None
 
     def layer(self, module: nn.Module, order: int) -> int:
-        """The number of the layer whose attention was just called, the `order`-th of its forward."""
+        """The number of the layer whose attention was just called, as the `order`-th of its forward pass."""
         if order == 0:
             self.layers.start()
         return self.layers.number(module)
@@ -79,7 +79,7 @@ class VectorSource:
         return self.layers.entry(call, layer)
 
     def vectors(self, call: Call, item: int = 0) -> Float[Tensor, "groups keys dims"]:
-        """The vectors of a call, one group for heads that share them; values and inputs in the model's dtype."""
+        """The vectors of a call, one group per set of heads that share them; values and inputs in the model's dtype."""
         if self.kind == "value":
             return call.values(item)
         if self.kind == "output":
@@ -121,7 +121,7 @@ class VectorSource:
         if isinstance(hidden, torch.Tensor) and self._watched.active():
             stack = self._names[block].rpartition(".")[0]
             for other in [m for m in self._inputs if self._names[m].rpartition(".")[0] == stack]:
-                del self._inputs[other]  # one block of a stack at a time, to free the inputs of the others
+                del self._inputs[other]  # one block of the stack at a time, to free the inputs of the others
             self._inputs[block] = hidden
 
     def _hidden(self, call: Call, item: int) -> Float[Tensor, "1 keys dims"]:
@@ -159,7 +159,7 @@ def _input_embedding(model: nn.Module) -> nn.Module:
 
 
 def _matrix(projection: nn.Module, size: int) -> Tensor | None:
-    """A projection's matrix if it takes `size` features; what a wrapper (LoRA, int8, offloading) adds is included."""
+    """A projection's matrix if it has `size` input features, including what a wrapper (LoRA, int8, offloading) adds."""
     from transformers.pytorch_utils import Conv1D
 
     weight = getattr(projection, "weight", None)
@@ -178,7 +178,7 @@ def _matrix(projection: nn.Module, size: int) -> Tensor | None:
 
 
 def _altered(projection: nn.Module, weight: Any) -> bool:
-    """Whether the module does not multiply with this very weight: it is offloaded, packed, or under a hook."""
+    """Whether the module multiplies with something else than this weight: offloaded, packed, or changed by a hook."""
     return (
         not isinstance(weight, torch.Tensor)
         or weight.is_meta

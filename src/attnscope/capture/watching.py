@@ -1,9 +1,9 @@
-"""The forward that an observation watches: its thread, the models that run, and which of their tokens are padding.
+"""The forward pass being observed: its thread, the models that run in it, and which of their tokens are padding.
 
-A kernel's mask says which keys are hidden. Which queries are padding it says only where no query may attend to them:
-not in cross attention, whose keys are another sequence's, not behind an indexer, which chooses keys, and not where
-padded tokens may attend to themselves (XLNet). The model around the call was given a mask with one number for each of
-its tokens; forward hooks on the models remember it.
+A kernel's mask says which keys are hidden. It shows which queries are padding only if no query may attend to padding.
+That is not so in cross-attention, whose keys belong to another sequence, after an indexer, which chooses keys, or where
+padded tokens may attend to themselves (XLNet). But the model around the call was given a mask with one number per
+token; forward hooks on the models remember it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from attnscope.capture.attention import ObservedCall
 
 
-# PyTorch's modules leave their fast path, and so their numbers, when they or modules inside them have hooks.
+# Hooks on PyTorch's modules, or on modules inside them, disable their fast path, which changes the numbers.
 UNHOOKED = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 
 @dataclass
 class _Running:
-    """A model whose forward runs, with the mask of its tokens: (batch, tokens), None, or masks that its caller made."""
+    """A model whose forward is running, with its token mask: (batch, tokens), None, or masks built by the caller."""
 
     model: nn.Module | None
     token_mask: Any
@@ -44,10 +44,10 @@ class _Running:
 
 
 class WatchedForward:
-    """Says which calls belong to the forward of a module in the current thread, and which of their queries are padding.
+    """Decides which calls belong to a module's forward in the current thread, and which of their queries are padding.
 
-    Calls of other threads do not belong to it, nor those of a second forward of the same module inside the first, as
-    from a hook.
+    Calls from other threads do not belong to it, nor do those of a second forward of the same module within the first,
+    e.g. from a hook.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -55,12 +55,12 @@ class WatchedForward:
         self._names = {part: name for name, part in module.named_modules()}
         self._has_cross_attention = any(is_cross_attention(part, name) for part, name in self._names.items())
         self._thread = threading.get_ident()
-        # The first entry is for attention outside of any model's forward, as in a function that calls a layer.
+        # The first entry is for attention outside any model's forward, e.g. in a function that calls a layer.
         self._running = [_Running(None, None, nested=False)]
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Follow the forwards of the module, and of the transformers models in it, while the block runs."""
+        """Follow the forward passes of the module, and of the transformers models inside it, within this block."""
         models: list[nn.Module] = [part for part in self._names if isinstance(part, PreTrainedModel)]
         if self._module not in models and not isinstance(self._module, UNHOOKED):
             models.append(self._module)
@@ -75,14 +75,14 @@ class WatchedForward:
                 handle.remove()
 
     def active(self) -> bool:
-        """Whether this thread runs the watched forward, and no other forward of the module inside it."""
+        """Whether this thread is running the watched forward, and no other forward of the module within it."""
         return threading.get_ident() == self._thread and not self._running[-1].nested
 
     def complete(self, call: ObservedCall) -> ObservedCall:
-        """The call with what its arguments do not say: whether it is cross attention, and which queries are padding."""
+        """Add what the call's arguments do not say: whether it is cross-attention, and which queries are padding."""
         cross = kind_of(call, self._names.get(call.module, "")) == "cross"
         running = self._running[-1]
-        # The tokens that attend to another sequence are those that attended to each other just before.
+        # The tokens that attend to another sequence are the ones that attended to each other just before.
         padding = running.padding if cross else self._token_padding(call)
         if padding is not None and padding.shape != (call.batch, call.queries):
             padding = None
@@ -93,14 +93,14 @@ class WatchedForward:
         return call
 
     def _token_padding(self, call: ObservedCall) -> Bool[Tensor, "batch queries"] | None:
-        """Which queries are padding by the mask of the innermost model's tokens; None if they are not its tokens."""
+        """Which queries are padding by the innermost model's token mask; None if they are not its tokens."""
         mask = next(each.token_mask for each in reversed(self._running) if not isinstance(each.token_mask, Mapping))
         if not isinstance(mask, torch.Tensor) or mask.shape != (call.batch, call.queries) or call.queries != call.keys:
             return None
         padding = (mask == 0).cpu()
         for item in padding.any(-1).nonzero().flatten().tolist():
             tokens = (~padding[item]).nonzero().flatten().tolist()
-            # Latents that are as many as the tokens are told from them by what they see.
+            # If there are as many latents as tokens, what they see tells them apart.
             if tokens and call.visible(tokens[:1], item)[..., padding[item]].any():
                 return None
         return padding
@@ -116,7 +116,7 @@ class WatchedForward:
 
 
 def _token_mask(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The mask that a transformers model was given for its tokens, zero on padding."""
+    """The token mask passed to a transformers model, zero on padding."""
     if not isinstance(model, PreTrainedModel):  # an argument of the same name may mean anything
         return None
     try:

@@ -1,4 +1,4 @@
-"""The inputs of a model: windows of a text, with their special tokens."""
+"""Model inputs: windows of a text with their special tokens."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def text_tokens(model: Model, text: Text) -> list[int]:
-    """The tokens of a text, without special tokens; refuses a tokenizer that the model has no embeddings for."""
+    """Tokens of a text, without special tokens; refuses a tokenizer whose tokens the model has no embeddings for."""
     tokens = tokenize(model.tokenizer, text)
     added = [token for part in special_tokens(model.tokenizer) for token in part] if not model.causal else []
     rows = getattr(model.module.get_input_embeddings(), "weight", None)
     largest = max([*tokens, *added, getattr(model.tokenizer, "bos_token_id", None) or 0])
     if rows is not None and largest >= len(rows):
         raise ModelError(
-            f"the tokenizer of {model.name} gives the token {largest}, and the model has embeddings for {len(rows)}; "
+            f"the tokenizer of {model.name} gives the token {largest}, but the model has only {len(rows)} embeddings; "
             "model and tokenizer do not belong together"
         )
     return tokens
@@ -52,7 +52,7 @@ def window_tokens(model: Model, tokens: list[int], size: int, count: int, bos: b
 
 
 def spread_windows(model: Model, tokens: list[int], size: int, count: int, bos: bool, source: str) -> list[list[int]]:
-    """The tokens of windows at even distances over the whole text, as `window_tokens` gives those at its start."""
+    """Like `window_tokens`, for windows spread evenly over the whole text instead of starting at its beginning."""
     inner = len(window_tokens(model, tokens, size, count, bos, source)[0]) - bos
     before = [model.tokenizer.bos_token_id] if bos else []
     part = len(tokens) / count
