@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import tiny_model
 from models import build, byte_tokenizer
 
 from attnscope.capture import vectors
@@ -129,6 +130,12 @@ def test_a_model_that_hides_its_projection_is_ranked_by_the_error(monkeypatch: p
     by_name = {(head["layer"], head["head"]): head["evidence"]["error_top_share"] for head in found["heads"]}
     assert [by_name[one["layer"], one["head"]] for one in found["verdict"]["heads"]] == errors[:5]
     assert "residual" not in json.dumps(found["verdict"]["ranked_by"])
+
+
+def test_a_projection_that_returns_more_than_its_output_is_not_used() -> None:
+    """I-BERT's gives a scale too: a diagnosis ended in a TypeError."""
+    found = diagnose(tiny_model("ibert"), TEXT, tokenizer=byte_tokenizer(special=True), length=32, windows=2, rows=4)
+    assert all(head["evidence"]["residual_change"] is None for head in found["heads"])
 
 
 def test_the_first_token_is_measured_by_what_it_contributes() -> None:

@@ -174,6 +174,8 @@ def _matrix(projection: nn.Module, size: int) -> Tensor | None:
     unit = torch.eye(size, dtype=dtype, device=device)
     with torch.no_grad():
         result = projection(torch.cat([unit, torch.zeros_like(unit[:1])]))
+    if not isinstance(result, torch.Tensor):  # I-BERT's returns its scale too
+        return None
     return result[:-1] - result[-1]
 
 
