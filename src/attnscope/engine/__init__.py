@@ -1,7 +1,7 @@
-"""Run a model on a plan of windows and hand its attention calls to a measurer: the only loop over windows.
+"""Run a model on a plan of windows and pass its attention calls to a measurer: the only loop over windows.
 
-`windows.py` plans the windows, `run.py` runs them, `parts.py` holds what each finished window leaves, in memory and on
-disk, and `next_token.py` gives the logits of the next token. Commands differ in their measurers alone.
+`windows.py` plans the windows, `run.py` runs them, `parts.py` holds the results of each finished window, in memory and
+on disk, and `next_token.py` gives the logits of the next token. Commands differ only in their measurers.
 
 Requirement: a measurer does not know whether a call comes from a text, from tensors or from a training step.
 """

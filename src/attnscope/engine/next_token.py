@@ -1,4 +1,4 @@
-"""The next-token logits of a causal model, which changed models are compared by."""
+"""Next-token logits of a causal model, used to compare a changed model with the original."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def next_token_logits(
     module: Any, tokens: Int[Tensor, " positions"], rows: Int[Tensor, " rows"] | None = None
 ) -> Float[Tensor, "rows vocabulary"]:
-    """The logits of one window at all positions, or at some; differentiable unless gradients are off."""
+    """Logits of one window at all positions, or at the given ones; differentiable unless gradients are off."""
     some = rows is not None and "logits_to_keep" in inspect.signature(module.forward).parameters
     options = {"logits_to_keep": rows} if some else {}
     logits: Tensor = module(input_ids=tokens[None], use_cache=False, **options).logits[0]

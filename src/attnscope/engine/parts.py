@@ -1,6 +1,6 @@
-"""What a finished window leaves, and where it waits on disk until all windows are finished.
+"""Results of finished windows, kept on disk until all windows are finished.
 
-The same command reads finished windows back after an interruption instead of running them again.
+After an interruption, the same command reads the finished windows back instead of running them again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import polars as pl
 from attnscope.tables import write_all
 
 Head = tuple[int, int]
-"""Number of the layer, number of the head."""
+"""Layer number, head number."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Part:
 
 @dataclass
 class WindowRecord:
-    """What is recorded of a window while the model runs; measurers add what they collect."""
+    """What is recorded about a window while the model runs; measurers add the data they collect."""
 
     number: int = 0
     layers: dict[int, dict[str, Any]] = field(default_factory=dict)  # heads, module and kind of each
@@ -64,7 +64,7 @@ class WindowRecord:
 
 
 def merge_skipped(windows: Iterable[list[dict[str, Any]]]) -> dict[Head, dict[str, Any]]:
-    """The skipped heads of all windows in order, each with the record of the first window that lacks it."""
+    """The skipped heads of all windows in order, each with the record of the first window in which it was skipped."""
     merged: dict[Head, dict[str, Any]] = {}
     for records in windows:
         for record in records:
@@ -73,7 +73,7 @@ def merge_skipped(windows: Iterable[list[dict[str, Any]]]) -> dict[Head, dict[st
 
 
 def without_heads(table: pl.DataFrame, heads: Collection[Head]) -> pl.DataFrame:
-    """The lines of all other heads; a table without heads stays as it is."""
+    """The table without the lines of these heads; a table without heads is unchanged."""
     if not heads or not {"layer", "head"} <= set(table.columns):
         return table
     kinds = {name: table.schema[name] for name in ("layer", "head")}
@@ -83,10 +83,10 @@ def without_heads(table: pl.DataFrame, heads: Collection[Head]) -> pl.DataFrame:
 
 
 class Parts:
-    """The finished windows of a run that is still going on, in the folder `.parts` of the run.
+    """The finished windows of a run in progress, stored in its folder `.parts`.
 
-    `plan` is whatever decides the numbers: parts of another plan are deleted. `schemas` has the name of each table of a
-    part, with its schema where that is fixed.
+    `plan` is everything that determines the numbers: parts of a different plan are deleted. `schemas` maps the name of
+    each table of a part to its schema, where that is fixed.
     """
 
     def __init__(self, folder: Path, plan: dict[str, Any], schemas: Mapping[str, pl.Schema | None]) -> None:
@@ -100,11 +100,11 @@ class Parts:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with suppress(OSError):  # windows are in it: to be taken up again
+        with suppress(OSError):  # it has finished windows: keep it for resuming
             self.folder.rmdir()
 
     def get(self, window: int) -> Part | None:
-        """A window's part, if it was finished and can be read."""
+        """The part of a window, if it was finished and can be read; otherwise None."""
         files = self._files(window)
         try:
             notes = json.loads(files["notes"].read_text("utf-8"))
@@ -114,7 +114,7 @@ class Parts:
         return Part(tables, notes, resumed=True)
 
     def add(self, window: int, part: Part) -> None:
-        """Write a finished window: the notes come last, and make it count."""
+        """Write a finished window; its notes are written last and mark it as complete."""
         files = self._files(window)
         plan, notes = json.dumps(self._plan), json.dumps(part.notes)
         write_all(
@@ -127,7 +127,7 @@ class Parts:
         )
 
     def clear(self) -> None:
-        """Forget all windows."""
+        """Delete all windows."""
         for pattern in ("*.json", "*.parquet", ".*-*"):
             for file in self.folder.glob(pattern):
                 file.unlink(missing_ok=True)

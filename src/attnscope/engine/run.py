@@ -1,6 +1,6 @@
 """Run a model on windows or on tensors: layer numbers, vectors, progress, resuming, memory and timing.
 
-Requirement: what a layer leaves behind are numbers; its tensors are dropped before the next layer runs.
+Requirement: only numbers are kept from a layer; its tensors are freed before the next layer runs.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class LayerCall:
     ) -> bool:
         """Call `measure` on blocks of positions that fit the budget: `copies` float64 arrays of heads x rows x keys.
 
-        A block that runs out of memory after all is halved. If not even one row fits, the layer is skipped and the
-        answer is False.
+        A block that runs out of memory anyway is halved. If not even one row fits, the layer is skipped and the result
+        is False.
         """
         heads, keys = self.call.heads, self.call.keys
         size = max(1, min(most_rows or len(positions), budget // (heads * keys * 8 * copies)))
@@ -96,10 +96,10 @@ class Measurer(Protocol[W, P_co]):
 
 
 class PartStore(Protocol[P]):
-    """Where finished windows wait until all are finished, as `engine.parts.Parts`."""
+    """Storage for finished windows, such as `engine.parts.Parts`."""
 
     def get(self, window: int) -> P | None:
-        """A window that was finished before."""
+        """The part of a window that was finished earlier, or None."""
 
     def add(self, window: int, part: P) -> None:
         """Store a finished window."""
@@ -113,7 +113,7 @@ def run_windows(
     progress: Report | None = None,
     parts: PartStore[P] | None = None,
 ) -> Iterator[P]:
-    """Each window's finished part in turn: measured now, or read back if an earlier run finished it."""
+    """Yield the finished part of each window in order: measured now, or read back from an earlier run."""
     layers = model.module.config.get_text_config().num_hidden_layers
     total = layers * sum(len(window.forwards) for window in windows)
     done = 0
@@ -186,7 +186,7 @@ def run_inputs(
                 positions = {len(queries): tuple(queries[index] for index in rows(len(queries)))}
                 _measure(model, measurer, record, layer, one, positions, sources)
         calls += 1
-        if progress is not None:  # how many layers will come is not known
+        if progress is not None:  # the number of layers is not known in advance
             progress(Step(calls, None, f"layer {layer}", layer=layer))
 
     with _sources(model.module, measurer.vectors) as sources:
@@ -222,5 +222,5 @@ def _measure(
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether an allocation failed; on the CPU torch says so in words alone."""
+    """Whether an allocation failed; on the CPU, torch reports this only in the message of a RuntimeError."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

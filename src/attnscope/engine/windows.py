@@ -1,4 +1,4 @@
-"""The plan of a run as plain data: the inputs of every window, and the rows wanted from each."""
+"""The plan of a run as plain data: the inputs of every window, and the rows to measure in each."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from attnscope.capture.models import Model
 
 Positions = dict[int, tuple[int, ...]]
-"""Positions of the wanted queries, by the length of the prefix of the window that they stand for."""
+"""Positions of the queries to measure, by the length of the prefix they represent."""
 
 
 @dataclass(frozen=True)
 class Forward:
-    """One input of the model and the rows wanted from it."""
+    """One input of the model and the rows to measure."""
 
     tokens: list[int]
     positions: Positions
@@ -26,7 +26,7 @@ class Forward:
 
 @dataclass(frozen=True)
 class Window:
-    """The forwards of one window, the longest last."""
+    """The forward passes of one window, the longest last."""
 
     number: int
     forwards: list[Forward]
@@ -35,10 +35,10 @@ class Window:
 def plan_windows(
     model: Model, windows: Sequence[list[int]], lengths: Sequence[int], rows: Callable[[int], tuple[int, ...]]
 ) -> list[Window]:
-    """The forwards that give the rows `rows(length)` of every prefix of each window, special tokens included.
+    """The forward passes that give the rows `rows(length)` of every prefix of each window, special tokens included.
 
-    In a causal model one forward serves every length. In an encoder every token sees every other, so each length is a
-    forward of its own.
+    In a causal model one forward pass serves all lengths. In an encoder every token sees every other, so each length
+    needs its own.
     """
     wanted = {length: rows(length) for length in lengths}
     if model.causal:

@@ -1,4 +1,4 @@
-"""Rows to numbers: the figures of the paper and their bounds, many rows at once.
+"""Measure rows: the paper's quantities and their bounds, for many rows at once.
 
     rows = Rows(layer, positions, logits, visible, vectors)   # a block of rows of one layer
     per_row, per_set = columns(rows, weights, top_n)

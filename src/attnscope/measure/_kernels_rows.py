@@ -11,7 +11,7 @@ from attnscope._compiling import helper, loop
 
 _STEPS = 60
 _CONVERGED = 2e-15
-_NEARLY_CONVERGED = 1e-9  # steps converge quadratically: what is left after this one is below rounding
+_NEARLY_CONVERGED = 1e-9  # the steps converge quadratically: the error after this one is below rounding
 _ROUNDING = 1e-12  # a row sums to one up to rounding; only a real remainder (a sink) counts
 
 
@@ -71,7 +71,7 @@ def _largest_eigenvalue(first: float, second: float, rest: float, left_over: flo
 
 @loop
 def row_columns(rows: Any, weights: Any, logits: Any, spans: Any, out: Any) -> None:
-    """Fill `out`, the `columns.RowArrays` of all rows, for some of them; a row without numbers is left as it is.
+    """Fill the entries of some rows in `out`, the `columns.RowArrays` of all rows; rows without numbers are unchanged.
 
     weights, logits: (all rows, keys); spans: (all rows, 2) the first visible key and the end.
     """
@@ -83,7 +83,7 @@ def row_columns(rows: Any, weights: Any, logits: Any, spans: Any, out: Any) -> N
         for j in range(length):
             others[j] = weights[r, first_key + j]
         first = largest(others)
-        if not first > -np.inf:  # nothing visible, or no numbers
+        if not first > -np.inf:  # nothing visible, or NaN
             continue
         lowest = -np.inf
         for j in range(length):

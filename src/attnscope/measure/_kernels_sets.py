@@ -5,11 +5,11 @@ Decisions:
 - y = alpha x is a token's weighted vector, s a context, xbar the sum of all y. Weights are multiplied by the row's
   scale, a power of two that brings the largest near 1, so that no square vanishes;
 - |y - f v|^2 is expanded into |y|^2 - 2 f y.v + f^2 |v|^2, with u.v from a matrix product (u = x/|x|). Where the terms
-  cancel it is formed directly;
-- what is compared or counted is exact: products only find the tokens that may decide the ball of eq. (10). Those are
+  cancel it is computed directly;
+- comparisons and counts are exact: products only find the tokens that may decide the ball of eq. (10). Those are
   measured by one function, so that equal tokens tie.
 
-Loops write one array each and read slices of one row: with more the compiler does not vectorize.
+Each loop writes one array and reads slices of one row: the compiler does not vectorize more complex loops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from attnscope._compiling import helper, loop
 from attnscope.measure._kernels_top import Contexts, TopSets
 from attnscope.measure._kernels_vectors import Group, Groups, dot, group_at
 
-_CANCELLED = 1e-4  # of the sum of the squares: what is left has lost four of sixteen digits
+_CANCELLED = 1e-4  # of the sum of the squares: below it, four of sixteen digits are lost
 _SMALLEST_SQUARE = 1e-290  # below it, digits are lost
 _PRECISION = 2.0**-53
 _ROUNDING = 1e-12  # relative, of a comparison with the radius
@@ -38,7 +38,7 @@ def _squared_distances(
 ) -> None:  # fmt: skip
     """out = scale^2 |y - factor v|^2 with y = (alpha + added) x and v the target.
 
-    lengths, products: scale |y| and scale u.v. Where |y|^2, y.v and |v|^2 cancel it is formed directly.
+    lengths, products: scale |y| and scale u.v. Where |y|^2, y.v and |v|^2 cancel it is computed directly.
     """
     target2 = 0.0
     for k in range(target.size):
@@ -66,7 +66,7 @@ def _squared_distances(
 
 @helper
 def _sums_of_others(values: Any, out: Any) -> None:
-    """For every key the sum over all others: the total less its own, but for the largest, which would cancel."""
+    """For every key, the sum over all others: the total minus its own value, except for the largest, which cancels."""
     highest = largest(values)
     top = 0
     while top < values.size - 1 and values[top] != highest:
@@ -100,8 +100,8 @@ def _expectation_sums(
 ) -> tuple[float, float, float]:
     """Sums over all keys: the lower and upper side of E1, and the printed bound on epsilon.
 
-    mean2: |mu|^2 / (1 + p)^2 with mu = (1 + p) y - p xbar; variance: the factor of the scatter in E|Y|^2. In epsilon a
-    mu that is no longer than its rounding error counts as zero.
+    mean2: |mu|^2 / (1 + p)^2 with mu = (1 + p) y - p xbar; variance: the factor of the scatter in E|Y|^2. In epsilon, a
+    mu within its rounding error counts as zero.
     """
     alone, others, spread = 1 / (1 + p), p / (1 + p), variance / (1 + p) ** 2
     rounding = (mean2.size + 12) * _PRECISION
@@ -120,7 +120,7 @@ def _expectation_sums(
 
 @helper
 def _phi_and_distance(weight: float, x: Any, inverse: float, context: Any) -> tuple[float, float]:
-    """|y|^2 - 2 y.s and |y - s| of a unit vector's token: the same order, each exact where the other is not."""
+    """|y|^2 - 2 y.s and |y - s| of a token's unit vector: they order tokens alike, each exact where the other is not."""
     phi = square = 0.0
     for k in range(context.size):
         y = weight * (x[k] * inverse)
@@ -134,10 +134,11 @@ def _ball(
     first: int, unit_lengths: Any, products: Any, group: Group, context: Any, level: Any, s: Any, members: Any,
     at_origin: Any, work: Any,
 ) -> tuple[float, float]:  # fmt: skip
-    """Eq. (10): the share of the members nearer to the context than every other token; the nearest one's distance.
+    """Eq. (10): the share of members nearer to the context than all other tokens, and the distance of the nearest other.
 
-    unit_lengths, products, context: |y|, u.s and s of unit vectors. Like the distance they are times the row's scale.
-    Products find the tokens that may be nearest. at_origin: how many tokens outside the set have no weight or length.
+    unit_lengths, products, context: |y|, u.s and s for unit vectors; like the distance, they are multiplied by the
+    row's scale. Products find the tokens that may be nearest. at_origin: number of tokens outside the set with weight
+    or length zero.
     """
     relative, tiny = (context.size + 12) * _PRECISION, _SMALLEST_SQUARE
     norm = np.sqrt(dot(context, context))
@@ -178,13 +179,13 @@ def _ball(
 
 @helper
 def _xi_bounds(weights: Any, radius: float, scale: float, delta: float, xi: Any) -> tuple[float, float, float]:
-    """Theorem 2 as printed, lower and upper side, and T2a's lower side, for the weights of one set times `scale`.
+    """Both sides of Theorem 2 as printed, and the lower side of T2a, for the weights of one set multiplied by `scale`.
 
     xi_i^2 = delta^2/2 sum2 + (1 - delta^2/2) sum^2 over the other members (`theory.geometry.xi`).
     """
     half = delta * delta / 2
     before = before2 = 0.0
-    for i in range(weights.size):  # the first two lines hold the sums before i
+    for i in range(weights.size):  # the first two rows hold the sums before i
         xi[0, i], xi[1, i] = before, before2
         before += weights[i]
         before2 += weights[i] * weights[i]
@@ -205,7 +206,7 @@ def _xi_bounds(weights: Any, radius: float, scale: float, delta: float, xi: Any)
 
 @helper
 def _possibly_inside(lengths: Any, radius: float, before: Any) -> float:
-    """T2a's upper side: the share of members whose sum of the others can be shorter than the radius."""
+    """The upper side of T2a: the share of members for which the sum of the others can be shorter than the radius."""
     first = second = total = 0.0
     top = 0
     for i in range(lengths.size):
@@ -240,7 +241,7 @@ def set_columns(
     paper_bounds: bool,
     out: Any,  # `columns.SetArrays` of (all rows, sets)
 ) -> None:
-    """Fill the columns of some rows. One without sets is left as it is, as are the paper's bounds unless asked for."""
+    """Fill the columns of some rows; rows without sets are unchanged, as are the paper's bounds unless requested."""
     count_of_sets, largest_set = sets.counts.shape[1], sets.members.shape[1]
     lines = np.empty((_LINES, weights.shape[1]))
     member_weights, member_lengths = np.empty(largest_set), np.empty(largest_set)
@@ -272,7 +273,7 @@ def set_columns(
             lengths[j] = unit_lengths[j] * norms[j]
         for k in range(mean.size):
             scaled_mean[k] = mean[k] * scale
-        # Variances do not depend on the origin: about the mean nothing cancels where all y are alike.
+        # Variances do not depend on the origin: around the mean, nothing cancels where all y are similar.
         _squared_distances(lengths, of_mean, mean, 1 / length, scale, row_weights, 0.0, vectors, scatter)
         _sums_of_others(scatter, work)
         for j in range(length):

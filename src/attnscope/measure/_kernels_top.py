@@ -1,7 +1,7 @@
 """Compiled loops: the nested top sets of rows and their contexts.
 
-Only membership counts, so no row is sorted: a selection gives the largest set, another inside it the next smaller one,
-and so on. Ties go to the earlier key, as in `theory.configuration.top_sets`.
+Only membership matters, so no row is sorted: one selection gives the largest set, a selection within it the next
+smaller one, and so on. Ties go to the earlier key, as in `theory.configuration.top_sets`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TopSets(NamedTuple):
     """The top sets of some rows, smallest first."""
 
     members: Any  # (rows, largest N) keys; the members of a smaller set come first
-    counts: Any  # (rows, sets) N, or the row's length where that is less; 0 for a row that has no sets
+    counts: Any  # (rows, sets) N, or the row's length if that is smaller; 0 for a row without sets
     scales: Any  # (rows,) a power of two that brings the row's largest weight near 1
 
 
@@ -36,7 +36,7 @@ class Contexts(NamedTuple):
 
 @loop
 def choose_top_sets(rows: Any, weights: Any, spans: Any, top_n: Any, sets: TopSets) -> None:
-    """Fill `sets` for some rows; one with a negative weight, or with fewer than two keys, has none."""
+    """Fill `sets` for some rows; rows with a negative weight or fewer than two keys have none."""
     width = weights.shape[1]
     keys, positions, dropped = np.empty(width, np.int64), np.empty(width, np.int64), np.empty(width, np.int64)
     values = np.empty(width)
@@ -90,10 +90,10 @@ def _move_largest_first(keys: Any, positions: Any, count: int, dropped: Any) -> 
 def sum_contexts(
     rows: Any, group_of: Any, weights: Any, sets: TopSets, groups: Groups, contexts: Contexts, stacked: Any
 ) -> None:
-    """Fill the contexts of some rows, each of its own group, from their sets; `contexts.mean` is there already.
+    """Fill the contexts of some rows from their sets and the vectors of their groups; `contexts.mean` is already set.
 
-    stacked: (rows, 2 sets + 1, dims), in the type of the products to come: contexts, mean and unit contexts, each times
-    the row's scale.
+    stacked: (rows, 2 sets + 1, dims), in the type of the matrix products that follow: contexts, mean and unit contexts,
+    each multiplied by the row's scale.
     """
     dims, count = groups.vectors.shape[2], sets.counts.shape[1]
     plain, unit = np.empty(dims), np.empty(dims)  # the sums so far

@@ -1,4 +1,4 @@
-"""The vectors of groups in the forms that measuring needs, and compiled loops for distances between them."""
+"""Vectors of groups of heads, prepared for measuring, and compiled loops for the distances between them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class Group(NamedTuple):
-    """The vectors that some heads share, brought near size 1 by a power of two."""
+    """The vectors shared by a group of heads, scaled by a power of two to sizes near 1."""
 
     vectors: Any  # (keys, dims)
     units: Any  # (keys, dims) x / |x|, 0 for a zero vector
     norms: Any  # (keys,) |x|
     inverses: Any  # (keys,) 1 / |x|, 0 for a zero vector
-    scale: Any  # lengths are multiplied by it in the end
+    scale: Any  # results are multiplied by it in the end
 
 
 class Groups(NamedTuple):
@@ -77,7 +77,7 @@ def _norm(x: Any) -> float:
     square = dot(x, x)
     if square > 1e-200 or not square < np.inf:
         return np.sqrt(square)
-    longest = square = 0.0  # squares have vanished, or nearly
+    longest = square = 0.0  # squares have underflowed, or nearly so
     for k in range(x.size):
         longest = max(longest, abs(x[k]))
     for k in range(x.size):

@@ -1,10 +1,10 @@
-"""All columns of a block of rows: by torch on any device, on the CPU by matrix products and compiled loops.
+"""All columns of a block of rows: with torch on any device, with matrix products and compiled loops on the CPU.
 
-On the CPU a task is the rows of some groups. It chooses their top sets, multiplies their contexts with all unit
-vectors, many rows in one matrix product, and sums over keys. Tasks only share what they read, and run on threads.
+On the CPU, a task consists of the rows of some groups. It chooses their top sets, multiplies their contexts with all
+unit vectors (many rows in one matrix product), and sums over keys. Tasks run on threads and share only what they read.
 
-The loops take rows whose visible keys are a run. Other rows are measured on the vectors that they see alone, as are
-rows that do not begin with the first key if the paper's bounds are asked for, which need the pairs of those keys.
+The loops handle rows whose visible keys are contiguous. Other rows are measured on a copy of the vectors they see; so
+are rows that do not start at the first key if the paper's bounds, which need all pairs of those keys, are requested.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from attnscope.measure.rows import Rows
 
 ALL_ROWS = sys.maxsize
-_ROWS, _PRODUCTS = 32, 1 << 19  # that products are formed of at a time: what a core's own cache holds
-_PREPARED = 1 << 21  # numbers of vectors that a task holds in its own form, unless a single group has more
+_ROWS, _PRODUCTS = 32, 1 << 19  # of a matrix product at a time: what fits into a core's own cache
+_PREPARED = 1 << 21  # numbers in the vectors that a task prepares, unless a single group has more
 
 
 def columns(
@@ -49,9 +49,9 @@ def columns(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The columns of `rows.parquet`, (heads, rows), and of `topn.parquet` for ascending N, (heads, rows, sets).
 
-    The paper's bounds (`attnscope.columns.PAPER_BOUNDS`) need all pairs of keys: they are measured in rows of at most
-    `delta_max_length` keys, and NaN elsewhere. Entries where N is not below the row's length mean nothing and are
-    for the caller to leave out.
+    The paper's bounds (`attnscope.columns.PAPER_BOUNDS`) need all pairs of keys: they are computed for rows of at most
+    `delta_max_length` keys and NaN elsewhere. Entries where N is not below the row's length are meaningless; the caller
+    must drop them.
     """
     if not (_loops.usable(weights, rows.logits, rows.vectors) and weights.dtype == torch.float64):
         return row_columns(rows, weights), topn_columns(rows, weights, top_n, delta_max_length)
@@ -77,11 +77,11 @@ class _Task(NamedTuple):
     first: int  # of the groups
     last: int  # the end of them
     rows: NDArray[np.int64]  # of these groups, ascending
-    keys: NDArray[np.int64] | None = None  # the keys that all of the rows see, where those are not a run
+    keys: NDArray[np.int64] | None = None  # the keys that all of the rows see, if they are not contiguous
 
 
 class _Block:
-    """The rows of all groups, and the arrays that their columns go to."""
+    """The rows of all groups, and the arrays for their columns."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class _Block:
         self.rows_of_group = count // len(self.vectors)
         self.row_arrays = RowArrays(*np.full((len(ROW_NAMES), count), np.nan))
         self.set_arrays = SetArrays(*np.full((len(SET_NAMES), count, sets), np.nan))
-        # As many sets as the longest row has room for: a set of all keys has no line in the table.
+        # As many sets as fit into the longest row: a set of all keys has no line in the table.
         self.sets = TopSets(
             np.zeros((count, min(int(top_n[-1]), weights.shape[1])), np.int64),
             np.zeros((count, sets), np.int64),
@@ -111,13 +111,13 @@ class _Block:
         return self.delta_max_length > 0
 
     def tasks(self) -> list[_Task]:
-        """All rows: those of a few groups at a time, or parts of one group if there are few groups."""
+        """Split all rows into tasks: a few groups each, or parts of one group if there are few groups."""
         first, end, length = self.visibility.spans[self.visibility.mask_of].T
         together = (end - first == length) & ((first == 0) | (not self.paper_bounds))
         count, keys, dims = self.vectors.shape
         wanted = 2 * torch.get_num_threads()
         step = max(1, min(count // wanted, _PREPARED // (keys * dims)))
-        # The pairs of a group's keys are looked through once, by one task.
+        # All pairs of a group's keys are visited once, by one task.
         parts = 1 if self.paper_bounds or count >= wanted else wanted
         tasks = []
         for group in range(0, count, step):
@@ -131,7 +131,7 @@ class _Block:
         return tasks
 
     def _scattered(self, group: int, rows: NDArray[np.int64]) -> list[_Task]:
-        """A task for each set of visible keys."""
+        """One task for each distinct set of visible keys."""
         masks, which = np.unique(self.visibility.masks[self.visibility.mask_of[rows]], axis=0, return_inverse=True)
         return [
             _Task(group, group + 1, rows[which.reshape(-1) == i], mask.nonzero()[0]) for i, mask in enumerate(masks)
@@ -156,7 +156,7 @@ class _Block:
         self._measure_sets(task, groups, delta, d1)
 
     def _measure_on(self, task: _Task) -> None:
-        """Fill the columns of rows that see these keys, as rows that see all keys of a block of their own."""
+        """Fill the columns of rows that see these keys, by measuring them as full rows of a smaller block."""
         rows, keys = task.rows, task.keys
         assert keys is not None
         visible = torch.ones(1, 1, len(keys), dtype=torch.bool).expand(len(rows), 1, -1)

@@ -20,7 +20,7 @@ def distance_columns(
 ) -> dict[str, Tensor]:
     """Distance, its bounds and its expectation over random sets; shape (..., rows, sets).
 
-    scaled: the same with weights times `scale`, for what is proportional to the weights.
+    scaled: the same configuration with weights multiplied by `scale`, for quantities proportional to the weights.
     """
     d1 = farthest(c) if paper_bounds else torch.full_like(c.top_mass, torch.nan)
     return {

@@ -1,10 +1,10 @@
-"""What needs all pairs of keys, for the paper's printed bounds.
+"""Quantities that need all pairs of keys, for the paper's printed bounds.
 
-delta is the smallest distance between two unit vectors of a row, d1 of a top set the largest distance between a member
-and a key outside. Keys are taken in one after another, along rows of their Gram matrix: the smallest distance so far is
-known then, and the farthest partner so far of every key. A row is measured once its last key has been taken in.
+delta is the smallest distance between two unit vectors of a row; d1 of a top set is the largest distance between a
+member and a key outside it. Keys are added one at a time, along the rows of their Gram matrix, keeping track of the
+smallest distance so far and of every key's farthest partner so far. A row is measured once its last key was added.
 
-Products in float32 only find candidates: every pair that may be nearest, or farthest, is measured in float64.
+Products in float32 only find candidates: every pair that may be the nearest or the farthest is measured in float64.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _EPSILON = 2.0**-24
-_UNDERFLOW = 1e-37  # more than squares in float32 lose near the smallest numbers
+_UNDERFLOW = 1e-37  # more than float32 squares lose near the smallest numbers
 _CHECKED_TOGETHER = 64
-_GRAM_ROWS = 256  # formed at a time
+_GRAM_ROWS = 256  # computed at a time
 
 
 def pair_distances(
@@ -36,7 +36,7 @@ def pair_distances(
     delta: NDArray[np.float64],  # (all rows,)
     d1: NDArray[np.float64],  # (all rows, sets)
 ) -> None:
-    """Fill delta and d1 of some rows that see the first `ends[r]` keys; d1 is NaN where a set has no key outside."""
+    """Fill delta and d1 for rows that see the first `ends[r]` keys; d1 is NaN if there is no key outside the set."""
     rows = rows[np.argsort(ends[rows], kind="stable")]
     keys = int(ends[rows].max(initial=0))
     units = torch.from_numpy(group.units[:keys]).float()
@@ -56,13 +56,13 @@ def _take_in(
     nearest2: Any,  # (1,) the smallest squared distance between unit vectors so far
     farthest2: Any,  # (keys,) the squared distance of each key to its farthest partner so far
     partners: Any,  # (keys,)
-    rows: Any,  # that end with a key of the block, in order
+    rows: Any,  # rows that end with a key of the block, in order
     ends: Any,
     sets: TopSets,
     delta: Any,
     d1: Any,
 ) -> None:
-    """Take in a block of keys and measure the rows that end with one of them."""
+    """Add a block of keys and measure the rows that end with one of them."""
     single, end = np.float32, begin + gram.shape[0]
     error = (group.vectors.shape[1] + 12) * _EPSILON  # of a product
     all_norms, upper, outside = np.empty(end, single), np.empty(end, single), np.empty(end, np.bool_)
@@ -99,7 +99,7 @@ def _take_in(
 
 @helper
 def _update_partners(group: Group, t: int, upper: Any, farthest2: Any, partners: Any) -> None:
-    """Make key t the partner of every earlier key that is farther from it than from all others so far."""
+    """Make key t the partner of every earlier key whose distance to t is the largest so far."""
     for first in range(0, t, _CHECKED_TOGETHER):
         part, best = upper[first : first + _CHECKED_TOGETHER], farthest2[first : first + _CHECKED_TOGETHER]
         farther = np.int32(0)
@@ -137,8 +137,8 @@ def _farthest_apart(
 ) -> None:
     """Fill d1 of a row's sets: the largest distance of a member to a key outside.
 
-    A member's distance to its farthest partner bounds its distance to the keys outside. Members are asked in the order
-    of these bounds, until none can be larger.
+    A member's distance to its farthest partner bounds its distance to the keys outside. Members are visited in the
+    order of these bounds until no other can be larger.
     """
     outside[:] = True
     done = 0

@@ -1,4 +1,4 @@
-"""The rows that measures are taken of, and the columns of `rows.parquet`."""
+"""The rows to measure, and the columns of `rows.parquet`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of every head of one layer, in float64; the vectors in any type.
+    """Some rows of every head of one layer, in float64; vectors in any dtype.
 
-    Heads that share their vectors form a group: one group for `hidden`, one for each key-value head with
-    grouped queries, one for each head otherwise. `heads = groups * (heads per group)`, in order.
+    Heads that share their vectors form a group: one group for `hidden`, one per key-value head with grouped queries,
+    otherwise one per head. `heads = groups * (heads per group)`, in order.
     """
 
     layer: int
     positions: tuple[int, ...]
     logits: Float[Tensor, "heads rows keys"]
     visible: Bool[Tensor, "heads rows keys"]
-    vectors: Float[Tensor, "groups all_keys dims"]  # there may be more, after the last key that a row sees
+    vectors: Float[Tensor, "groups all_keys dims"]  # may be longer, beyond the last key that a row sees
     sinks: Float[Tensor, " heads"] | None = None  # a logit that takes weight and has no vector
-    visibility: Visibility | None = None  # `visible`, shared by layers with the same masks; it may have more keys
+    visibility: Visibility | None = None  # of `visible`, shared by layers with the same masks; it may have more keys
 
     @property
     def heads(self) -> int:
@@ -50,7 +50,7 @@ class Rows:
 
 
 def softmax_weights(rows: Rows) -> Float[Tensor, "heads rows keys"]:
-    """The model's own normalizer: softmax over the visible keys, and the sink where there is one."""
+    """The model's own normalizer: softmax over the visible keys and the sink, if there is one."""
     if rows.sinks is None:
         return softmax(rows.logits, rows.visible)
     return sink_softmax(rows.logits, rows.visible, sink=rows.sinks[:, None])
@@ -60,14 +60,14 @@ def row_entropy(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch"
     """-sum of alpha ln alpha in nats, exact for saturated rows too, where 1 - alpha_max is below rounding."""
     first, _, others, left_over = largest_and_rest(weights)
     rest = others.sum(-1, keepdim=True) + left_over
-    saturated = (first > 0.5) & (first + rest <= 1 + ROUNDING)  # weights of a sigmoid sum to anything
+    saturated = (first > 0.5) & (first + rest <= 1 + ROUNDING)  # the weights of a sigmoid can have any sum
     log_first = torch.where(saturated, torch.log1p(-rest), first.log())
     top = torch.where(first > 0, first * log_first, 0).squeeze(-1)
     return 0.0 - (torch.special.xlogy(others, others).sum(-1) + top)  # no -0
 
 
 def row_columns(rows: Rows, weights: Float[Tensor, "heads rows keys"]) -> dict[str, Tensor]:
-    """Spread and gradient of each row, by column name; every value has shape (heads, rows)."""
+    """The columns of `rows.parquet` by name, e.g. entropy and Jacobian norm; each has shape (heads, rows)."""
     visible = rows.visible
     length = visible.sum(-1)
     entropy = row_entropy(weights)
@@ -77,7 +77,7 @@ def row_columns(rows: Rows, weights: Float[Tensor, "heads rows keys"]) -> dict[s
     return {
         "length": length,
         "entropy": entropy,
-        # ln 1 = 0: the ratio of a row of one key is undefined, a missing value in the table.
+        # ln 1 = 0: the ratio is undefined for a row of one key, and missing in the table.
         "entropy_ratio": torch.where(length > 1, entropy / length.to(entropy.dtype).log(), torch.nan),
         "max_weight": weights.amax(-1),
         "sink_weight": weights.gather(-1, first_visible).squeeze(-1),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def unit(vectors: Float[Tensor, "*batch keys dims"]) -> Float[Tensor, "*batch keys dims"]:
     """Scale vectors to the unit sphere; zero stays zero."""
     largest = vectors.abs().amax(-1, keepdim=True)
-    scaled = vectors / torch.where(largest > 0, largest, 1)  # squares neither overflow nor vanish
+    scaled = vectors / torch.where(largest > 0, largest, 1)  # squares neither overflow nor underflow
     norm = scaled.norm(dim=-1, keepdim=True)
     return scaled / torch.where(norm > 0, norm, 1)
 
@@ -63,7 +63,7 @@ def smallest_gap(
 ) -> Float[Tensor, "groups rows"]:
     """delta of Assumption 2: the smallest distance between two visible vectors, for each row; infinity for one key.
 
-    Rows that see a prefix of the keys (causal attention) share one pass.
+    Rows that see a prefix of the keys (causal attention) share a single pass.
     """
     length = visible.sum(-1)
     keys = torch.arange(visible.shape[-1], device=visible.device)
@@ -76,7 +76,7 @@ def smallest_gap(
 
 
 def prefix_gaps(units: Float[Tensor, "*batch keys dims"]) -> Float[Tensor, "*batch keys"]:
-    """The smallest distance among the first 1, 2, ... keys: differences of one key with all before it at a time."""
+    """The smallest distance among the first 1, 2, ... keys, comparing one key with all keys before it at a time."""
     gaps = torch.full(units.shape[:-1], torch.inf, dtype=units.dtype, device=units.device)
     for key in range(1, units.shape[-2]):
         gaps[..., key] = (units[..., :key, :] - units[..., key : key + 1, :]).norm(dim=-1).amin(-1)

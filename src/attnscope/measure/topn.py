@@ -30,9 +30,9 @@ def topn_columns(
 ) -> dict[str, Tensor]:
     """Distance and separability for ascending N; every value has shape (heads, rows, sets).
 
-    The paper's bounds are NaN in rows of more than `delta_max_length` keys; all columns are in rows with a negative
-    weight, where the mass of a set, and all that is bounded by it, is not defined. Entries where N is not below the
-    row's length mean nothing and are for the caller to leave out.
+    The paper's bounds are NaN in rows of more than `delta_max_length` keys. All columns are NaN in rows with a negative
+    weight, where the mass of a set, and everything bounded by it, is undefined. Entries where N is not below the row's
+    length are meaningless; the caller must drop them.
     """
     vectors = rows.vectors[:, : weights.shape[-1]].double()
     units = unit(vectors)
@@ -65,6 +65,6 @@ def topn_columns(
 
 
 def _row_scale(weights: Float[Tensor, "*batch rows keys"]) -> Float[Tensor, "*batch rows 1"]:
-    """A power of two that brings each row's largest weight near 1, so that no square of it vanishes."""
+    """A power of two for each row that brings its largest weight near 1, so that its square does not underflow."""
     exponent = torch.frexp(weights.amax(-1, keepdim=True)).exponent
     return (-exponent).clamp_max(_LARGEST_EXPONENT).to(weights.dtype).exp2()

@@ -1,6 +1,6 @@
-"""Which keys the rows of a block see, in the forms that measuring wants.
+"""Which keys the rows of a block see, in the forms that measuring needs.
 
-Layers of a model mostly see alike: what is found out here for one layer serves the others.
+Most layers of a model have the same masks, so what is computed here for one layer is reused for the others.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ class Visibility:
 
     @property
     def shared(self) -> bool:
-        """Whether all heads have the same masks, in one place."""
+        """Whether all heads share one mask in memory."""
         return _shared(self.visible)
 
     def of_all_heads(self, visible: Bool[Tensor, "heads rows keys"]) -> bool:
-        """Whether these are the same masks, each of all heads."""
+        """Whether two masks, each shared by all heads, are the same."""
         alike = visible.shape == self.visible.shape and visible.device == self.visible.device
         return alike and self.shared and _shared(visible) and torch.equal(visible[0], self.visible[0])
 
     @cached_property
     def masks(self) -> NDArray[np.bool_]:
-        """The masks of all rows, (masks, keys); those of one head where all heads have the same."""
+        """The masks of all rows, (masks, keys); only those of one head if all heads have the same."""
         masks = self.visible[0] if self.shared else self.visible.flatten(0, 1)
         return masks.cpu().contiguous().numpy()
 
     @cached_property
     def mask_of(self) -> NDArray[np.int64]:
-        """For every row of every head which mask is its own."""
+        """Index of the mask of every row of every head."""
         heads, rows, _ = self.visible.shape
         return np.tile(np.arange(rows), heads) if self.shared else np.arange(heads * rows)
 
     @cached_property
     def spans(self) -> NDArray[np.int64]:
-        """Of each mask the first visible key, the end of them, and how many they are; zeros if there is none."""
+        """For each mask, the first visible key, the end of the visible keys, and their number; zeros if none."""
         masks = self.masks
         lengths = masks.sum(-1)
         ends = masks.shape[-1] - masks[:, ::-1].argmax(-1)

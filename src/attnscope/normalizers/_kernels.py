@@ -100,7 +100,7 @@ def seen_row(visible: Any, index: Any, r: Any) -> Any:
 
 @helper
 def _end(seen: Any) -> int:
-    """The end of the visible keys: in causal attention half of a row is behind it."""
+    """The end of the visible keys: in causal attention, half of all keys come after it."""
     end = seen.size
     while end > 0 and not seen[end - 1]:
         end -= 1

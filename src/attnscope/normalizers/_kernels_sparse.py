@@ -24,7 +24,7 @@ from attnscope.normalizers._kernels import BLOCK, center, exponentials, multiply
 
 _FOLDS = 16
 _NEWTON_STEPS = 64
-# How far below the lanes' threshold candidates begin: more than the rounding of the sums behind it.
+# How far below the lanes' threshold candidates begin: more than the rounding error of the sums it is computed from.
 _SLACK = 1e-5
 # Thousands of candidates have weights so small that float32 cannot place tau among them: float64 does.
 _MANY = 4096

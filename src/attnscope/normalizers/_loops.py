@@ -23,7 +23,7 @@ from attnscope._threads import share_out
 
 _TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 _SMALL = 1 << 16  # entries below which a second thread costs more than it saves
-_CHUNKS_PER_THREAD = 4  # so that a delayed thread does not hold up the others for long
+_CHUNKS_PER_THREAD = 4  # small enough that a delayed thread does not hold up the others for long
 
 _reference: ContextVar[bool] = ContextVar("attnscope_reference", default=False)
 _ready: set[tuple[str, str, torch.dtype]] = set()
@@ -55,13 +55,13 @@ def usable(logits: Tensor, *others: Tensor | None) -> bool:
 
 
 def _recorded() -> bool:
-    """Whether operations are recorded to run again, as by torch.func.linearize: what a loop writes would be missing."""
+    """Whether operations are recorded for replay, e.g. by torch.func.linearize, which would miss a loop's writes."""
     recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return recorder is not None and recorder.get_proxy_mode() is not None
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    """Whether a tensor has numbers to point to; inside torch's transforms it only stands for some."""
+    """Whether a tensor has memory of its own; inside torch's transforms it is only a placeholder."""
     if type(tensor) not in (Tensor, torch.nn.Parameter):
         return False
     try:
@@ -72,12 +72,12 @@ def _has_memory(tensor: Tensor) -> bool:
 
 
 def rows(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """A tensor as a two-dimensional array of its rows, without a copy where it is contiguous."""
+    """A tensor as a two-dimensional array of its rows, without a copy if it is contiguous."""
     return tensor.detach().contiguous().view(-1, tensor.shape[-1]).numpy()
 
 
 def per_row(parameter: Tensor | None, logits: Tensor, default: float) -> np.ndarray[Any, Any]:
-    """One number a row, in the type of the logits."""
+    """One number per row, in the dtype of the logits."""
     count = logits.shape[:-1].numel()
     if parameter is None:
         return np.full(count, default, dtype=_TYPES[logits.dtype])
@@ -85,7 +85,7 @@ def per_row(parameter: Tensor | None, logits: Tensor, default: float) -> np.ndar
 
 
 def mask_rows(visible: Tensor | None, shape: torch.Size) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The distinct rows of a broadcast mask and, for every row of the logits, which one is its own."""
+    """The distinct rows of a broadcast mask and, for every row of the logits, the index of its mask."""
     if visible is None:
         return np.empty((0, 0), dtype=np.bool_), np.empty(0, dtype=np.int64)
     visible = visible.detach().expand(shape)
@@ -100,7 +100,7 @@ def mask_rows(visible: Tensor | None, shape: torch.Size) -> tuple[np.ndarray[Any
 
 
 def run(loop: Callable[..., None], like: Tensor, *arguments: Any) -> None:
-    """Call `loop(*arguments, start, stop)` over all rows of `like`, sharing them out to threads."""
+    """Call `loop(*arguments, start, stop)` over all rows of `like`, distributed over threads."""
     count = like.shape[:-1].numel()
     _compile(loop, like.dtype, arguments)
     threads = min(torch.get_num_threads(), count) if like.numel() > _SMALL else 1
@@ -113,7 +113,7 @@ def run(loop: Callable[..., None], like: Tensor, *arguments: Any) -> None:
 
 
 def _compile(loop: Callable[..., None], dtype: torch.dtype, arguments: tuple[Any, ...]) -> None:
-    """Have the loop compiled for these types, by running it over no rows."""
+    """Compile the loop for these types by running it over no rows."""
     key = (loop.__module__, loop.__name__, dtype)
     if key in _ready:
         return

@@ -1,4 +1,4 @@
-"""Preparation of arguments that all normalizers share: dtypes, masks, lengths, per-row parameters."""
+"""Preparation of the arguments of all normalizers: dtypes, masks, lengths, per-row parameters."""
 
 from __future__ import annotations
 

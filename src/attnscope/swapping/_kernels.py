@@ -12,7 +12,7 @@ from attnscope._selection import empty_keys, order_keys, top_level
 
 @loop
 def mark_top(rows: Any, counts: Any, marks: Any, start: int, stop: int) -> None:
-    """Mark the `counts` largest of each row; of one with NaN, which has no order, all. Hidden keys, -inf, never are."""
+    """Mark the `counts` largest logits of each row, or all of a row with NaN; hidden keys (-inf) are never marked."""
     keys = empty_keys(rows)
     for r in range(start, stop):
         row, marked = rows[r], marks[r]

@@ -2,15 +2,15 @@
 
 Decisions:
 
-- a block has so few rows that its logits stay in the processor's cache, and no matrix of keys by keys
-  exists unless the weights are asked for;
+- a block has so few rows that its logits stay in the processor's cache, and no keys x keys matrix
+  exists unless the weights are requested;
 - a block computes only the keys from the first to the last that one of its rows sees: in causal attention those up to
   its last row, in a sliding window those of the window, in a static cache those that are filled;
 - a hidden key is a logit of -inf, which every normalizer treats as a masked key and leaves out of the length, so
   that no mask travels with the logits;
 - when gradients are needed each block is recomputed in the backward pass, so that training needs no more
   memory for the weights than inference;
-- logits come from `capture/kernel_arguments.py`, as those of a scan do.
+- logits come from `capture/kernel_arguments.py`, as in a scan.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class _Block:
     items: slice
     rows: slice
     keys: slice
-    mask: Tensor | None  # to be added to the logits: 0 or a bias where visible, -inf where not
+    mask: Tensor | None  # added to the logits: 0 or a bias where visible, -inf elsewhere
     later: Tensor | None  # causal without a mask: True where a key from the block's first row on is after its query
 
 
 def attend(
     call: AttentionCall, heads: Sequence[int] | None, function: WeightFunction, *, with_weights: bool
 ) -> tuple[Float[Tensor, "batch queries heads dims"], Float[Tensor, "batch heads queries keys"] | None]:
-    """The output of these heads (None: all), and their weights if asked for."""
+    """The output of these heads (None: all), and their weights if requested."""
     attention = _BlockwiseAttention(call, heads, function)
     recompute = torch.is_grad_enabled() and not with_weights
     outputs: list[list[Tensor]] = []  # of each slice of the batch, its blocks of rows

@@ -4,7 +4,7 @@
     ...     loss = model(ids, labels=ids).loss
     >>> change = attnscope.swap(model, LearnedSSMax, layers=range(4))  # until change.undo()
 
-The model's configuration keeps its kernel's name, so masks and caches are built as always; heads that are not
+The model's configuration keeps its kernel's name, so masks and caches are built as usual; heads that are not
 replaced keep the model's own attention.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Swap:
-    """A change to a model: a context manager, and `undo()` for one that was meant to last."""
+    """A change to a model: use it as a context manager, or call `undo()` later."""
 
     def __init__(self, model: nn.Module, changes: Iterable[tuple[Site, Entry]]) -> None:
         self.model = model
@@ -45,7 +45,7 @@ class Swap:
 
     @property
     def rules(self) -> dict[tuple[str, tuple[int, ...]], Any]:
-        """The rules of the changed heads, by the attention module's name and the heads' numbers."""
+        """The rules of the changed heads, by the name of the attention module and the head numbers."""
         return {(site.name, entry.heads): entry.rule for site, _, entry in self._changes if entry.output is None}
 
     def undo(self) -> None:

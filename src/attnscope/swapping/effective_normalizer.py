@@ -31,7 +31,7 @@ def effective_normalizer(call: Call) -> Normalizer:
 
 
 def with_sinks(normalizer: Normalizer, sinks: Tensor | None) -> Normalizer:
-    """The normalizer as a swap would put it into a model with these sinks, one for each head."""
+    """The normalizer as a swap would apply it in a model with these sinks, one per head."""
     if sinks is None:
         return normalizer
     heads = list(range(len(sinks)))
@@ -39,7 +39,7 @@ def with_sinks(normalizer: Normalizer, sinks: Tensor | None) -> Normalizer:
 
 
 def at_temperature(normalizer: Normalizer, sinks: Tensor | None, temperature: float) -> Normalizer:
-    """A normalizer of a model at a temperature; a sink is a logit too, and is divided like the others."""
+    """A model's normalizer at a temperature; sinks are logits too and are divided like the others."""
     if sinks is None:
         return Tempered(normalizer, temperature)
     divided = SinkSoftmax(sinks[:, None] / temperature)
@@ -49,7 +49,7 @@ def at_temperature(normalizer: Normalizer, sinks: Tensor | None, temperature: fl
 
 
 def _part(heads: list[int], entry: Entry) -> tuple[list[int], list[int], Any]:
-    """All heads of a change, the indices of those among them that it still decides, and its current rule."""
+    """All heads of a change, the indices of those that no later change overrides, and the current rule."""
     rule = entry.rule.normalizer if isinstance(entry.rule, LEARNED) else entry.rule
     return list(entry.heads), [entry.heads.index(head) for head in heads], rule
 
@@ -79,7 +79,7 @@ class _Mixed(Normalizer):
         return result
 
     def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """The exact norm; NaN for functions that are no `Normalizer`, and in models with sinks."""
+        """The exact norm; NaN for functions that are not a `Normalizer`, and in models with sinks."""
         return self._of_parts(lambda rule, z, mask: rule.jacobian_norm(z, mask), logits, visible)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from attnscope.capture.attention import AttentionCall
 
 IMPLEMENTATIONS = ("eager", "sdpa")
-# Twenty times the rounding error of one product in the dtype; another formula is far further off.
+# Twenty times the rounding error of one product in the dtype; a different formula is off by far more.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 

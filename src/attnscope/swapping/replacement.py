@@ -75,13 +75,13 @@ class Replacement(nn.Module):
             del self.rules[key]
 
     def plan(self) -> list[tuple[list[int], Entry]]:
-        """Each change with the heads for which no later one was made; changes without such heads are left out."""
+        """Each change with the heads that no later change overrides; changes without such heads are left out."""
         latest = {head: key for key, entry in self.entries.items() for head in entry.heads}
         plans = [([head for head in entry.heads if latest[head] == key], entry) for key, entry in self.entries.items()]
         return [(heads, entry) for heads, entry in plans if heads]
 
     def forward(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
-        """What the module's kernel would return: output (batch, queries, heads, dims), and weights if asked for."""
+        """What the module's kernel would return: output (batch, queries, heads, dims), and weights if requested."""
         if call.kernel not in IMPLEMENTATIONS:
             raise ModelError(
                 f"{type(call.module).__name__} runs with {call.kernel} attention, for which no normalizer can "
@@ -103,7 +103,7 @@ class Replacement(nn.Module):
 def _part(
     call: AttentionCall, heads: list[int], entry: Entry, with_weights: bool, all_heads: int
 ) -> tuple[Tensor, Tensor | None]:
-    """The output of these heads, and their weights if asked for and there are any."""
+    """The output of these heads, and their weights if requested and available."""
     if entry.output is not None:
         vectors = entry.output.to(call.value).expand(len(entry.heads), -1)
         rows = vectors[[entry.heads.index(head) for head in heads]]
@@ -143,7 +143,7 @@ def add_change(module: nn.Module, heads: int, entry: Entry, key: str | None = No
 
 
 def remove_change(module: nn.Module, key: str, entry: Entry) -> None:
-    """Remove a change if it is still there, and with the last change the replacement."""
+    """Remove a change if it is still there, and the replacement with the last change."""
     replacement = replacement_of(module)
     if replacement is None or replacement.entries.get(key) is not entry:
         return

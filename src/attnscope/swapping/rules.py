@@ -1,4 +1,4 @@
-"""From the normalizer that a user gives to the function that computes the weights of a layer's heads.
+"""Turn the normalizer given by a user into the function that computes the weights of a layer's heads.
 
 A normalizer is given as
 
@@ -45,7 +45,7 @@ LEARNED = (LearnedSSMax, LearnedSink, LearnedEntmax, LearnedASEntmax, LearnedLip
 
 
 def rule_for(given: Any, heads: int) -> Rule:
-    """The rule for this many heads of one layer, from what a user gave; a module is copied or made for the layer."""
+    """The rule for a layer with this many heads; a given module is copied, and a class instantiated, for the layer."""
     if isinstance(given, str):
         return parse(given)
     if isinstance(given, type) and issubclass(given, Normalizer):
@@ -93,7 +93,7 @@ def weight_function(rule: Rule) -> WeightFunction:
 
 
 def normalized(normalizer: Normalizer, logits: Tensor, sinks: Tensor | None) -> Tensor:
-    """The normalizer's weights on the keys; a sink is one more key without value that does not count in the length."""
+    """The normalizer's weights on the keys; a sink is an extra key without a value, not counted in the length."""
     if sinks is None:
         return normalizer.weights(logits)
     if isinstance(normalizer, Tempered):

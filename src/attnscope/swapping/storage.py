@@ -79,9 +79,9 @@ def load(source: str | Path, *, custom: Mapping[str, Any] | None = None, cls: An
 def restore(
     model: Any, source: str | Path, *, custom: Mapping[str, Any] | None = None, revision: str | None = None
 ) -> None:
-    """Swap as a model's configuration records; `source` is where the model was loaded from.
+    """Repeat the swap that a model's configuration records; `source` is where the model was loaded from.
 
-    `custom` gives normalizers that are not attnscope's own by the name under which they were recorded.
+    `custom` maps the recorded names of normalizers that are not attnscope's own to the normalizers.
     """
     entries = getattr(model.config, SWAP_CONFIG_KEY, None)
     if not entries:
@@ -146,7 +146,7 @@ def _file(source: str, name: str, revision: str | None) -> Path | None:
     """A file of a folder or of a hub's repository, or None if it is not there."""
     from transformers.utils.hub import cached_file
 
-    # The model was loaded from there just now, so that its files are in the cache.
+    # The model was just loaded from there, so its files are in the cache.
     where = {"revision": revision, "local_files_only": True}
     path = cached_file(source, name, **where, _raise_exceptions_for_missing_entries=False)
     return None if path is None else Path(path)
@@ -193,7 +193,7 @@ def _rebuild(description: dict[str, Any], heads: int, custom: Mapping[str, Any])
         if kind is None:
             raise ValueError(f"no learned normalizer is named {description['learned']!r}")
         if settings.get("heads") != heads:
-            raise ValueError(f"{description['learned']} is for {settings.get('heads')} heads, and {heads} are swapped")
+            raise ValueError(f"{description['learned']} is for {settings.get('heads')} heads, but {heads} are swapped")
         return kind(**settings)
     if "temperature" in description:
         return normalizers.Tempered(_rebuild(description["of"], heads, custom), description["temperature"])
