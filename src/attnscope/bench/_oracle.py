@@ -1,7 +1,6 @@
-"""The weights of every benchmarked normalizer from its definition: numpy, float64, bisection.
+"""Weights of every benchmarked normalizer from its definition, with numpy, float64 and bisection.
 
-Shares no code with `attnscope.normalizers`, so that the error column of the benchmark cannot
-agree with a mistake of theirs. Slow, and meant to be.
+Shares no code with `attnscope.normalizers`, so that an error there cannot go unnoticed. Slow by design.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 Rows = np.ndarray[Any, np.dtype[np.float64]]
-_HALVINGS = 200  # the interval is down to neighboring floats long before
+_HALVINGS = 200  # the interval shrinks to neighboring floats long before
 
 
 def softmax(z: Rows, sink: float = -math.inf) -> Rows:

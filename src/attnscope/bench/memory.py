@@ -1,7 +1,7 @@
-"""The peak of the memory that tensors take while something runs.
+"""Peak memory of tensors while something runs.
 
-Counted from the tensors themselves, so that the figure does not depend on what the process has used before, nor
-on how the system's allocator keeps freed memory.
+Counted from the tensors themselves, so that the number depends neither on what the process used before nor on how the
+system's allocator keeps freed memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attnscope.errors import InputError
 
 
 class _Live(TorchDispatchMode):
-    """Follows every storage that operations make, until it is freed."""
+    """Tracks every storage that operations allocate, until it is freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -52,20 +52,20 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """The most bytes of tensors made by `work` that were alive at one time."""
+    """The largest number of bytes in tensors allocated by `work` that were alive at one time."""
     with _Live() as live:
         work()
     return live.peak
 
 
 def refuse_beyond_memory(needed: int, what: str) -> None:
-    """Raise InputError if `what` needs more bytes than this machine has, where the system says how many."""
+    """Raise InputError if `what` needs more memory than this machine has, if that is known."""
     try:
         present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return
     if needed > present:
         raise InputError(
-            f"{what} would need {needed / 2**30:,.1f} GiB of memory, and {present / 2**30:,.1f} GiB are there: choose "
+            f"{what} would need {needed / 2**30:,.1f} GiB of memory, but only {present / 2**30:,.1f} GiB exist: choose "
             "smaller numbers"
         )

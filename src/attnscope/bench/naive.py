@@ -1,8 +1,8 @@
-"""The naive way to the same columns, for comparison: all attention matrices at once, and each formula as it stands.
+"""A naive computation of the same columns, for comparison: all attention matrices at once, formulas taken literally.
 
-What one writes without attnscope: the model runs with `attn_implementation="eager"` and `output_attentions=True`,
-and every column is a vectorized expression over (queries, keys) or (queries, sets, keys) of one head. It shares no code
-with `measure`, so the tests use it as an oracle. Value vectors of GPT-2-like models only.
+This is what one would write without attnscope: the model runs with `attn_implementation="eager"` and
+`output_attentions=True`, and every column is a vectorized expression over (queries, keys) or (queries, sets, keys) of
+one head. It shares no code with `measure`, so the tests use it as an oracle. Value vectors of GPT-2-like models only.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-_ROWS = 8  # rows at a time, the fastest: the differences take rows x sets x keys x dims numbers
+_ROWS = 8  # rows at a time, chosen for speed: the differences take rows x sets x keys x dims numbers
 
 
 class Timed(NamedTuple):
-    """How long the naive way takes."""
+    """Time of the naive computation."""
 
     seconds: float  # of all heads
-    heads_timed: int  # they have the same shapes, so the time of some tells that of all
+    heads_timed: int  # all heads have the same shapes, so timing some of them is enough
 
 
 def scan_all(module: Any, ids: Sequence[int], top_n: Sequence[int]) -> list[dict[str, Tensor]]:
-    """Columns of all rows of every head: one dictionary a layer, with shapes (heads, rows) and (heads, rows, sets)."""
+    """Columns of all rows of every head: one dictionary per layer, of shapes (heads, rows) and (heads, rows, sets)."""
     results = []
     for weights, values in _captured(module, ids):
         parts = [head_columns(*head, top_n) for head in zip(weights.double(), values.double(), strict=True)]
@@ -34,7 +34,7 @@ def scan_all(module: Any, ids: Sequence[int], top_n: Sequence[int]) -> list[dict
 
 
 def timed(module: Any, ids: Sequence[int], top_n: Sequence[int], limit: float) -> Timed:
-    """Time `scan_all` on one head after the other until `limit` seconds are over; at least one."""
+    """Time `scan_all` one head at a time until `limit` seconds have passed, for at least one head."""
     start = time.perf_counter()
     captured = _captured(module, ids)
     begin = time.perf_counter()

@@ -3,17 +3,17 @@
 Decisions:
 
 - in every repeat each normalizer runs right after torch.softmax on the same logits, and the median of
-  these paired ratios is reported: what else runs on the machine meets both alike;
-- every length has the same number of logits, so that its rows are as much work to read and write;
+  these paired ratios is reported, so that other load on the machine affects both alike;
+- every length has the same number of logits, so that reading and writing them is the same amount of work;
 - the `entmax` package, where it is installed, is timed against ours on a sixteenth of the rows, because
   it needs several times the memory;
 - the error is the largest difference to `_oracle.py`, which computes each definition in float64 by bisection and
   shares no code with the normalizers;
-- every call returns a fresh tensor, as users get it, and large ones are mapped anew by the system each time: the
-  figures of both sides include that. Before the first measurement torch.softmax fills and frees as much memory as any
-  will need, so that the first subject does not pay for what the system has never handed out.
+- every call returns a new tensor, as for users, and the system maps large ones again each time: the times of both sides
+  include that. Before the first measurement, torch.softmax fills and frees as much memory as any subject will need, so
+  that the first subject does not pay for memory that the process never had before.
 
-The peer is optional: it is imported here alone, when a benchmark runs, and its column stays empty without it.
+The peer is optional: it is only imported here, when a benchmark runs, and its column stays empty without it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PEER_SHARE = 16
 _CHECKED_ROWS = 251
 _TENSORS = 6
 _MEMORY = (
-    "every call returns a fresh tensor on both sides; torch maps small pages, large results of ours ask for large ones"
+    "every call returns a new tensor on both sides; torch maps small pages, attnscope large ones for large results"
 )
 
 # label -> (name, settings)
@@ -121,7 +121,7 @@ def measure(
 
 
 def _measure_one(label: str, normalizer: Normalizer, z: Tensor, g: Tensor, repeats: int) -> Result:
-    normalizer(z[:2])  # have the loops compiled
+    normalizer(z[:2])  # compile the loops
     forward = _paired(lambda: normalizer(z), lambda: _softmax(z), repeats)
     x = z.detach().requires_grad_()
     total = _paired(lambda: _both(normalizer, x, g), lambda: _both(_softmax, x, g), repeats)

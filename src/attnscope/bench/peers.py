@@ -1,6 +1,6 @@
-"""Other capture tools on the same weights: runs that keep every head's weights and values, and compute no column.
+"""Other capture tools on the same weights: runs that keep every head's weights and values, and compute no columns.
 
-Both have the model form its attention matrices (`eager`), on a copy, so that the model beside it stays as it is.
+Both make the model compute its attention matrices (`eager`), on a copy, so that the original model is unchanged.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ PACKAGES = {"transformer_lens": "transformer-lens", "nnsight": "nnsight"}
 
 
 def capture_with_transformer_lens(module: Any, ids: Sequence[int]) -> Callable[[], dict[str, list[torch.Tensor]]]:
-    """TransformerLens's bridge to the model: `run_with_cache` of patterns and values."""
+    """TransformerLens: `run_with_cache` of patterns and values, through its bridge to the model."""
     lens = importlib.import_module("transformer_lens")
     own = _eager_copy(module)
-    with tempfile.TemporaryDirectory() as folder:  # the bridge wants a name to look up: a folder with the config
+    with tempfile.TemporaryDirectory() as folder:  # the bridge needs a name to look up: a folder with the config
         own.config.architectures = [type(own).__name__]
         own.config.save_pretrained(folder)
         _any_tokenizer().save_pretrained(folder)
@@ -39,7 +39,7 @@ def capture_with_transformer_lens(module: Any, ids: Sequence[int]) -> Callable[[
 
 
 def capture_with_nnsight(module: Any, ids: Sequence[int]) -> Callable[[], dict[str, list[torch.Tensor]]]:
-    """A trace of nnsight: the attention's second output and the projection that holds the values."""
+    """nnsight: a trace of the attention's second output and of the projection that contains the values."""
     nnsight = importlib.import_module("nnsight")
     wrapped = nnsight.NNsight(_eager_copy(module).base_model)
     inputs = torch.tensor([list(ids)])
@@ -62,7 +62,7 @@ def _eager_copy(module: Any) -> Any:
 
 
 def _any_tokenizer() -> Any:
-    """A tokenizer of one word: the bridge loads one, and is given tokens."""
+    """A tokenizer with one word: the bridge loads a tokenizer although it is given tokens."""
     import tokenizers
     import transformers
 

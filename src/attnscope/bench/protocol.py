@@ -1,8 +1,8 @@
-"""The price of the paper's protocol: each of its algorithms beside the plain forward and the paper's own minutes.
+"""The cost of the paper's protocol: each of its algorithms, compared with the plain forward and the paper's own times.
 
 Every algorithm runs alone, over all rows of one window of a GPT-2-like model with random weights, in both readings and
-with value vectors, in a process of its own (`bench/timing.py`). Its time has the forward in it. Peak memory is measured
-in a further process, above the loaded model (`bench/resident.py`).
+with value vectors, in its own process (`bench/timing.py`). Its time includes the forward. Peak memory is measured in
+another process, above the loaded model (`bench/resident.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def measure(
     unknown = [number for number in algorithms if number not in ALGORITHMS]
     if unknown:
         raise InputError(f"the protocol has the algorithms 1 to {len(ALGORITHMS)}; received {unknown[0]}")
-    plan(None, length=length)  # refuse lengths that cannot be
+    plan(None, length=length)  # refuse invalid lengths
     check_size(length, layers, heads, width, repeats)
     size = {"length": length, "layers": layers, "heads": heads, "width": width}
     results = []
@@ -79,7 +79,7 @@ def measure(
 
 
 def _times(number: int, size: dict[str, int], repeats: int) -> dict[str, Any]:
-    """An algorithm between plain forwards, after a run on a tiny model that compiles its loops."""
+    """Time an algorithm between plain forwards, after a run on a tiny model that compiles its loops."""
     _algorithm(number, *built(TINY))()
     model, ids = built(size)
     run, forward = _algorithm(number, model, ids), plain_forward(model, ids)

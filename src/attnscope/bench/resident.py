@@ -1,9 +1,9 @@
-"""The peak of a process's resident memory while something runs, above what it had before.
+"""Peak resident memory of a process while something runs, above its size before.
 
-The system keeps a high-water mark (VmHWM in /proc/self/status) that can be set back to the present size through
+The system keeps a high-water mark (VmHWM in /proc/self/status) that can be reset to the current size through
 /proc/self/clear_refs. It counts everything: tensors, tables, memory of compiled loops and of kernels. Memory that an
-allocator retains from earlier work would hide growth, so a process measures once, and runs with `PLAIN_ALLOCATOR` in
-its environment: large blocks go back to the system at once.
+allocator retains from earlier work would hide growth, so a process measures only once, with `PLAIN_ALLOCATOR` in its
+environment: large blocks then go back to the system immediately.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# For glibc: one heap, and blocks from 256 KiB on mapped one by one. What is freed is then no longer resident.
+# For glibc: one heap, and blocks of 256 KiB or more mapped individually, so that freed memory is no longer resident.
 PLAIN_ALLOCATOR = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 18),
@@ -28,21 +28,21 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def run_with_plain_allocator(module: str, arguments: dict[str, Any]) -> Any:
-    """What `python -m module ARGUMENTS` prints, both as JSON, in a process with `PLAIN_ALLOCATOR`."""
+    """The output of `python -m module ARGUMENTS`, both as JSON, in a process with `PLAIN_ALLOCATOR`."""
     command = [sys.executable, "-m", module, json.dumps(arguments)]
     environment = os.environ | PLAIN_ALLOCATOR
     return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True).stdout)
 
 
 def resident_peak(call: Callable[[], object]) -> int | None:
-    """Bytes by which a call raises the resident size at its highest; None where the system does not say."""
+    """Bytes by which a call raises the peak resident size; None if the system does not report it."""
     gc.collect()
     try:
         _CLEAR.write_text("5")
     except OSError:
         return None
     before = _status("VmRSS")
-    result = call()  # the result is part of the price
+    result = call()  # the result is part of the cost
     peak = _status("VmHWM")
     del result
     return max(0, peak - before)

@@ -1,19 +1,19 @@
-"""The price of a scan: time and peak memory beside the model's plain forward pass, in one run.
+"""The cost of a scan: time and peak memory compared with the model's plain forward pass, in one run.
 
 Decisions:
 
-- every subject is timed in a process of its own on the same model and tokens: after a warm-up, plain forwards and the
-  subject in turn; each run is divided by the mean of the forwards before and after it, and the median of these ratios
-  is reported, so what else happens on the machine meets both alike. What takes seconds is run up to four times as often
-  as asked, as single ratios differ by a tenth on a shared machine, and nothing is repeated after a minute;
+- every subject is timed in its own process on the same model and tokens: after a warm-up, plain forwards and the
+  subject alternate; each run is divided by the mean of the forwards before and after it, and the median of these ratios
+  is reported, so that other load on the machine affects both alike. Subjects that take seconds are run up to four times
+  as often as requested, as single ratios vary by 10% on a shared machine, and nothing is repeated after a minute;
 - `last` and `all` measure the default columns of the last or of all rows, `+bounds` the paper's bounds too;
 - peak memory is measured in further processes, one for each subject and one for the plain forward: code is loaded by a
   run on a tiny model, then the model is built, and a single run raises the resident size (`bench/resident.py`);
 - `first` is the command `attnscope scan` on the embedded model as on a new machine: no loop has been compiled;
-- the naive way asks the model for all its attention matrices and computes the columns of `topn.parquet` and
-  `rows.parquet` from their definitions, row block by row block in torch (`bench/naive.py`). All heads of a large model
-  would take it many minutes: heads are timed until a minute is spent (`heads_timed`), and the others, whose shapes are
-  the same, counted like them. Its peak memory is taken with a single head, without the columns of the others;
+- the naive computation asks the model for all its attention matrices and computes the columns of `topn.parquet` and
+  `rows.parquet` from their definitions, one block of rows at a time in torch (`bench/naive.py`). All heads of a large
+  model would take many minutes: heads are timed for a minute (`heads_timed`), and the others, which have the same
+  shapes, are assumed to take as long. Its peak memory is that with a single head, without the columns of the others;
 - TransformerLens and nnsight, where installed, only capture weights and values (`bench/peers.py`).
 """
 
@@ -69,8 +69,8 @@ def measure(
 ) -> dict[str, Any]:
     """Time and memory of each subject on a GPT-2-like model with random weights and on the embedded sample.
 
-    `rows` adds a subject that scans so many rows, spread evenly: the one for long contexts. With `shorter`, peak memory
-    is also measured at that length, to see how it grows.
+    `rows` adds a subject that scans this many rows, spread evenly, for long contexts. With `shorter`, peak memory is
+    also measured at that length, to show how it grows.
     """
     chosen = list(SUBJECTS if subjects is None else subjects) + ([] if rows is None else [f"rows={rows}"])
     _refuse(chosen, models, length, layers, heads, width, rows, repeats, shorter)
@@ -131,7 +131,7 @@ def _refuse(
 
 
 def _naive_over_all(results: list[dict[str, Any]], model: str) -> float | None:
-    """How many times longer the naive way takes than our scan of the same rows and columns."""
+    """How many times longer the naive computation takes than our scan of the same rows and columns."""
     seconds = {entry["subject"]: entry.get("seconds") for entry in results if entry["model"] == model}
     naive, ours = seconds.get("naive"), seconds.get("all+bounds")
     return round(naive / ours, 1) if naive and ours else None
@@ -160,7 +160,7 @@ def _memory(own: list[int | None], forward: list[int | None]) -> dict[str, Any]:
 
 
 def _times(name: str, place: dict[str, int], repeats: int) -> dict[str, Any]:
-    """A subject beside the plain forward."""
+    """Time a subject and the plain forward."""
     if name == "naive":
         return _naive_times(place)
     _subject(name, *built(TINY))()
@@ -177,7 +177,7 @@ def _times(name: str, place: dict[str, int], repeats: int) -> dict[str, Any]:
 
 
 def _naive_times(place: dict[str, int]) -> dict[str, Any]:
-    """The naive way, on as many heads as a minute allows, beside the plain forward."""
+    """Time the naive computation, on as many heads as a minute allows, and the plain forward."""
     from attnscope.bench import naive
 
     tiny, few = built(TINY)
@@ -197,7 +197,7 @@ def _peak(name: str, place: dict[str, int]) -> int | None:
 
 
 def _first_scan() -> dict[str, Any]:
-    """Seconds of the first scan on a machine: compiling included, with an empty cache of compiled loops."""
+    """Seconds of the first scan on a machine, including compilation: the cache of compiled loops is empty."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "attnscope.cli", "scan", "--out", f"{folder}/run"]
         environment = os.environ | {"NUMBA_CACHE_DIR": f"{folder}/cache"}

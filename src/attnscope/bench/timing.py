@@ -1,4 +1,4 @@
-"""Timing beside the model's plain forward, in a process of its own, and the models that benchmarks run."""
+"""Timing relative to the model's plain forward, in a separate process, and the models of the benchmarks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attnscope.planning import whole_number
 
 TINY = {"length": 160, "layers": 1, "heads": 2, "width": 16}
 ENOUGH = 60.0  # seconds after which a subject is not repeated
-_LITTLE = 20.0  # seconds up to which it is repeated more often than asked, at most so many times
+_LITTLE = 20.0  # seconds up to which it is repeated more often than requested, and how many times at most
 _MORE = 4
 _VOCABULARY = 50257  # of GPT-2
 _IMPORTED = ("transformers.models.gpt2.modeling_gpt2", "attnscope.scanning")
@@ -85,9 +85,9 @@ def plain_forward(model: Any, ids: list[int]) -> Callable[[], object]:
 
 
 def in_own_process(work: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer of a process of its own, with as many threads as this one.
+    """The result of a function in a separate process with as many threads as this one.
 
-    All are forked from one that has only imported what they need: importing takes longer than many a subject.
+    All processes are forked from one that has only imported what they need: importing takes longer than many subjects.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["attnscope.bench.scan", *_IMPORTED])

@@ -1,8 +1,8 @@
-"""Find the setting of a normalizer at which a model changes least: the smallest KL to the unmodified model.
+"""Find the setting of a normalizer that changes a model least: the smallest KL divergence from the unmodified model.
 
-One value for the whole model is found by a coarse search on a logarithmic grid and then by golden section between
+One value for the whole model is found by a coarse search on a logarithmic grid, refined by golden section between
 the neighbors of its best point. Values for single heads start there and are learned by Adam, through the swapped
-model. Neither sees the windows that are evaluated later.
+model. Neither uses the windows that are evaluated later.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LearnedTemperature(nn.Module):
         return self.inner.weights(torch.where(visible, logits, 0.0) * scale, visible)
 
 
-# What is calibrated where a normalizer has a setting of its own; every other one gets a temperature.
+# What is calibrated if a normalizer has a setting of its own; all others get a temperature.
 KNOBS = {
     "ssmax": Knob("s", 0.02, 2.0, lambda n: _ssmax(n)),
     "entmax": Knob("alpha", 1.01, 2.0, lambda n: lambda heads: LearnedEntmax(heads, _inside(_setting(n, "alpha")))),
@@ -70,7 +70,7 @@ def _inside(alpha: float) -> float:
 class Calibrated:
     """A normalizer at its best setting, and what the search found."""
 
-    normalizer: Any  # what to hand to swap: a Normalizer, or a mapping of layers to learned modules
+    normalizer: Any  # what to pass to swap: a Normalizer, or a mapping of layers to learned modules
     parameter: str
     value: float | None  # None where each head has its own
     before: float
@@ -84,7 +84,7 @@ def knob_of(normalizer: Normalizer) -> Knob:
 
 
 def with_setting(normalizer: Normalizer, knob: Knob, value: float) -> Normalizer:
-    """The same normalizer at another value of its knob."""
+    """The same normalizer with another value of its calibrated setting."""
     if knob is not TEMPERATURE or "temperature" in _names(normalizer):
         return replace(normalizer, **{knob.name: value})  # type: ignore[type-var]
     return Tempered(normalizer.inner if isinstance(normalizer, Tempered) else normalizer, value)
@@ -113,7 +113,7 @@ def _calibrate_global(module: Any, normalizer: Normalizer, windows: Sequence[Ten
 
     before = _divergence(module, normalizer, windows, own)
     best = bounded_minimum(divergence, math.log(knob.low), math.log(knob.high))
-    if before <= seen[best]:  # what was given is the best
+    if before <= seen[best]:  # the given value is the best
         value = float(getattr(normalizer, knob.name, 1.0))
         return Calibrated(normalizer, knob.name, value, before, before, len(seen) + 1)
     value = math.exp(best)
@@ -129,7 +129,7 @@ def _divergence(module: Any, normalizer: Any, windows: Sequence[Tensor], own: li
 def bounded_minimum(
     function: Callable[[float], float], low: float, high: float, grid: int = 7, steps: int = 6
 ) -> float:
-    """Where a function of one variable is smallest: the best of a grid, then golden section around it."""
+    """Minimize a function of one variable: the best point of a grid, refined by golden section."""
     points = [low + (high - low) * i / (grid - 1) for i in range(grid)]
     best = min(range(grid), key=lambda i: function(points[i]))
     a, b = points[max(best - 1, 0)], points[min(best + 1, grid - 1)]
@@ -150,7 +150,7 @@ def bounded_minimum(
 def _calibrate_heads(
     module: Any, start: Calibrated, windows: Sequence[Tensor], own: list[Tensor], steps: int
 ) -> Calibrated:
-    """Adam on one number for each head, the rest of the model fixed; the best values seen are kept."""
+    """Optimize one number per head with Adam, the rest of the model fixed, and return the best values seen."""
     normalizer: Normalizer = start.normalizer
     knob = knob_of(normalizer)
     if knob.learned is not None:

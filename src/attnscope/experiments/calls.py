@@ -1,4 +1,4 @@
-"""What a reproduction asks of an attention call: that the paper's experiments are defined for it, and finite heads."""
+"""Checks of an attention call for a reproduction: the paper's experiments must be defined for it, its heads finite."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def check_call(layer: LayerCall, visible: Tensor, queries: Sequence[int]) -> None:
-    """Refuse what the paper's experiments are not defined for; `visible` are the masks of these queries."""
+    """Raise if the paper's experiments are not defined for a call; `visible` are the masks of its queries."""
     if not (visible == visible[:1]).all():
         raise ModelError(f"the heads of {layer.name} see different keys; attnscope reproduce needs them to agree")
     if layer.causal and (visible[0] & (torch.arange(visible.shape[-1]) > torch.tensor(queries)[:, None])).any():
-        raise ModelError(f"{layer.name} sees later tokens, so it is not causal as it says")
+        raise ModelError(f"{layer.name} sees later tokens although its model is said to be causal")
     if not isinstance(effective_normalizer(layer.call), Softmax | SinkSoftmax):
         raise ModelError(f"{layer.name} runs with a swapped normalizer; the paper's experiments are about softmax")
 

@@ -1,4 +1,4 @@
-"""Run the model on windows and put together the tables that figures and claims are made of."""
+"""Run the model on windows and assemble the tables for figures and claims."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Collected(NamedTuple):
-    """The tables of a reproduction by name, and what its record says of the run."""
+    """The tables of a reproduction by name, and the facts that its record states about the run."""
 
     tables: dict[str, pl.DataFrame]
     heads: dict[int, int]  # by layer
@@ -81,7 +81,7 @@ class BothMeasurer:
 def collect(
     model: Model, text: Text, settings: Settings, progress: Report | None = None, parts: Parts | None = None
 ) -> Collected:
-    """Measure every window; a head that had to be left out of one is left out of all."""
+    """Measure every window; a head that is left out of one window is left out of all."""
     tokens = text_tokens(model, text)
     inputs = window_tokens(model, tokens, settings.longest, settings.windows, settings.bos, text.source)
     windows = plan_windows(model, inputs, settings.lengths, settings.positions)

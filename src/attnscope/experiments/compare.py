@@ -1,8 +1,8 @@
 """Compare normalizers on a model: one table of fidelity, capacity, gradients and cost.
 
-Two modes. `what-if` measures the weights that each normalizer makes of the very same logits, layer by layer, so that
-nothing propagates and perplexity has no meaning. `swapped` runs the model with the normalizer in every layer: its
-changes propagate, and the logits measured are those of the changed model.
+Two modes. `what-if` applies each normalizer to the original logits, layer by layer, so that nothing propagates and
+perplexity has no meaning. `swapped` runs the model with the normalizer in every layer: its changes propagate, and the
+measured logits are those of the changed model.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SCHEMA = pl.Schema(
         "agreement": pl.Float64,
         "kl": pl.Float64,
         **dict.fromkeys(MEASURED, pl.Float64),
-        "defined": pl.Float64,  # share of rows with N keys of weight: the others have no separability
+        "defined": pl.Float64,  # share of rows in which N keys have weight: the others have no separability
         "time_ratio": pl.Float64,
         "memory_ratio": pl.Float64,
     }
@@ -105,8 +105,8 @@ def compare(
 ) -> Comparison:
     """Compare normalizers on a causal model and a text.
 
-    `lengths` are prefixes of each window. With `calibration`, each normalizer's setting is also searched for on
-    `calibration_windows` windows after those that are evaluated, for the model ("global") or for each head.
+    `lengths` are prefixes of each window. With `calibration`, each normalizer's setting is also optimized on
+    `calibration_windows` windows that follow those evaluated, for the model ("global") or for each head ("head").
     """
     with reporting(progress, "loading the model") as report:
         model = resolve_model(
@@ -187,7 +187,7 @@ class _Comparison:
         return _Subject(subject.label, best.normalizer, measured, best, scope)
 
     def _scan(self, subjects: list[_Subject]) -> tuple[ScanResult, list[_Subject]]:
-        """A scan that measures these normalizers as what-ifs; heads with settings of their own cannot be."""
+        """A scan that measures these normalizers as what-ifs; those with settings per head are not possible."""
         measurable = [s for s in subjects if s.measured is not None]
         labels = [_Labelled(s.measured, f"{i}") for i, s in enumerate(measurable)]
         result = scan(
@@ -283,7 +283,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 class _Labelled(Normalizer):
-    """A normalizer under another label, which names its lines in the scan's tables."""
+    """A normalizer with a different label, which names its lines in the scan's tables."""
 
     def __init__(self, inner: Normalizer | None, label: str) -> None:
         assert inner is not None

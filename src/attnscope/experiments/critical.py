@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 LEVEL = 0.01  # of the text and the caption of Figure 2
 LEVELS = (0.05, LEVEL)  # Algorithm 3 says 0.05
-MARGIN = math.log(1.1)  # two distances within 10 % count as equal
+MARGIN = math.log(1.1)  # two distances within 10% count as equal
 FLIPS = 999
 
 
 class Critical(NamedTuple):
-    """The smallest N that is not rejected, and the smallest from which on no N is rejected; None if there is none."""
+    """The smallest N that is not rejected, and the smallest N from which none is rejected; None if there is none."""
 
     first: int | None
     persistent: int | None
@@ -64,7 +64,7 @@ def paired_test(
     mean = ratio.mean(1)
     flipped = ratio @ signs / heads
     total = signs.sum(0) / heads
-    slack = 1e-12 * (1 + np.abs(mean)[:, None])  # the flip of no sign must tie with the observed mean
+    slack = 1e-12 * (1 + np.abs(mean)[:, None])  # flipping no sign must tie with the observed mean
     difference = (np.abs(flipped) >= np.abs(mean)[:, None] - slack).sum(1)
     # Flips of ratio - m about zero: flipped - m total, against mean - m.
     below = (flipped - MARGIN * total <= (mean - MARGIN)[:, None] + slack).sum(1)

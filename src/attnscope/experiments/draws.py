@@ -1,6 +1,6 @@
 """Random sets of tokens: a sampled estimate of the expectation E of eq. (8), and the rank of the top set among them.
 
-In a row with a sink one token dominates the distance, and plain sampling includes it in a share N/L of the draws only.
+In a row with a sink, one token dominates the distance, and plain sampling includes it in only a share N/L of the draws.
 So the draws are stratified on the token with the largest |y|: each draw permutes the other tokens and gives the
 distance with that token inside and outside the set, and the mean weights the two by N/L and 1 - N/L. One of the two,
 chosen with these probabilities, is a uniform random set; the ranks use it. For N = 1 all L sets are enumerated.
@@ -141,7 +141,7 @@ def _enumerate_single_tokens(
     distances = np.empty(len(weights))
     _pair_sums(weights, weights**2 * gram.diagonal(), gram, distances)
     slack = TIE * top
-    # The top set is one of the L sets, so the counts include it already.
+    # The top set is one of the L sets, so the counts already include it.
     p_high = max(1, int((distances >= top - slack).sum())) / len(distances)
     p_low = max(1, int((distances <= top + slack).sum())) / len(distances)
     return float(distances.mean()), 0.0, p_high, p_low

@@ -1,4 +1,4 @@
-"""How far a changed model is from the unmodified one: perplexity, next-token agreement, KL divergence."""
+"""How much a changed model differs from the unmodified one: perplexity, next-token agreement, KL divergence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-_ROWS = 64  # rows of logits over the vocabulary held in float64 at one time
+_ROWS = 64  # rows of logits over the vocabulary in float64 at one time
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Fidelity:
 
 
 def mean_divergence(module: Any, windows: Sequence[Tensor], model_logits: Sequence[Tensor]) -> Tensor:
-    """KL of the changed model from the unmodified one, whose logits are given, mean over positions; differentiable."""
+    """Mean KL divergence over positions of the changed model from the unmodified logits; differentiable."""
     total = torch.zeros((), dtype=torch.float32, device=model_logits[0].device)
     for ids, logits in zip(windows, model_logits, strict=True):
         reference, changed = (z.float().log_softmax(-1) for z in (logits, next_token_logits(module, ids)))

@@ -1,8 +1,8 @@
 """The paper's three guidelines for designing attention, as experiments on any model.
 
-Each states what the guideline predicts, measures it by swapping the model's normalizer, and computes a verdict from the
-numbers of the whole sweep, where the measure is defined: `agrees`, `disagrees`, or `undecided` where what was measured
-hardly moves, or moves both ways.
+Each states what the guideline predicts, measures it by swapping the model's normalizer, and computes a verdict from all
+values of the sweep at which the measure is defined: `agrees`, `disagrees`, or `undecided` if the measured quantity
+hardly changes, or changes in both directions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Verdict = Literal["agrees", "disagrees", "undecided"]
 SHARES = (1 / 64, 1 / 16, 1 / 4, 1.0)
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0)
-# A change below this share of the larger value is called none.
+# A change below this share of the larger value counts as none.
 MARGIN = 0.02
 
 
@@ -120,7 +120,7 @@ def entropy_with_length(table: pl.DataFrame) -> Finding:
     columns = ["length", "entropy_ratio", "separability"]
     lines = comparable(table).filter(normalizer=OWN).sort("length").select(columns).to_dicts()
     entropy, capacity = ([line[name] for line in lines] for name in columns[1:])
-    # The guideline takes entropy for a warning: where it moves, separability must move the other way.
+    # The guideline uses entropy as a warning: when it changes, separability must change the other way.
     moves = {trend(entropy), trend(capacity)}
     verdict: Verdict = "undecided" if "undecided" in moves else "agrees" if len(moves) == 2 else "disagrees"
     measured = (
@@ -156,7 +156,7 @@ def no_sharp_softmax(table: pl.DataFrame, temperatures: dict[str, float]) -> Fin
 
 
 def trend(values: Sequence[float]) -> Verdict:
-    """Whether values fall along a sweep, as predicted: from end to end, and no step the other way."""
+    """Whether values fall along a sweep, as predicted: from end to end, without a step in the other direction."""
     if len(values) < 2:
         return "undecided"
     whole = direction(values[0], values[-1])
@@ -172,7 +172,7 @@ def direction(higher: float, lower: float) -> Verdict:
 
 
 def _sweep(lines: list[dict[str, Any]], name: str, at: str) -> str:
-    """A column along a sweep in words."""
+    """The values of a column along a sweep, in words."""
     return ", ".join(f"{line[name]:.4g} at {line[at]:.3g}" for line in lines) or "not defined anywhere"
 
 

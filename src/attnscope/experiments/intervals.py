@@ -1,6 +1,6 @@
 """Confidence intervals over windows: of a median, of a share, and of a power law.
 
-A single window gives no interval: its ends are then infinite, and no verdict follows.
+A single window has no interval: the ends are infinite, and there is no verdict.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 RESAMPLES = 2000
-DEVIATIONS = 1.959964  # standard deviations of a normal distribution on either side of its central 95 %
+DEVIATIONS = 1.959964  # half the width of the central 95% of a normal distribution, in standard deviations
 
 
 class Estimate(NamedTuple):

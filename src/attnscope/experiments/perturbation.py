@@ -78,11 +78,11 @@ def two_largest(values: Any) -> tuple[int, int]:
 
 @helper
 def tempered_softmax(at: Point, direction: Any, step: float, weights: Any) -> None:
-    """Write softmax((l + step D) / T) for a unit vector D."""
+    """Write softmax((l + step D) / T) for a unit vector D into `weights`."""
     logits, inverse = at.logits, 1 / at.temperature
     for i in range(weights.size):
         weights[i] = logits[i] + step * direction[i]
-    # No number is larger than this, and that of the largest logit not much smaller; a maximum does not vectorize.
+    # An upper bound close to the largest exponent; computing the maximum itself would not vectorize.
     highest = logits[at.first] + abs(step)
     if 2 * abs(step) * inverse > _LARGEST_SHIFT:
         highest = largest(weights)

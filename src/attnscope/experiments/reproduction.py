@@ -88,7 +88,7 @@ def reproduce(
         "length": plain(length), "windows": plain(windows), "rows": plain(rows), "draws": plain(draws),
         "seed": plain(seed), "vectors": tuple(dict.fromkeys(vectors)), "bos": bos, "dtype": dtype,
     }  # fmt: skip
-    settings = plan(None, **asked)  # refuse what cannot be before the model is loaded
+    settings = plan(None, **asked)  # refuse invalid settings before the model is loaded
     wanted = store.identity(model, revision, book.digest, asked)
     with tables.output_folder(Path(out)) as folder, reporting(progress) as report:
         stored = store.load_tables(folder, wanted)
@@ -162,7 +162,7 @@ def _measure(
 def _draw(
     folder: Path, measured: dict[str, pl.DataFrame], run: dict[str, Any], style: FigureStyle
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, str]]]:
-    """Write the claims and figures that the tables give."""
+    """Evaluate the claims on the tables, and write them and the figures."""
     from attnscope.experiments.figures import draw_all
     from attnscope.experiments.page import claims_table
     from attnscope.experiments.protocol_report import TABLES, answer_protocol, combine, write_protocol

@@ -23,7 +23,7 @@ PAPER_N = (1, 5, 10, 20, 100)
 SEPARABILITY_N = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 SATURATION_N = 16
 PAPER_LENGTHS = (32, 64, 128, 256, 512, 1024)
-# Sizes of random sets: DRAWN_N at every length, and DRAWN_N_LONGEST too at the longest.
+# Sizes of random sets: DRAWN_N at every length, and DRAWN_N_LONGEST in addition at the longest.
 DRAWN_N = (1, 5, 20, 100)
 DRAWN_N_LONGEST = (10, 200, 500)
 STEPS = (1e-3, 1e-1, 10.0)
@@ -52,7 +52,7 @@ class Settings:
         return self.lengths[-1]
 
     def positions(self, length: int) -> tuple[int, ...]:
-        """The last rows of a prefix, the very last first."""
+        """Positions of the last rows of a prefix, the very last first."""
         return tuple(length - 1 - row for row in range(self.rows))
 
     def top_n(self, length: int) -> list[int]:
@@ -92,7 +92,7 @@ def plan(
     bos: bool = False,
     dtype: str = "float32",
 ) -> Settings:
-    """The checked settings of a reproduction with defaults filled in; InputError for values that cannot be used."""
+    """Check the settings of a reproduction and fill in defaults; raises InputError for invalid values."""
     chosen = row_choice(rows)
     last = chosen if isinstance(chosen, int) else 1
     windows, draws, seed = (

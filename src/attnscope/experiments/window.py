@@ -3,7 +3,7 @@
 The same forward serves several kinds of vectors, and rows with and without the first key. Rows are measured by several
 threads, but their lines are in the order of layers, lengths and rows, so the same run writes the same files.
 
-Without the first key ("sink dropped") a row is what softmax makes of its other logits: a row of L - 1 keys.
+Without the first key ("sink dropped"), a row is the softmax of its other logits: a row of L - 1 keys.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class RowKey:
             lines[name] = np.tile(np.array(values), len(heads))
         data = {name: values[good].reshape(-1) for name, values in columns.items()}
         table = pl.DataFrame({"head": np.repeat(heads, count)} | lines | data, nan_to_null=True)
-        # Polars makes a column of each number in a dictionary by a query of its own: all of them in one instead.
+        # Polars would run a separate query for each number in a dictionary: build all columns in one instead.
         same = self.keys() | (keyed or {}) | {"position": self.position, "length": length}
         return table.select(*(pl.lit(value, _TYPES[type(value)]).alias(name) for name, value in same.items()), pl.all())
 
@@ -133,7 +133,8 @@ class Window(WindowRecord):
     def tables(self) -> dict[str, pl.DataFrame]:
         """Everything measured, once all layers are; tables are empty where there was nothing to measure."""
         for sample, layers in sorted(self._profiles.items()):
-            # Layers with a sliding window, or a decoder's beside its encoder's, see fewer keys: another range of N.
+            # Layers with a sliding window, or those of a decoder compared with its encoder, see fewer keys: a smaller
+            # range of N.
             most = max(profile.shape[-1] for profile in layers)
             profile = np.concatenate([profile for profile in layers if profile.shape[-1] == most])
             for name, table in reduce.tests(sample, profile, self.settings).items():
@@ -144,7 +145,7 @@ class Window(WindowRecord):
         return {name: pl.concat(pieces) if pieces else pl.DataFrame() for name, pieces in self._pieces.items()}
 
     def measure(self, layer: LayerCall, positions: Positions) -> None:
-        """Measure the wanted rows of one attention call, each with and without its first key."""
+        """Measure the requested rows of one attention call, each with and without its first key."""
         call = layer.call
         wanted = [(length, row, position) for length, group in positions.items() for row, position in enumerate(group)]
         queries = [position for *_, position in wanted]
@@ -152,7 +153,7 @@ class Window(WindowRecord):
         check_call(layer, visible, queries)
         kinds = {kind: vectors.double().cpu() for kind, vectors in layer.vectors.items()}
         sinks = None if call.sinks is None else call.sinks.cpu()
-        # A model that forms its logits by itself does not say what it divided them by.
+        # A model that computes its logits itself does not say what it divided them by.
         scale = call.scale if isinstance(call, AttentionCall) else None
         usable = usable_heads(self, layer.number, logits, visible, kinds)
         jobs = []
@@ -167,7 +168,7 @@ class Window(WindowRecord):
                 row_key = RowKey(self.number, layer.number, length, row, position, sink, usable)
                 row_logits = logits[:, None, index, keys]
                 all_visible = torch.ones_like(row_logits, dtype=torch.bool)
-                # Causal rows see a run of keys: a slice is a view, an index a copy.
+                # Causal rows see contiguous keys: a slice is a view, an index would copy.
                 run = slice(int(keys[0]), int(keys[-1]) + 1)
                 chosen = {
                     kind: x[:, run] if len(keys) == run.stop - run.start else x[:, keys] for kind, x in kinds.items()
@@ -198,7 +199,7 @@ class Window(WindowRecord):
     def _vectors(
         self, pieces: Pieces, row_key: RowKey, kind: str, rows: Rows, weights: Tensor
     ) -> dict[str, np.ndarray]:
-        """Everything that depends on the vectors; the columns that do not are returned."""
+        """Measure everything that depends on the vectors; returns the columns that do not."""
         keys = weights.shape[-1]
         longest = row_key.prefix == self.settings.longest
         top_n = self.settings.top_n(keys)
@@ -261,7 +262,7 @@ class Window(WindowRecord):
             pieces["coverage"].append(pl.DataFrame(row_key.keys() | keyed | table))
 
     def _seed(self, row_key: RowKey) -> int:
-        """One for each row, the same in every run."""
+        """A seed for each row, the same in every run."""
         sequence = np.random.SeedSequence(
             (self.settings.seed, row_key.window, row_key.layer, row_key.prefix, row_key.row)
         )
@@ -286,8 +287,10 @@ class Window(WindowRecord):
         return pl.concat(frames)
 
     def _circle(self, row_key: RowKey, kind: str, rows: Rows, weights: Tensor) -> None:
-        """Keep a head to show: in the plane it tells about 0.8 of its set apart, as nearly as it does in truth, and
-        of such heads the one whose weights are spread most.
+        """Choose the head shown in Figure 1.
+
+        Its separability in the plane should be near 0.8 and near that in all dimensions; among such heads, the one
+        whose weights are spread most is kept.
         """
         if kind != self.settings.vectors[0]:
             return

@@ -120,7 +120,7 @@ def _expectation_sums(
 
 @helper
 def _phi_and_distance(weight: float, x: Any, inverse: float, context: Any) -> tuple[float, float]:
-    """|y|^2 - 2 y.s and |y - s| of a token's unit vector: they order tokens alike, each exact where the other is not."""
+    """|y|^2 - 2 y.s and |y - s| of a token's unit vector: the same order, each exact where the other is not."""
     phi = square = 0.0
     for k in range(context.size):
         y = weight * (x[k] * inverse)
@@ -134,7 +134,7 @@ def _ball(
     first: int, unit_lengths: Any, products: Any, group: Group, context: Any, level: Any, s: Any, members: Any,
     at_origin: Any, work: Any,
 ) -> tuple[float, float]:  # fmt: skip
-    """Eq. (10): the share of members nearer to the context than all other tokens, and the distance of the nearest other.
+    """Eq. (10): share of members nearer to the context than all other tokens, and the distance of the nearest other.
 
     unit_lengths, products, context: |y|, u.s and s for unit vectors; like the distance, they are multiplied by the
     row's scale. Products find the tokens that may be nearest. at_origin: number of tokens outside the set with weight

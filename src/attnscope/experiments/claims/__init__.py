@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CLAIMS: tuple[Claim, ...] = (*distance.CLAIMS, *geometry.CLAIMS, *gradient.CLAIMS)
 Labels = dict[str, str]
-"""What distinguishes a reading, such as {"vectors": "value", "first_key": "kept"}."""
+"""What distinguishes a reading, e.g. {"vectors": "value", "first_key": "kept"}."""
 __all__ = ["CLAIMS", "Claim", "Evidence", "Labels", "Measurement", "answer", "answer_claim", "readings_of"]
 
 

@@ -23,7 +23,7 @@ LINEAR = (0.9, 1.1)
 EQUAL = (1 / 1.1, 1.1)
 LATE_N, KNEE_N = 100, 20
 SHARE = 8  # "N grows proportionally to L" is measured at N = L / 8
-ERRORS = 5  # standard errors by which a sampled expectation may be off, besides the rounding of float32 products
+ERRORS = 5  # standard errors by which a sampled expectation may be off, in addition to the rounding of float32 products
 DRAWN_ROUNDING = 1e-5
 ENDS = ("lower", "upper")  # of the proved range E1 of the expectation
 

@@ -1,4 +1,4 @@
-"""Claims, the measurements they are judged by, and the rule that turns measurements into a verdict.
+"""Claims, the measurements that decide them, and the rule that turns measurements into a verdict.
 
 One rule serves every claim. A statistic is computed for each window (the mean over its rows, if there are several),
 and its median over windows gets a 95 % bootstrap interval. The measurement agrees with the claim if the interval lies
@@ -43,7 +43,7 @@ class Measurement:
 
     @property
     def verdict(self) -> Verdict:
-        """Agrees if the interval lies inside the accepted range, disagrees if outside, else depends."""
+        """Agrees if the interval lies inside the accepted range, disagrees if outside, otherwise depends."""
         low, high = self.accepted
         if low <= self.estimate.low and self.estimate.high <= high:
             return "agrees"

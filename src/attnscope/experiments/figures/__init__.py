@@ -4,7 +4,7 @@
 
 Rendering a chart takes longer than building it. So `charts.json` next to the images holds a digest of each chart
 (data, marks, renderer) and of its images, and an unchanged chart is not rendered again. `captions.json` has the caption
-of each figure, which stands above it only on request.
+of each figure; it is drawn above the figure only on request.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def render(specification: str) -> tuple[bytes, bytes, bytes]:
 
 
 def _in_points(svg: str) -> str:
-    """The image with its size in points, which the conversion to PDF reads it in."""
+    """The image with its size in points, the unit that the conversion to PDF assumes."""
     return _SIZE.sub(lambda size: "".join(f' {side}="{float(size[side]) * 72 / DPI:g}"' for side in _SIDES), svg, 1)
 
 

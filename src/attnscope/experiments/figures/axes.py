@@ -49,7 +49,7 @@ def linear_range(name: str, title: str, low: float, high: float) -> Channel:
 
 
 def thinned(values: Sequence[float], most: int) -> list[float]:
-    """At most so many of the increasing values, spread evenly on a logarithmic axis, the first and last among them."""
+    """At most `most` of the increasing values, spread evenly on a log axis, including the first and the last."""
     first, last = values[0], values[-1]
     if len(values) <= most:
         return list(values)

@@ -10,7 +10,7 @@ from attnscope.experiments.figures.composition import Figure, Panel
 from attnscope.experiments.figures.marks import BLACK, BLUE, GREEN, RED, Mark
 from attnscope.tables import comparable, named
 
-# Outlines of different shapes and sizes, so that each is seen where several normalizers give the same.
+# Outlines of different shapes and sizes, so that all are visible if several normalizers give the same numbers.
 OWN = Mark("the model itself", BLACK, line=0, point="M-1,0L1,0M0,-1L0,1", size=160)
 MARKS = {
     "none": Mark("as given", BLUE, line=0, point="circle", size=80, fill="transparent"),

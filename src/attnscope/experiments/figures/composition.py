@@ -31,7 +31,7 @@ Series = tuple[Mark, pl.DataFrame]
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel: its axes, and the series in the order in which they are drawn; series of one mark share its legend."""
+    """A panel: its axes, and its series in drawing order; series with the same mark share a legend entry."""
 
     heading: str
     x: Channel
@@ -46,7 +46,7 @@ class Panel:
         return NUMBERS + (TITLE if self.y["title"] else 0)
 
     def chart(self, width: float, tallest: float) -> alt.LayerChart:
-        """The layers, `width` pixels wide with their axis, and at most so high."""
+        """The layers, `width` pixels wide including the vertical axis, and at most `tallest` pixels high."""
         layers = [
             draw(inline(data), self.x, self.y)
             for kind in ORDER
@@ -67,7 +67,7 @@ class Panel:
 class Figure:
     """Panels in one or two rows, their data in long form, and what a caption says about them.
 
-    In one column two rows become two columns, and the panels of a single row stand below each other.
+    In the one-column format, two rows become two columns, and the panels of a single row are stacked.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Type sizes, and the names of single points, placed so that no name covers another or a point."""
+"""Font sizes, and labels of single points, placed so that no label covers another label or a point."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Box(NamedTuple):
 
 
 def labeled(names: pl.DataFrame, x: Channel, y: Channel, width: float, height: float) -> list[alt.Chart]:
-    """The names as text, each with a thin line to its point where it does not stand beside it."""
+    """The names as text, with a thin line to the point if the name is not next to it."""
     across = [_pixel(value, x, width) for value in names["x"]]
     down = [height - _pixel(value, y, height) for value in names["value"]]
     points, texts = list(zip(across, down, strict=True)), names["text"].to_list()
@@ -66,7 +66,7 @@ _ONE = alt.InlineData(values=[{}])
 def place(points: list[tuple[float, float]], texts: list[str], width: float, height: float) -> list[Box]:
     """A box for each text inside the panel: the nearest to its point that covers no point, other box or line to one.
 
-    Where every line to a free box crosses a name, it may; where no box is free, the names are too many for the panel.
+    A line may cross a name if it cannot be avoided, and names overlap only if there are too many for the panel.
     """
     marks = [Box(px - MARK, py - MARK, px + MARK, py + MARK) for px, py in points]
     boxes: list[Box] = []

@@ -27,7 +27,7 @@ _SEPARABILITY = ("separability", "lower_printed", "upper_printed", "separability
 
 
 class Sample(NamedTuple):
-    """Whose heads are tested together."""
+    """The reading, vectors and length at which all heads are tested together."""
 
     reading: str
     vectors: str
@@ -100,7 +100,7 @@ def critical(
 
 
 def _lines(axes: Mapping[str, Sequence[Any]], columns: Mapping[str, NDArray[Any]]) -> pl.DataFrame:
-    """One line for each combination of the axes' values; columns have the shape of the axes with more than one."""
+    """One line for each combination of axis values; columns have the shape of the axes with more than one value."""
     shape = tuple(len(values) for values in axes.values())
     index = np.indices(shape).reshape(len(shape), -1)
     keys = {name: np.array(values)[at] for (name, values), at in zip(axes.items(), index, strict=True)}

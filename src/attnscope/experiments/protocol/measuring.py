@@ -1,7 +1,7 @@
 """The measurer of the paper's protocol: all rows of every attention call, in blocks, one head on each thread.
 
-A block's sums are added to those of its heads when all of the block is measured: one that runs out of memory can be
-measured again in halves.
+The sums of a block are added to those of its heads only once the whole block is measured: a block that runs out of
+memory can be measured again in halves.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Sums = dict[Any, Any]
 
 @dataclass
 class ProtocolWindow(WindowRecord):
-    """What is measured of one window while the model runs."""
+    """The measurements of one window while the model runs."""
 
     pieces: dict[str, list[pl.DataFrame]] = field(default_factory=lambda: {name: [] for name in PROTOCOL_NAMES})
     profiles: dict[lines.Sample, list[tuple[Head, NDArray[np.float64]]]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class _HeadState:
     sums: Sums = field(default_factory=dict)
 
     def add(self, sums: Sums, random: np.random.Generator) -> None:
-        """Add the sums of a block of rows, after which the generator is in this state."""
+        """Add the sums of a block of rows and store the state of the generator after it."""
         for key, block in sums.items():
             before = self.sums.get(key)
             self.sums[key] = block if before is None else type(block)(*map(np.add, before, block))
@@ -72,7 +72,7 @@ class _Layer:
 
     call: LayerCall
     lengths: tuple[int, ...]  # as the tables name them, ascending
-    keys: tuple[int, ...]  # how many keys a row of each has in the literal reading
+    keys: tuple[int, ...]  # number of keys of a row at each length in the literal reading
     sizes: list[list[int]]  # of the top sets at each length
     factors: dict[str, float]  # of the readings of T; none if it is not measured
     kinds: dict[VectorKind, Tensor]
@@ -81,7 +81,7 @@ class _Layer:
 
 @dataclass(frozen=True)
 class ProtocolMeasurer:
-    """Runs the algorithms of the paper's appendix on all rows: all five of them, or a choice to time them."""
+    """Runs the algorithms of the paper's appendix on all rows: all five, or a selection for timing."""
 
     settings: Settings
     sizes: Mapping[int, Sequence[int]] | None = None  # of the top sets by length; None for all of the paper's
@@ -116,7 +116,7 @@ class ProtocolMeasurer:
                 Rows(layer.number, block, logits, visible, next(iter(about.kinds.values())), sinks)
             )
             visibility = Visibility(visible[:1])
-            # Without causality every row belongs to the one length there is.
+            # Without causality every row belongs to the only length.
             places = np.array(block) if layer.causal else np.zeros(len(block), np.int64)
             measured = {}
 
@@ -158,7 +158,7 @@ class ProtocolMeasurer:
         factors = {}
         if self.gradient and lengths[-1] == self.settings.longest:
             factors["scaled"] = 1.0
-            if isinstance(call, AttentionCall):  # others do not say what they divided their logits by
+            if isinstance(call, AttentionCall):  # other models do not say what they divided their logits by
                 factors["raw"] = call.scale
         shared = {kind: products(x)[0] for kind, x in kinds.items() if self.every_n and len(x) == 1}
         return _Layer(layer, lengths, keys, [sorted(sizes) for sizes in asked], factors, kinds, shared)

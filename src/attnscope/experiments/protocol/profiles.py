@@ -4,9 +4,9 @@ A row's keys are added to the top set one by one; each step changes the products
 X X^T, so all N together cost O(L^2) per row, whatever the dimension of the vectors.
 
 With y = alpha x and xbar the sum of all y, a term of the expectation at the share p = N / (L - 1) is the length of a
-vector that moves along a line as p grows: (y - xbar) + p x as printed, y + p (y - xbar) corrected. Split along and
-across that line it is sqrt((slope p - offset)^2 + rest): a sum of squares that cannot cancel, so float32 is enough for
-the terms. Slopes, offsets and rests are formed in float64, once for each row.
+vector that moves along a line as p grows: (y - xbar) + p x as printed, y + p (y - xbar) corrected. Split into parts
+parallel and perpendicular to that line, it is sqrt((slope p - offset)^2 + rest): a sum of squares that cannot cancel,
+so float32 is enough for the terms. Slopes, offsets and rests are computed in float64, once per row.
 
 Keys that a causal row does not see have y = 0. In the literal reading the top set takes them last, the distance counts
 each as |s|, and a term of the corrected expectation is the same for all of them; only the printed one needs their x.
@@ -31,9 +31,10 @@ _SMALLEST = 1e-120  # length whose square has all digits
 
 
 class Profiles(NamedTuple):
-    """Sums over rows of the `COLUMNS` at N = 1 ... L-1, and how many rows; what is beyond a length stays zero.
+    """Sums of the `COLUMNS` over rows at N = 1 ... L-1, and the number of rows; zero beyond a length.
 
-    In the visible reading a row is only in the sums of the first length that has it, as it is the same in all others.
+    In the visible reading a row is included only in the sums of the first length that has it: it is the same in all
+    others.
     """
 
     sums: Any  # (literal and visible, lengths, columns, n)
@@ -56,7 +57,7 @@ def averages(profiles: Profiles) -> NDArray[np.float64]:
 
 
 class _Row(NamedTuple):
-    """What the terms of one row are made of, in units that bring the largest near 1; zero for keys not visible."""
+    """The parts of the terms of one row, scaled so that the largest is near 1; zero for keys that are not visible."""
 
     slopes: Any  # (keys,) float32: of y + p (y - xbar)
     offsets: Any

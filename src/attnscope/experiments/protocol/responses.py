@@ -1,8 +1,8 @@
 """Algorithm 5: g(T, eps) of all rows of a head, summed over its rows.
 
 The random direction is drawn over all L entries of a row. In the literal reading it is a unit vector over all of them,
-of which hidden keys, whose weights stay zero, waste a part; in the visible reading the entries of the visible keys are
-scaled to length one. The worst direction has no entries elsewhere, so it is the same in both. A row of one key counts
+part of which is wasted on hidden keys, whose weights stay zero; in the visible reading the entries of the visible keys
+are scaled to length one. The worst direction is zero on hidden keys, so it is the same in both. A row of one key counts
 as zero.
 """
 

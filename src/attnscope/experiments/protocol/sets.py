@@ -1,8 +1,8 @@
 """Algorithms 1, 2 and 4: distance, expectation and separability of the top sets of some sizes, summed over rows.
 
-The columns of a row are those of a scan (`attnscope.measure`). In the literal reading all L keys are visible and those
-behind the row have weight zero; each length is a pass over its leading block of rows and keys. In the visible reading
-one pass serves every length, but for the bounds of Theorem 2: their delta is that of the window's L unit vectors.
+The columns of a row are those of a scan (`attnscope.measure`). In the literal reading all L keys are visible, and those
+after the row have weight zero; each length is a pass over its leading block of rows and keys. In the visible reading
+one pass serves all lengths, except for the bounds of Theorem 2, whose delta is that of the window's L unit vectors.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SetSums(NamedTuple):
 
 
 def sum_sets(rows: HeadRows, vectors: Tensor, lengths: Sequence[int], sizes: Sequence[Sequence[int]]) -> SetSums:
-    """The sums of a block of rows; `sizes` has the ascending N of each length, the last of them all that occur."""
+    """The sums of a block of rows; `sizes` has the ascending N of each length, the last entry all N that occur."""
     every = list(sizes[-1])
     out = SetSums(np.zeros((2, len(lengths), len(COLUMNS), len(every))), np.zeros((2, len(lengths), len(every)), int))
     seen = Rows(0, tuple(rows.positions), rows.logits, rows.visibility.visible, vectors, None, rows.visibility)
@@ -83,8 +83,8 @@ def _literal(logits: Tensor, weights: Tensor, vectors: Tensor, sizes: Sequence[i
     everything = torch.ones(1, 1, 1, dtype=torch.bool).expand(weights.shape)
     rows = Rows(0, tuple(range(weights.shape[1])), logits, everything, vectors)
     literal = _of_sets(rows, weights, sizes)
-    # The ball's edge is at most |s| away, which is how far all keys of weight zero are: selected ones touch it where no
-    # key left out has weight. Other ties, of tokens that are the same, count in neither ball.
+    # The radius of the ball is at most |s|, the distance of all keys of weight zero: selected ones lie on its edge if
+    # no other key has weight. Other ties, between identical tokens, count in neither ball.
     zeros = np.maximum(np.array(sizes) - (weights[0] > 0).sum(-1, keepdim=True).numpy(), 0)
     return literal | {"separability_closed": literal["separability"] + zeros / np.array(sizes)}
 

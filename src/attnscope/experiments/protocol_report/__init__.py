@@ -1,9 +1,9 @@
-"""What is made of the protocol's tables: answered claims, figures, and a page that lays the readings side by side.
+"""Results from the protocol's tables: evaluated claims, figures, and a page that shows the readings side by side.
 
     tables -> claims.answer_protocol -> comparisons -> terminal, protocol.html, docs
            -> figures.draw_protocol
 
-Every reader starts from the claims, so that terminal, page, `claims.json` and docs cannot differ.
+All of them start from the claims, so that terminal, page, `claims.json` and docs cannot differ.
 """
 
 from attnscope.experiments.protocol_report.claims import answer_protocol, combine

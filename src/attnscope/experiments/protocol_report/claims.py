@@ -1,4 +1,4 @@
-"""The paper's claims, answered from the row averages of its own algorithms, and the last-row answers beside them.
+"""The paper's claims, evaluated on the row averages of its own algorithms and compared with those of the last rows.
 
 The claims and their rules are those of `attnscope.experiments.claims`, measured on each head's average over rows. The
 protocol has the proved range of the expectation but draws no random sets, so the corrected form of a claim on the
@@ -247,7 +247,7 @@ CLAIMS: tuple[ProtocolClaim, ...] = (
 
 
 def answer_protocol(tables: dict[str, pl.DataFrame]) -> list[dict[str, Any]]:
-    """Every claim that the protocol's tables answer, as `claims.answer` gives them, with figure and nearest reading."""
+    """The claims that the protocol's tables decide, in the form of `claims.answer`, with figure and nearest reading."""
     shaped: dict[str, list[tuple[Labels, Evidence]]] = {}
     answers = []
     for one in CLAIMS:
@@ -262,7 +262,7 @@ def answer_protocol(tables: dict[str, pl.DataFrame]) -> list[dict[str, Any]]:
 
 
 def combine(protocol: list[dict[str, Any]], last: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The claims answered from the protocol, each saying where the last rows disagree, then the others.
+    """The claims decided by the protocol, each with where the last rows disagree, followed by all other claims.
 
     `last_rows` has the verdicts of the last rows, `disagreement` the sentence about it or None.
     """
@@ -285,7 +285,7 @@ def combine(protocol: list[dict[str, Any]], last: list[dict[str, Any]]) -> list[
 
 
 def _disagreement(claim: dict[str, Any], other: dict[str, Any]) -> str | None:
-    """Which forms have another verdict in the last rows (with all keys, as here), as a sentence."""
+    """A sentence that says which forms have a different verdict in the last rows (with all keys, as here)."""
     differing = []
     for form in ("printed", "corrected"):
         here, there = (

@@ -1,4 +1,4 @@
-"""What the paper prints against what each reading measures: the one list that terminal, page and docs are made of."""
+"""What the paper prints and what each reading measures: the one list behind terminal, page and docs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Comparison:
 
     @property
     def label(self) -> str:
-        """The reading in words, such as "literal rows, value vectors, significance 0.01"."""
+        """The reading in words, e.g. "literal rows, value vectors, significance 0.01"."""
         return _joined([label(self.reading), self.variant])
 
     @property
@@ -72,7 +72,7 @@ class Grid:
 
 
 def comparisons(claims: Sequence[dict[str, Any]]) -> list[Comparison]:
-    """Every reading of every claim that a figure of the protocol shows; last rows are not among them."""
+    """Every reading of every claim that a figure of the protocol shows, without the last rows."""
     return [
         Comparison(
             claim["figure"], claim["id"], claim["claim"], claim["rule"], one["form"],
@@ -118,17 +118,17 @@ def given_by_none(compared: Sequence[Comparison]) -> list[Comparison]:
 
 
 def undecided(compared: Sequence[Comparison]) -> list[Comparison]:
-    """The statements that no reading gives in general, but some in part of the windows, with the nearest reading."""
+    """The statements that no reading supports, but some support in part of the windows, with the nearest reading."""
     given = {one.id for one in compared if one.verdict == "agrees"}
     contradicted = {one.id for one in given_by_none(compared)}
     return [one for one in nearest(compared) if one.id not in given | contradicted]
 
 
 def best_readings(compared: Sequence[Comparison]) -> list[tuple[str, int, int]]:
-    """For each pair of rows and vectors: how many statements on Figures 2 and 3 it gives as printed, and of how many.
+    """For each pair of rows and vectors: how many statements on Figures 2 and 3 hold as printed, and out of how many.
 
-    A statement that is measured at several significances, or with two balls, is given if one of them
-    gives it. Most first.
+    A statement that is measured at several significance levels, or with two balls, holds if it does for one of them.
+    The pair with the most comes first.
     """
     counts: dict[str, dict[str, bool]] = {}
     for one in compared:
@@ -155,7 +155,7 @@ def summary(compared: Sequence[Comparison]) -> list[str]:
 
 
 def disagreements(claims: Sequence[dict[str, Any]]) -> list[str]:
-    """The claims that the last rows answer otherwise than averages over all rows, as sentences."""
+    """The claims on which the last rows and the averages over all rows disagree, as sentences."""
     return [f"{claim['claim']}: {claim['disagreement']}." for claim in claims if claim.get("disagreement")]
 
 

@@ -1,4 +1,4 @@
-"""The protocol's tables, one reading at a time, in the shape that the paper's claims are measured on.
+"""The protocol's tables, one reading at a time, in the form on which the paper's claims are measured.
 
 A line of a protocol table is a head's average over rows; a line of the tables of last rows is one row. Renamed and
 restricted to one reading, the first can be measured by the claims of the second (`attnscope.experiments.claims`).
@@ -64,7 +64,7 @@ def _separability(table: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def _gradient(table: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """One column per direction, with the bounds; how T is read was chosen already."""
+    """One column per direction, with the bounds; the reading of T has already been chosen."""
     keys = ["window", "row", "layer", "head", "temperature", "step"]
     wide = table.pivot(on="direction", index=keys, values="g")
     temperature, step = (torch.tensor(wide[name].to_list(), dtype=torch.float64) for name in ("temperature", "step"))

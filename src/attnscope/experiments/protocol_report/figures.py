@@ -147,7 +147,7 @@ def _critical(chosen: Readings, subsets: pl.DataFrame, vectors: str) -> Figure:
         tables.append(pl.concat([printed, ends, heads], how="diagonal").with_columns(rows=pl.lit(name)))
     notes = [
         f"Algorithm 3, the two-sample KS test over heads, {vectors} vectors; first: the smallest N accepted, "
-        "persistent: from which on every N is; where none is, L",
+        "persistent: the smallest from which on every N is accepted; L if there is none",
         f"median over windows, bars: range over windows, quartiles of subsets against heads; {critical.SHIFTED}",
     ]
     return Figure("Figure 2c. Critical N", notes, rows, pl.concat(tables))

@@ -1,4 +1,4 @@
-"""The files of a protocol run that are made from its tables: figures and `protocol.html`."""
+"""The files made from the tables of a protocol run: figures and `protocol.html`."""
 
 from __future__ import annotations
 

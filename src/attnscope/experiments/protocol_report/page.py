@@ -1,6 +1,6 @@
-"""The readings of the protocol beside what the paper prints: `protocol.html`, and the same as Markdown.
+"""The readings of the protocol next to what the paper prints: `protocol.html`, and the same as Markdown.
 
-The page is one file without scripts: its policy allows no request, one style named by its hash, and images in the page.
+The page is one file without scripts: its policy allows no requests, one style (by its hash), and images in the page.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from attnscope.experiments.protocol_report.comparisons import (
 
 ENOUGH = 0.95
 INTRODUCTION = (
-    "The paper's appendix averages over all rows of a head and compares heads, and leaves open how a causal row, the "
-    "vectors and the temperature are meant. Each column is one way to read it. Literal rows count the keys that a row "
-    "cannot see as not selected; visible rows leave them out. A number is the median over windows with its 95 % "
-    "interval, or the range of values where a statement is about several N, L or step sizes."
+    "The paper's appendix averages over all rows of a head and compares heads, but does not say what a causal row, the "
+    "vectors and the temperature are. Each column is one possible reading. Literal rows count the keys that a row "
+    "cannot see as not selected; visible rows leave them out. A number is the median over windows with its 95% "
+    "interval, or the range of values if a statement is about several N, L or step sizes."
 )
 
 
@@ -46,7 +46,7 @@ def protocol_page(claims: Sequence[dict[str, Any]], run: Mapping[str, Any], pict
     )
     share = coverage_at_most(settings["windows"])
     if share < ENOUGH:
-        record += f"; intervals of so few windows contain the true median in at most {share:.0%} of cases, not in 95 %"
+        record += f"; intervals of so few windows contain the true median in at most {share:.0%} of cases, not in 95%"
     near = [f"Figure {one.figure}, {one.paper}: {one.label} ({one.values}; {one.verdict})" for one in nearest(compared)]
     parts = [
         f"<h1>{_text(title)}</h1>",
@@ -57,7 +57,7 @@ def protocol_page(claims: Sequence[dict[str, Any]], run: Mapping[str, Any], pict
         *(_table(grid) for grid in grids(compared)),
         "<h2>The reading that comes nearest</h2>",
         _list(near),
-        *(["<h2>Where the last rows alone give another answer</h2>", _list(others)] if others else []),
+        *(["<h2>Where the last rows alone give a different answer</h2>", _list(others)] if others else []),
         "<h2>Figures</h2>",
         *(_picture(caption, svg) for caption, svg in pictures.items()),
     ]
@@ -72,7 +72,7 @@ def protocol_page(claims: Sequence[dict[str, Any]], run: Mapping[str, Any], pict
 
 
 def _policy(style: str) -> str:
-    """A content security policy that lets nothing run or load but this style and images in the page."""
+    """A content security policy that allows nothing but this style and images embedded in the page."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -117,7 +117,7 @@ def _picture(caption: str, svg: str) -> str:
 
 
 def _text(value: object) -> str:
-    """The value as HTML text, with characters that cannot be seen or that reorder their neighbors written out."""
+    """The value as HTML text, with invisible characters and those that reorder text written as escapes."""
     shown = "".join(c if unicodedata.category(c)[0] != "C" else f"\\u{ord(c):04x}" for c in str(value))
     return html.escape(shown)
 
