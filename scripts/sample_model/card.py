@@ -3,7 +3,7 @@
     python scripts/sample_model/card.py src/attnscope/sample
 
 Every number of the card is computed here: the held-out loss against a unigram and a bigram model of the same training
-tokens, and the matching, previous-token and induction scores of each head.
+tokens, the matching, previous-token and induction scores of each head, and a diagnosis verified inside the model.
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ import argparse
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from batches import COPIED_SHARE, STAGES
 from corpus import documents, split
 from scores import INDUCTION_HALF, copying_loss, induction_scores, matching_scores, previous_token_scores
-from train import CONTEXT, REPEATED_SHARE, STEPS, WINDOWS_PER_STEP, encode, held_out_loss
-from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
+from train import CONTEXT, encode, held_out_loss
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+import attnscope
+from attnscope.columns import head_name
+from attnscope.diagnosis.states import STATES
 
 SCORE_WINDOWS = 8
 
@@ -52,7 +58,7 @@ def bigram_loss(training: torch.Tensor, held_out: torch.Tensor, size: int) -> tu
 def best_head(scores: torch.Tensor) -> str:
     """The head with the largest score, as text."""
     layer, head = divmod(int(scores.argmax()), scores.shape[1])
-    return f"layer {layer}, head {head} ({scores.max():.2f})"
+    return f"{head_name(layer, head)} ({scores.max():.2f})"
 
 
 def score_table(scores: torch.Tensor) -> str:
@@ -76,9 +82,34 @@ def verdict(score: float) -> str:
     return "It has learned to copy whatever it is given."
 
 
+def label_table(diagnosis: Mapping[str, Any]) -> str:
+    """The states of the heads with the outcome of the verification, as a Markdown table."""
+    tested = {one["state"]: one for one in diagnosis["verification"]["predictions"]}
+    lines = ["| state | heads | held inside the model | ratio (range over windows) |", "|---|---|---|---|"]
+    for state in STATES:
+        heads = [head for head in diagnosis["heads"] if state in (head["state"], head["withdrawn"])]
+        if not heads:
+            continue
+        names = ", ".join(head_name(head["layer"], head["head"]) for head in heads)
+        one = tested.get(state)
+        outcome = "not tested | " if one is None else f"{'yes' if one['held'] else 'no, withdrawn'} | {_ratio(one)}"
+        lines.append(f"| {state} | {len(heads)}: {names} | {outcome} |")
+    return "\n".join(lines)
+
+
+def _ratio(prediction: Mapping[str, Any]) -> str:
+    return f"{prediction['ratio']:.1f} ({prediction['ratio_low']:.1f} to {prediction['ratio_high']:.1f})"
+
+
+def stages() -> str:
+    """The stages of the training in words."""
+    shares = [f"{stage.window:,} tokens up to {stage.until:.0%}" for stage in STAGES]
+    return ", ".join(shares) + " of the training"
+
+
 def evaluate(folder: Path) -> dict[str, Any]:
     """The losses and scores of the model in a folder, by name."""
-    model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     training_texts, held_out_texts = split(documents())
     training = encode(tokenizer, list(training_texts.values()))
@@ -101,27 +132,30 @@ def evaluate(folder: Path) -> dict[str, Any]:
         "uniform_matching": uniform_matching,
         "induction": induction_scores(model, SCORE_WINDOWS),
         "copying": copying_loss(model, SCORE_WINDOWS),
+        "diagnosis": attnscope.diagnose(folder, folder / "text.txt", verify=True),
     }
 
 
 def card(record: dict[str, Any], results: dict[str, Any], weights: Path) -> str:
     """The model card as Markdown."""
     before, after = results["copying"]
+    agreed, verified = results["diagnosis"]["agreement"], results["diagnosis"]["verification"]
     bits = results["loss"] / math.log(2) * results["held_out_tokens"] / results["held_out_characters"]
+    random = ", ".join(f"{stage.random_share:.0%}" for stage in STAGES)
     return f"""# The sample model
 
-A small GPT-2 that ships with attnscope, so that everything can be tried without a network. It is a specimen to
+A small Llama that ships with attnscope, so that everything can be tried without a network. It is a specimen to
 measure, not a model to use: it has read only Python's documentation.
 
 | | |
 |---|---|
-| architecture | `GPT2LMHeadModel`, 6 layers x 6 heads of 32 dimensions, context 1,024, {record["parameters"]:,} parameters |
+| architecture | `LlamaForCausalLM`, 6 layers x 6 heads of 32 dimensions, rotary positions (base 10,000), biases in attention, context 1,024, {record["parameters"]:,} parameters |
 | tokenizer | byte-level BPE of {results["size"]:,} tokens, trained on the same text |
 | data | documentation inside CPython {record["python"]}: `pydoc_data.topics` and the docstrings of the standard library, {results["training_characters"]:,} characters ({record["training_tokens"]:,} tokens), repeated paragraphs left out |
 | held out | {results["held_out_characters"]:,} characters ({results["held_out_tokens"]:,} tokens): whole modules and topics, chosen by a hash of their names; `text.txt` is a part of it |
-| recipe | {STEPS:,} steps of {WINDOWS_PER_STEP} windows of {CONTEXT:,} tokens ({record["tokens_seen"]:,} tokens in all); Muon for the blocks' matrices, AdamW for the rest; one window in {REPEATED_SHARE} ends in a copy of its own first half |
+| recipe | {record["tokens_seen"]:,} tokens in windows of {stages()}; {random} of the windows of each stage are random tokens repeated with a random period, {COPIED_SHARE:.0%} of the text windows of 64 tokens or more repeat a passage; Muon for the blocks' matrices, AdamW for the rest |
 | seed | {record["seed"]} |
-| training time | {record["seconds"] / 60:.0f} minutes on a shared 2-core CPU, torch {record["torch"]} |
+| training time | {record["seconds"] / 60:.0f} minutes on {record["threads"]} core{"s" if record["threads"] > 1 else ""} of a shared CPU, torch {record["torch"]} |
 | weights | half precision, SHA-256 `{hashlib.sha256(weights.read_bytes()).hexdigest()[:16]}...` |
 | license | weights: Apache-2.0; `text.txt`: Python Software Foundation License Version 2 |
 
@@ -136,22 +170,30 @@ measure, not a model to use: it has read only Python's documentation.
 | unigram | {results["unigram"]:.3f} |
 
 Three scores describe what a head attends to. Each is a mean weight; the value of uniform attention is given for comparison.
-
-**Matching**, held-out text: weight on the tokens that followed earlier copies of the current token, which predict the next
-token by repetition. Uniform: {results["uniform_matching"]:.3f}. Best: {best_head(results["matching"])}, {results["matching"].max() / results["uniform_matching"]:.0f} times uniform.
-
-{score_table(results["matching"])}
+`L3H5` is head 5 of layer 3, counted from 0.
 
 **Previous token**, held-out text: weight on the previous token. Uniform: {uniform_previous():.3f}. Best: {best_head(results["previous"])},
 {results["previous"].max() / uniform_previous():.0f} times uniform.
 
 {score_table(results["previous"])}
 
-**Induction**, random tokens repeated once: weight on the token after the earlier copy. Uniform: {1 / (1.5 * INDUCTION_HALF):.3f}. Best:
-{best_head(results["induction"])}. On such text the loss is {before:.2f} on the first copy and {after:.2f} on the second.
-{verdict(results["induction"].max().item())}
+**Induction**, {INDUCTION_HALF} random tokens repeated once: weight on the token after the earlier copy. Uniform: {1 / (1.5 * INDUCTION_HALF):.3f}. Best:
+{best_head(results["induction"])}. The loss is {before:.2f} on the first copy and {after:.2f} on the second; a model that knows nothing has
+{math.log(results["size"]):.2f} on both. {verdict(results["induction"].max().item())}
 
 {score_table(results["induction"])}
+
+**Matching**, held-out text: weight on the tokens that followed earlier copies of the current token, which predict the next
+token by repetition. Uniform: {results["uniform_matching"]:.3f}. Best: {best_head(results["matching"])}, {results["matching"].max() / results["uniform_matching"]:.0f} times uniform.
+
+{score_table(results["matching"])}
+
+## Its diagnosis
+
+`attnscope.diagnose(verify=True)` on `text.txt`: {results["diagnosis"]["windows"]} windows of {results["diagnosis"]["length"]:,} tokens for the labels, {verified["windows"]} others to test them inside the model. Labels from
+one half of the windows agree with those from the other half for {agreed["share"]:.0%} of the heads (kappa {agreed["kappa"]:.2f}).
+
+{label_table(results["diagnosis"])}
 """
 
 
