@@ -3,8 +3,8 @@
     python examples/finetune_swapped.py --steps 40
 
 Learnable forms are used where they exist (ssmax learns s and lipmax learns kappa, one number per head); entmax15 has no
-parameters. The model's weights are trained too. A few windows, spread over the text, are held out of training, and all
-results are measured on them. Prints one JSON object.
+parameters. The model's weights are trained as well. A few windows, spread over the text, are held out, and all results
+are measured on them. Prints one JSON object.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
     python scripts/results/build.py SMOLLM2 STORIES [TEXT [RUNS]] [--quick]
 
-SMOLLM2 is the model's file and STORIES a folder made by scripts/stories15m; TEXT a copy of the book, by default
-downloaded; RUNS the folder of the runs, which are reused. --quick tries the page out on two windows of 128 tokens.
+SMOLLM2 is the model file and STORIES a folder made by scripts/stories15m; TEXT is a copy of the book (default: download
+it); RUNS is the folder of the runs, which are reused. --quick tries the page on two windows of 128 tokens.
 
 Every number of the page comes from claims.json through a placeholder. {{run claim form}} is the first measurement of
 the claim's form, {{run claim form 2}} the second. Suffixes choose a reading (.literal, .visible or .last rows; .value,
 .output, .hidden, .hidden_unit or .embedding vectors; .at001 or .at005; .closed; .raw or .scaled logits; .without the
 first key; by default the first one) and a part of it: .low, .high, .percent, .verdict, or .range for the smallest and
-largest of several measurements. {{run protocol}} has the readings side by side, {{run summary}} what none of them
-gives, {{run differences}} what the last rows answer otherwise, {{run claims}} all claims, {{run record}} the run.
+largest of several measurements. {{run protocol}} shows the readings side by side, {{run summary}} what none of them
+supports, {{run differences}} where the last rows disagree, {{run claims}} all claims, {{run record}} the run.
 {{times table}} and {{times minutes}} are those of `attnscope bench protocol`.
 
 docs/results.json stores what the page was built from. `--check` fills the template from it without running a model and
@@ -169,7 +169,7 @@ def _times_table(times: dict[str, Any]) -> str:
 
 
 def _faster(one: dict[str, Any], length: int) -> str:
-    """How many times faster than the paper; the times of a quick build are of another length."""
+    """How many times faster than the paper; a quick build measures a different length."""
     return f"{one['paper_seconds'] / one['seconds']:,.0f}" if length == PAPER_LENGTHS[-1] else "-"
 
 

@@ -146,7 +146,7 @@ def _log64(y: Any) -> Any:
 
 @ordered
 def _log_one_minus32(delta: Any) -> Any:
-    """ln(1 - delta) for 0 <= delta < 1, with what rounding 1 - delta lost added back."""
+    """ln(1 - delta) for 0 <= delta < 1, corrected for the rounding of 1 - delta."""
     y = np.float32(1.0) - delta
     lost = (np.float32(1.0) - y) - delta
     return _log32(y) + lost / y

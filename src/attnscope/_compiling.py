@@ -25,9 +25,9 @@ _PACKAGE = Path(__file__).parent
 
 
 def loop(function: Function) -> Function:
-    """Compile on first use, without the interpreter lock, and cache the result on disk where that can be written."""
+    """Compile on first use, without the interpreter lock, and cache the result on disk if possible."""
     compiled: Any = njit(fastmath=_RELAXED, error_model="numpy", nogil=True)(function)
-    with suppress(RuntimeError):  # numba finds no folder to cache in: compile in every process
+    with suppress(RuntimeError):  # no folder for a cache: compile in every process
         compiled._cache = _SourceCache(function)
     return cast(Function, compiled)
 
@@ -50,9 +50,9 @@ def ordered(function: Function) -> Function:
 class _SourceCache(FunctionCache):
     """numba's cache on disk, in files named by a digest of all source that a loop is compiled from.
 
-    numba's own files cover the time and size of the loop's file alone, and keep their name when it changes: a constant
-    from another file would go stale, and so would everything if a process ended between writing index and data. Nor
-    do its keys have the fields of named tuples, by whose order they are compiled.
+    numba's own cache only checks the time and size of the loop's file, and keeps its file names when that changes: a
+    constant from another file would go stale, as would everything if a process ended between writing index and data.
+    Nor do its keys include the field names of named tuples, whose order determines the compiled code.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -61,7 +61,7 @@ class _SourceCache(FunctionCache):
         self._cache_file = IndexDataCacheFile(self._cache_path, f"{self._impl.filename_base}-{digest[:16]}", digest)
 
     def save_overload(self, signature: Any, data: Any) -> None:
-        """Write what was compiled; on a full disk the next process compiles again."""
+        """Write compiled code; if the disk is full, the next process compiles again."""
         with suppress(OSError):
             super().save_overload(signature, data)  # type: ignore[no-untyped-call]
 

@@ -1,7 +1,7 @@
-"""What a forked child may still use: the threads of polars and torch stay behind in the process that started them.
+"""What a forked child process can use: the threads of polars and torch exist only in the process that started them.
 
-Work handed to threads that are not there waits for ever. polars has one pool for a process, so a child of a process
-that used it is refused; torch's operations run without other threads if it is told to use one.
+Work passed to threads that do not exist waits forever. polars has one pool per process, so a child of a process that
+used it is refused; torch's operations run without other threads if it is set to use one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _used_in: int | None = None
 
 
 def uses_threads(function: Callable[P, R]) -> Callable[P, R]:
-    """Run the function with threads that work in this process; AttnscopeError at once if they stayed behind a fork."""
+    """Run the function with working threads; raises AttnscopeError immediately if a fork left them in the parent."""
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -45,7 +45,7 @@ def _working_threads() -> Iterator[None]:
         return
     if _used_in != os.getpid() or not _polars_works():
         raise AttnscopeError(
-            "attnscope or polars was used before this process was forked, and their threads did not come along; start "
+            "attnscope or polars was used before this process was forked, and their threads were not copied; start "
             "the process with the 'spawn' method, e.g. multiprocessing_context='spawn' of a DataLoader"
         )
     torch = sys.modules.get("torch")
@@ -71,7 +71,7 @@ def _is_forked() -> bool:
 
 
 def _polars_works() -> bool:
-    """Whether polars' threads take work: the process that was forked may have started them without this package."""
+    """Whether the threads of polars respond: the parent process may have started them without this package."""
     import polars as pl
 
     probe = threading.Thread(target=lambda: pl.select(pl.repeat(1, 2)), daemon=True)

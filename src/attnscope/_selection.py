@@ -1,7 +1,7 @@
 """Compiled loops: the largest numbers of a row, without sorting it.
 
 Floats are compared through integers in the same order. Halving the range of these integers and counting finds the
-`count`-th largest in some passes that vectorize, as no branch depends on a number.
+`count`-th largest in a few passes, which vectorize because no branch depends on the numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def empty_keys(rows: Any) -> Any:
     return np.empty(rows.shape[-1], np.int32 if rows.itemsize == 4 else np.int64)
 
 
-@overload(empty_keys, strict=False)  # strict compares annotations too, which the lambda has not
+@overload(empty_keys, strict=False)  # strict also compares annotations, which a lambda does not have
 def _empty_keys(rows: Any) -> Callable[[Any], Any]:
     integer = np.int32 if rows.dtype.bitwidth == 32 else np.int64
     return lambda rows: np.empty(rows.shape[-1], integer)
@@ -39,7 +39,7 @@ def order_keys(values: Any, out: Any) -> None:
 
 @helper
 def count_from(keys: Any, least: Any) -> Any:
-    """How many are at least `least`."""
+    """The number of keys that are at least `least`."""
     integer = keys.dtype.type
     count = integer(0)  # of the size of the keys, so that it fits their lanes
     for j in range(keys.size):

@@ -1,6 +1,7 @@
-"""Work for all cores: a plain pool of threads, each of which runs torch's operations by itself.
+"""Work on all cores: a plain pool of threads, each of which runs torch's operations single-threaded.
 
-The compiled loops hold no interpreter lock. A pool belongs to the process that made it: a forked child makes its own.
+The compiled loops release the interpreter lock. A pool belongs to the process that created it: a forked child creates
+its own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 
 
 def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
-    """Call `work` on every piece, without gradients, on as many threads as torch uses; the first error is raised."""
+    """Call `work` on every piece, without gradients, on as many threads as torch uses; raises the first error."""
     pieces = list(pieces)
     threads = min(torch.get_num_threads(), len(pieces))
     if threads <= 1:
@@ -50,7 +51,7 @@ def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
 
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """The threads of a process, each of which runs torch's operations alone; the caller keeps its number of threads."""
+    """The threads of a process, each running torch's operations single-threaded; the caller keeps its thread count."""
     started = threading.Barrier(threads + 1)
     pool = ThreadPoolExecutor(threads, "attnscope", _use_one_thread)
     for _ in range(threads):
@@ -62,5 +63,5 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 def _use_one_thread() -> None:
     torch.set_num_threads(1)
-    torch.get_num_threads()  # torch adopts the number in this thread when it is first asked
+    torch.get_num_threads()  # torch adopts the number in this thread when it is first queried
     torch.set_grad_enabled(False)

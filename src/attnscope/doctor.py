@@ -1,4 +1,4 @@
-"""What can be measured of a model, and how: every answer is tried on the model itself.
+"""What can be measured in a model, and how: every answer is tested on the model itself.
 
     >>> report = attnscope.doctor.examine(attnscope.capture.load_model("path/to/model"))
     >>> [check.name for check in report.checks if check.verdict == "fail"]
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Verdict = Literal["pass", "note", "fail"]
 
-TOKENS, PADDED = 19, 6  # tokens of the sequences that are tried, and how many of them are padding
+TOKENS, PADDED = 19, 6  # tokens of the test sequences, and how many of them are padding
 SEED = 0
 # Rebuilt weights are float64; the model rounds its own to its type, and its softmax to float32.
 TOLERANCE = {torch.float64: 5e-5, torch.float32: 5e-5, torch.bfloat16: 0.05, torch.float16: 0.01}
@@ -44,7 +44,7 @@ TOLERANCE = {torch.float64: 5e-5, torch.float32: 5e-5, torch.bfloat16: 0.05, tor
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report: a fact (`note`), or something that was tried."""
+    """One line of the report: a fact (`note`), or the result of a test."""
 
     name: str
     verdict: Verdict
@@ -70,7 +70,7 @@ class Examination:
 
 @dataclass(frozen=True)
 class _Trial:
-    """What one attention call of one item showed."""
+    """Results of one attention call of one item."""
 
     module: str
     kind: str
@@ -85,7 +85,7 @@ class _Trial:
 
 
 def examine(model: Model, length: int | None = None) -> Examination:
-    """Try a loaded model and report what a scan of it can measure; memory is stated for `length` tokens."""
+    """Test a loaded model and report what a scan of it can measure; memory is stated for `length` tokens."""
     size = length or min(DEFAULT_LENGTH, model.positions or DEFAULT_LENGTH)
     checks = [*_facts(model), *_patches()]
     try:
@@ -112,7 +112,7 @@ def _facts(model: Model) -> list[Check]:
     limit = "no limit in its configuration" if model.positions is None else f"up to {model.positions:,} tokens"
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "numba", "polars"))
     if model.source is None:
-        weights = Check("weights", "note", "given as an object: what it was loaded from is not known")
+        weights = Check("weights", "note", "given as an object: its source is not known")
     else:
         unused = ", ".join(model.unused_weights[:3]) + (", ..." if len(model.unused_weights) > 3 else "")
         complete = "all there and of the right shape" + (f"; not used: {unused}" if unused else "")
@@ -155,7 +155,7 @@ def _inputs(model: Model) -> tuple[Int[Tensor, "1 tokens"], Int[Tensor, "3 token
 
 
 def _trials(model: Model, ids: Tensor, mask: Tensor | None) -> list[list[_Trial]]:
-    """For each item of the batch what its attention calls show, with the model's own kernel and with eager weights."""
+    """For each item of the batch, the results of its attention calls with the model's own kernel and eager weights."""
     layers = Layers(model.module)
     layers.start()
     trials: list[list[_Trial]] = [[] for _ in ids]
@@ -181,7 +181,7 @@ def _trials(model: Model, ids: Tensor, mask: Tensor | None) -> list[list[_Trial]
 
 @contextmanager
 def _eager(module: Any) -> Iterator[None]:
-    """Run a model's eager attention, which shows its weights, for a while."""
+    """Temporarily use the model's eager attention, which returns its weights."""
     before = module.config._attn_implementation
     module.set_attn_implementation("eager")
     try:
@@ -213,7 +213,7 @@ def _trial(call: Call, entry: dict[str, Any], own: Tensor | None, answer: Tensor
     if own is not None and own.shape[-1] >= call.keys:
         theirs = own[:, rows, : call.keys]
         if call.sinks is not None and float((theirs.sum(-1) - 1).abs().max()) < TOLERANCE[torch.float32]:
-            weights_shown = weights / weights.sum(-1, keepdim=True)  # some files show them before the sink
+            weights_shown = weights / weights.sum(-1, keepdim=True)  # some return them with the sink
         else:
             weights_shown = weights
         weight_error = float((weights_shown - theirs).abs().max())
@@ -228,7 +228,7 @@ def _trial(call: Call, entry: dict[str, Any], own: Tensor | None, answer: Tensor
 
 
 def _rebuilt_weights(call: Call, rows: list[int]) -> Float[Tensor, "heads rows keys"]:
-    """A plain softmax of the captured logits; a sink is one more column."""
+    """A plain softmax of the captured logits; a sink is an extra column."""
     logits = call.logits(rows).masked_fill(~call.visible(rows), -torch.inf)
     if call.sinks is not None:
         logits = torch.cat([logits, call.sinks[:, None, None].expand(-1, len(rows), 1)], -1)
@@ -236,7 +236,7 @@ def _rebuilt_weights(call: Call, rows: list[int]) -> Float[Tensor, "heads rows k
 
 
 def _seen(model: Model, trials: list[list[_Trial]]) -> list[Check]:
-    """How attention is seen, and what it is like."""
+    """How attention is observed, and its properties."""
     calls = trials[0]
     kernel = model.module.config._attn_implementation
     if any(call.written_out for call in calls):
@@ -314,7 +314,7 @@ def _same_output(model: Model, ids: Tensor, mask: Tensor) -> Check:
 
 
 def _memory(model: Model, trials: list[list[_Trial]], length: int) -> Check:
-    """What a scan of one window holds beside the model."""
+    """Memory that a scan of one window needs in addition to the model."""
     weights = sum(p.numel() * p.element_size() for p in model.module.parameters())
     config = model.module.config.get_text_config()
     width = getattr(config, "hidden_size", 0) or 0

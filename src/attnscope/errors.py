@@ -28,9 +28,9 @@ class OutputError(AttnscopeError, OSError):
 
 
 def shown(value: object) -> str:
-    """A value that was received, as a message quotes it: its beginning if it is long."""
+    """A received value as quoted in a message, shortened if it is long."""
     try:
         text = repr(value)
-    except ValueError:  # Python writes no integers of more digits
+    except ValueError:  # Python does not print integers with more digits
         return "an integer of more than 4,300 digits"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters)"

@@ -51,7 +51,7 @@ def first_and_near(
 
     keys = torch.arange(visible.shape[-1], device=visible.device)
     queries = torch.tensor(list(positions), device=visible.device)[:, None]
-    # Twice the distance, less one on the left side: no two keys are equally near.
+    # Twice the distance, minus one on the left side, so that no two keys are equally near.
     distance = 2 * (keys - queries).abs() - (keys < queries).long()
     distance = torch.where(visible, distance, torch.iinfo(torch.long).max)
     farthest = distance.topk(min(count, visible.shape[-1]), dim=-1, largest=False).values[..., -1:]
@@ -59,7 +59,7 @@ def first_and_near(
 
 
 def top_counts(visible: Bool[Tensor, "*batch keys"], share: float | Tensor) -> Int[Tensor, "*batch 1"]:
-    """How many keys a share of each row is: rounded up, at least one."""
+    """The number of keys in a share of each row, rounded up and at least one."""
     part = share if isinstance(share, int | float) else share.to(visible.device)
     return (visible.sum(-1, keepdim=True) * part).ceil().long().clamp_min(1)
 

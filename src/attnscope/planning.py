@@ -1,4 +1,4 @@
-"""What a scan measures: the settings, filled in from what was asked for, and refused where they cannot be."""
+"""What a scan measures: settings checked, and completed with defaults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_LENGTH = 1024
 DEFAULT_LENGTHS = (32, 64, 128, 256, 512, 1024)
 DEFAULT_TOP_N = (1, 5, 10, 20, 100)
 DEFAULT_MEMORY = 256 * 2**20
-LARGEST = 2**31 - 1  # of any count: the tables have it in 32 bits
+LARGEST = 2**31 - 1  # of any count: the tables use 32 bits
 # The paper's bounds need all pairs of keys: they are missing in longer rows.
 DEFAULT_DELTA_MAX_LENGTH = 8192
 
@@ -42,7 +42,7 @@ class Settings:
     bos: bool = False
     rows: RowChoice = "last"
     memory_budget: int = DEFAULT_MEMORY
-    normalizers: dict[str, Normalizer] = field(default_factory=dict)  # measured beside the model's own, by label
+    normalizers: dict[str, Normalizer] = field(default_factory=dict)  # measured besides the model's own, by label
     temperatures: tuple[float, ...] = ()
     bounds: Bounds | None = None
     delta_max_length: int = DEFAULT_DELTA_MAX_LENGTH
@@ -53,7 +53,7 @@ class Settings:
         return self.delta_max_length if self.bounds == "paper" else 0
 
     def positions(self, length: int) -> tuple[int, ...]:
-        """The rows wanted of an input of `length` tokens that is measured as a whole."""
+        """The rows to measure in an input of `length` tokens that is measured as a whole."""
         if self.rows == "last":
             return (length - 1,)
         count = length if self.rows == "all" else min(self.rows, length)
@@ -93,7 +93,7 @@ def plan(
     *,
     causal: bool = True,
 ) -> Settings:
-    """Fill in what was not asked for, and refuse what cannot be."""
+    """Check the settings of a scan and fill in defaults; raises InputError for invalid values."""
     length = None if length is None else whole_number("--length", length)
     lengths, top_n = _whole_numbers("--lengths", lengths), _whole_numbers("--top-n", top_n)
     windows = whole_number("--windows", windows)
@@ -107,7 +107,7 @@ def plan(
     if positions is not None and size > positions:
         raise InputError(f"length {size} is beyond the model's {positions} positions; use {positions} or less")
     if lengths and max(lengths) > size:
-        raise InputError(f"--lengths asks for {max(lengths)}, more than the window of {size} tokens; raise --length")
+        raise InputError(f"--lengths has {max(lengths)}, more than the window of {size} tokens; raise --length")
     usual = {n for n in DEFAULT_LENGTHS if n < size and rows == "last"} | {size}
     chosen = sorted(set(lengths)) if lengths else sorted(usual)
     return Settings(
@@ -136,7 +136,7 @@ def plan_inputs(
     bounds: str | None = None,
     delta_max_length: int = DEFAULT_DELTA_MAX_LENGTH,
 ) -> Settings:
-    """The settings for a module on inputs: how long its rows are comes to light when it runs."""
+    """The settings for a module on inputs; the length of its rows is known only when it runs."""
     sizes = _whole_numbers("--top-n", top_n)
     delta_max_length = whole_number("--delta-max-length", delta_max_length)
     return Settings(
@@ -182,7 +182,7 @@ def row_choice(rows: object) -> RowChoice:
         return cast(Literal["last", "all"], rows)
     number = plain(rows)
     if isinstance(number, str):
-        with suppress(ValueError):  # of too many digits
+        with suppress(ValueError):  # too many digits
             number = int(number) if number.isdecimal() else number
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= LARGEST:
         raise InputError(f"--rows takes last, all or a whole number from 1 up; received {shown(rows)}")
@@ -236,7 +236,7 @@ def _temperatures(values: Any) -> tuple[float, ...]:
 
 
 def plain(value: Any) -> Any:
-    """A scalar or an array of NumPy or torch as Python's number or list; anything else as it is."""
+    """Convert a scalar or an array of NumPy or torch to a Python number or list; return anything else unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 

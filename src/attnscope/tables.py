@@ -1,10 +1,9 @@
 """The tables of a run: their schemas, writing and reading.
 
 Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `weights.parquet`, `patterns.parquet`,
-`tokens.json`, `run.json`, of a diagnosed run `findings.json`, and `report.html`. All but the report are written
-beside their places before the first is moved to its own, `run.json` last: a reader never sees half a file, and a run
-that cannot be written leaves an older one as it was. The report is made of them and comes after: nothing is lost if it
-fails.
+`tokens.json`, `run.json`, `findings.json` (if diagnosed), and `report.html`. All but the report are first written to
+temporary files and then moved into place, `run.json` last: a reader never sees half a file, and a run that cannot be
+written leaves an older one unchanged. The report is made from them afterwards: if it fails, nothing is lost.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from attnscope.errors import OutputError
 SCHEMA_VERSION = 2
 FINDINGS_VERSION = 2
 
-_HALF_WRITTEN = ".attnscope-"  # how the names of files begin until they are finished
+_HALF_WRITTEN = ".attnscope-"  # prefix of unfinished files
 
-_LONGEST_NAME = 200  # bytes; file systems take 255
+_LONGEST_NAME = 200  # bytes; file systems allow 255
 
 # The normalizer of a row as the model runs it; any other label is a what-if on the same logits.
 OWN = "own"
@@ -51,7 +50,7 @@ def _schema(declared: Iterable[columns.Column]) -> dict[str, type[pl.DataType]]:
 ROWS = pl.Schema(KEYS | _schema(columns.ROWS))
 TOPN = pl.Schema(KEYS | {"n": pl.Int32} | _schema(columns.TOPN))
 SEPARABILITY = tuple(name for name in columns.SET_NAMES if name.startswith("separability"))
-COMPARED = 0.95  # means over fewer rows than this share are about other rows than the means they would be compared with
+COMPARED = 0.95  # means over a smaller share of the rows are not compared: they would be about different rows
 
 # The largest weights of one row of each head, to be shown over the text.
 WEIGHTS = pl.Schema(
@@ -83,9 +82,9 @@ PATTERNS = pl.Schema(
 
 @dataclass(frozen=True)
 class TokenWeights:
-    """What the report shows over the text: the largest weights of one row of each head, and the tokens they fall on.
+    """What the report shows over the text: the largest weights of one row of each head, and the tokens of that row.
 
-    `tokens` are the tokenizer's own names of them, `texts` what each stands for in the text. `patterns` are the weights
+    `tokens` are the tokenizer's names of the tokens, `texts` the text that each stands for. `patterns` are the weights
     of more rows, summed over runs of keys; runs of older versions have none.
     """
 
@@ -96,19 +95,19 @@ class TokenWeights:
 
 
 def folder_name(model: str | None) -> str:
-    """The name of a model as a name that a folder can have, with some characters to spare."""
+    """The name of a model as a valid folder name, short enough to append a date and time."""
     name = re.sub(r"[^\w.-]+", "-", Path(model).name if model else "sample").strip("-.") or "run"
     return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
 @contextmanager
 def output_folder(path: Path) -> Iterator[Path]:
-    """A folder that can be written, checked before any work; taken back if the work fails and it is new."""
+    """Create a folder and check that it is writable before any work; a new folder is removed if the work fails."""
     created: list[Path] = []
     try:
         with ExitStack() as stack:
             try:
-                str(path).encode()  # polars writes to no other path
+                str(path).encode()  # polars cannot write to other paths
                 created += [p for p in (path, *path.parents) if not p.exists()]
                 path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(sole_writer(path))
@@ -131,7 +130,7 @@ def output_folder(path: Path) -> Iterator[Path]:
 
 
 def _reason(error: Exception) -> str:
-    """What the system said; polars has it inside a longer message."""
+    """The system's reason for an error; polars embeds it in a longer message."""
     number = re.search(r"os error (\d+)", str(error))
     if number is not None:
         return os.strerror(int(number[1]))
@@ -139,7 +138,7 @@ def _reason(error: Exception) -> str:
 
 
 def _remove_half_written(folder: Path) -> None:
-    """Remove what a process that was killed while writing has left."""
+    """Remove files left by a process that was killed while writing."""
     for file in folder.glob(f"{_HALF_WRITTEN}*"):
         with suppress(OSError):
             file.unlink()
@@ -147,7 +146,7 @@ def _remove_half_written(folder: Path) -> None:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Keep other processes out of the folder, where the system has a way to."""
+    """Lock the folder against other processes, if the system supports it."""
     try:
         import fcntl
     except ImportError:
@@ -170,9 +169,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 
 def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
-    """Write files beside their places, then move them there: all are written before the first is moved.
+    """Write files under temporary names, then move them into place: all are written before the first is moved.
 
-    The folder is made if it is missing, and lies in one that `output_folder` keeps for this process.
+    The folder is created if it is missing; it lies in a folder that `output_folder` has locked for this process.
     """
     umask = os.umask(0)
     os.umask(umask)
@@ -212,7 +211,7 @@ def save_run(
     token_weights: TokenWeights | None = None,
     findings: dict[str, Any] | None = None,
 ) -> None:
-    """Write a finished run without its report; an older one in the same folder is replaced."""
+    """Write a finished run without its report, replacing an older run in the same folder."""
     record = json.dumps(run, indent=1, allow_nan=False) + "\n"
     files: dict[str, Callable[[Path], object]] = {
         "rows.parquet": rows.write_parquet,
@@ -235,10 +234,10 @@ def save_run(
 
 
 def within_support(rows: pl.DataFrame, topn: pl.DataFrame) -> pl.DataFrame:
-    """The top sets of `topn` as they can be judged: without separability where a set is larger than its row's support.
+    """The table `topn` with separability removed where the top set is larger than the row's support.
 
-    Position alone decides which keys of weight zero fill up such a set. In eq. (10) they coincide with all those left
-    out, so none of them is nearer: separability is at most support / N there, however well a row separates its keys.
+    Only position decides which keys of weight zero complete such a set. In eq. (10) they coincide with all keys left
+    out, so none of them is nearer: separability is at most support / N, however well the row separates its keys.
     """
     keys = list(KEYS)
     support = rows.select(*keys, "support").unique(keys)
@@ -248,7 +247,7 @@ def within_support(rows: pl.DataFrame, topn: pl.DataFrame) -> pl.DataFrame:
 
 
 def comparable(table: pl.DataFrame) -> pl.DataFrame:
-    """The lines of a comparison whose separability, a mean over the share `defined` of all rows, can be compared."""
+    """The lines of a comparison whose separability is defined in enough rows (the share `defined`) to be compared."""
     return table.filter(pl.col("defined") >= COMPARED)
 
 
@@ -314,7 +313,7 @@ def _with_missing_entries(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_findings(folder: Path) -> dict[str, Any] | None:
-    """What a diagnosis found, if the run had one that can be read."""
+    """The findings of a run; None if it was not diagnosed or they cannot be read."""
     try:
         found = json.loads((folder / "findings.json").read_text("utf-8"), object_hook=_with_todays_names)
     except (OSError, ValueError, RecursionError):
@@ -333,7 +332,7 @@ def _read(file: Path, schema: pl.Schema, version: int) -> pl.DataFrame:
 
 
 def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
-    """Read a finished run: rows, topn and what was run."""
+    """Read a finished run: the tables rows and topn, and its record."""
     try:
         run = json.loads((folder / "run.json").read_text("utf-8"))
         version = run["schema"]
@@ -357,7 +356,7 @@ def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
 
 
 def load_token_weights(folder: Path) -> TokenWeights | None:
-    """The weights over the text of a run, or nothing where they are missing or cannot be read: older runs have none."""
+    """The token weights of a run; None if they are missing, as in older runs, or cannot be read."""
     try:
         tokens = json.loads((folder / "tokens.json").read_text("utf-8"))
         weights = pl.read_parquet(folder / "weights.parquet", schema=WEIGHTS)
@@ -368,7 +367,7 @@ def load_token_weights(folder: Path) -> TokenWeights | None:
 
 
 def _load_patterns(folder: Path) -> pl.DataFrame | None:
-    """The attention patterns of a run, or nothing where they are missing or cannot be read."""
+    """The attention patterns of a run; None if they are missing or cannot be read."""
     try:
         return pl.read_parquet(folder / "patterns.parquet", schema=PATTERNS)
     except (OSError, pl.exceptions.PolarsError):

@@ -13,7 +13,7 @@ from reproductions import collect
 
 from attnscope.experiments.claims import CLAIMS, answer, readings_of
 from attnscope.experiments.claims.evidence import NO_INTERVAL, Measurement, both_ends, every
-from attnscope.experiments.figures.distance import critical as critical_chart
+from attnscope.experiments.figures import critical
 from attnscope.experiments.intervals import Estimate
 
 WINDOWS = 3
@@ -120,9 +120,10 @@ def test_one_window_decides_only_claims_about_every_row(tables: dict[str, pl.Dat
             assert reading["verdict"] == "depends", claim["id"]
             assert reading["depends_on"] == [NO_INTERVAL]
             assert all(number["interval"] is None for number in reading["measured"])
-    chart, data = critical_chart(readings[0])
-    assert "no interval" in str(chart.to_dict()["title"])  # altair checks the chart against its schema
-    assert data.filter(panel="length")["low"].null_count() == 2 * 3 * len(LENGTHS)
+    figure = critical.figure(readings[0])
+    figure.chart().to_dict()  # altair checks the chart against its schema
+    assert "no interval" in figure.caption
+    assert figure.data.filter(panel="length")["low"].null_count() == 2 * 3 * len(LENGTHS)
 
 
 def test_rows_of_a_window_are_not_independent_samples() -> None:

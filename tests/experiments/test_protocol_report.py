@@ -241,7 +241,7 @@ def test_names_cannot_script_or_reorder_the_page(claims: list[dict[str, Any]]) -
 
 
 def test_the_page_says_when_windows_are_too_few_for_its_intervals(claims: list[dict[str, Any]]) -> None:
-    """The range of six windows contains the true median in 97 % of cases, that of two in 50 %."""
+    """The range of six windows contains the true median in 97% of cases, that of two in 50%."""
     few = RUN | {"settings": {"windows": 2, "lengths": LENGTHS}}
     assert "in at most 50% of cases" in protocol_page(claims, few, {})
     assert "of cases" not in protocol_page(claims, RUN, {})

@@ -80,7 +80,7 @@ def test_a_forked_child_scans_or_is_told_to_use_spawn() -> None:
 
 
 SPAWN = (
-    "attnscope or polars was used before this process was forked, and their threads did not come along; start the "
+    "attnscope or polars was used before this process was forked, and their threads were not copied; start the "
     "process with the 'spawn' method, e.g. multiprocessing_context='spawn' of a DataLoader",
     "is told",
 )

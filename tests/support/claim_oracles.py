@@ -222,7 +222,7 @@ def per_row(upper: bool, column: str) -> Callable[[Table], list[float]]:
 
 
 def quantile(lines: ColumnBlock) -> float:
-    """The value of the line nearest to 95 %."""
+    """The value of the line nearest to 95%."""
     ordered = np.sort(lines["separability"])
     return float(ordered[int(np.floor(0.95 * (len(ordered) - 1) + 0.5))])
 

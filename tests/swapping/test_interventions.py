@@ -38,7 +38,7 @@ def fifth(z: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("rule", "row"),
     [(first_key, only_first), (sink_and_last(3), sink_and_three), (top_share(0.2), fifth)],
-    ids=["first key", "sink and last 3", "top 20 %"],
+    ids=["first key", "sink and last 3", "top 20%"],
 )
 @pytest.mark.parametrize("family", ["llama-gqa", "mistral-window"])
 def test_a_rule_in_one_head_is_that_of_plain_attention(

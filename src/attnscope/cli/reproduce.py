@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from attnscope.experiments.reproduction import Reproduction
 
-ENOUGH_WINDOWS = 6  # with fewer, no bootstrap interval reaches a coverage of 95 %
+ENOUGH_WINDOWS = 6  # with fewer, no bootstrap interval reaches a coverage of 95%
 
 
 def reproduce(
@@ -77,7 +77,7 @@ def reproduce(
         Tokens in a window, which is the longest length measured. Default: 1024, or the model's limit if that is less.
     windows
         How many consecutive windows of the text to measure; every figure shows the range over them. A verdict needs
-        two windows, a 95 % interval six.
+        two windows, a 95% interval six.
     rows
         all: all rows by the paper's protocol, and the last row of each length. last, or a number: only so many last
         rows of each length, whose mean counts as the value of the window; much faster.
@@ -169,7 +169,7 @@ def _caution(windows: int) -> str:
         return "One window gives no interval, so only the claims about every row have a verdict; use --windows 8."
     return (
         f"The intervals of {windows} windows contain the true median in at most {coverage_at_most(windows):.0%} of "
-        f"cases, not in 95 %; use --windows {ENOUGH_WINDOWS} or more."
+        f"cases, not in 95%; use --windows {ENOUGH_WINDOWS} or more."
     )
 
 

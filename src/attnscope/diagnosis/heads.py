@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from attnscope.diagnosis.observing import Head, WindowRows
     from attnscope.diagnosis.thresholds import Thresholds
 
-# The paper's summary: separability down at 70 to 80 % means that a head is saturated.
+# The paper's summary: separability down at 70 to 80% means that a head is saturated.
 PAPER_SATURATED = 0.8
 
 # A label is sure when at least this share of redrawn rows would give it again.

@@ -18,7 +18,7 @@ DEVIATIONS = 1.959964  # half the width of the central 95% of a normal distribut
 
 
 class Estimate(NamedTuple):
-    """A statistic over windows with its 95 % interval."""
+    """A statistic over windows with its 95% interval."""
 
     value: float
     low: float

@@ -1,7 +1,7 @@
 """The paper's statements as pure functions, printed and corrected side by side.
 
 "Limitations of Normalization in Attention Mechanism" (Mudarisov, Burtsev, Petrova, State, 2025). One file per
-subject; each docstring gives the statement, where it stands in the paper, and the idea of the proof. Shapes follow one
+subject; each docstring gives the statement, its place in the paper, and the idea of the proof. Shapes follow one
 convention, explained in `attnscope.theory.configuration`.
 
 | file | statements |

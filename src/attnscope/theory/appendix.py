@@ -1,8 +1,8 @@
-"""The paper's appendix: steps of its proofs and of its five algorithms that the text does not state.
+"""The paper's appendix: steps of its proofs and of its five algorithms that the main text does not state.
 
-Its algorithms average over all rows of a head. A row of a causal head that sees t of L keys is read in two ways:
-the `visible` reading takes its t keys, the `literal` one I = {1, ..., L}, where the L - t keys that it cannot see are
-tokens of weight zero.
+Its algorithms average over all rows of a head. A row of a causal head that sees t of L keys can be read in two ways:
+the `visible` reading takes its t keys; the `literal` reading takes I = {1, ..., L}, where the L - t keys that the row
+cannot see are tokens of weight zero.
 """
 
 from __future__ import annotations

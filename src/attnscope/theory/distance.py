@@ -126,7 +126,7 @@ def vanishing_upper(c: Configuration, largest_share: Float[Tensor, "*batch rows"
 def farthest(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """d1 of Theorem 1(1) by its definition: the largest |x_i - x_j| with j selected and i not, for any sets.
 
-    Builds all keys x keys distances; `attnscope.measure.distance` does without that matrix.
+    Builds all keys x keys distances; `attnscope.measure.distance` avoids that matrix.
     """
     pairs = (c.vectors.unsqueeze(-2) - c.vectors.unsqueeze(-3)).norm(dim=-1)
     across = c.others.unsqueeze(-1) & c.selected.unsqueeze(-2)

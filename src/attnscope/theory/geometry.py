@@ -169,7 +169,7 @@ def ball(c: Configuration) -> Ball:
 
     The printed closed ball of that radius contains the nearest token left out. T2d: i counts iff phi_i < min phi_j. For
     orthonormal vectors phi_i = -|y_i|^2 < 0 <= phi_j, so every selected token of positive weight counts, whatever N
-    and L: the paper's 80 % is not a geometric limit.
+    and L: the paper's 80% is not a geometric limit.
 
     |y - s|^2 = phi + |s|^2 with phi = |y|^2 - 2 y.s, so tokens are compared by phi: |s|^2 would drown the
     differences between small weights. Near ties are recomputed without the matrix product, with the same order

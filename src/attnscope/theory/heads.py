@@ -44,7 +44,7 @@ def coverage_of_tokens(
     """Coverage by independent heads when token i has probability p_i: mean_i [1 - (1 - p_i)^H].
 
     At most the printed 1 - (1 - pbar)^H (Jensen: p -> 1 - (1-p)^H is concave); the difference is `jensen_gap`.
-    Tokens covered always (80 %) or never (20 %) stay at 0.8 for every H.
+    If 80% of the tokens are always covered and 20% never, the coverage stays at 0.8 for every H.
     """
     return coverage_independent(separability, heads.unsqueeze(-1)).mean(-1)
 
@@ -55,5 +55,5 @@ def jensen_gap(separability: Float[Tensor, "*batch tokens"], heads: Float[Tensor
 
 
 def heads_needed(separability: Float[Tensor, "*batch"], target: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """The smallest H with 1 - (1 - p)^H >= `target`, for independent heads: 4, 3, 3 for p = 0.7, 0.8, 0.85 and 99 %."""
+    """The smallest H with 1 - (1 - p)^H >= `target`, for independent heads: 4, 3, 3 for p = 0.7, 0.8, 0.85 and 99%."""
     return torch.ceil(torch.log1p(-target) / torch.log1p(-separability) - 1e-12).clamp_min(1)

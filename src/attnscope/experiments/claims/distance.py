@@ -241,7 +241,7 @@ CLAIMS = [
         "corollary-2i",
         "Section 3.1 (i)",
         "exactly as Corollary 2(i) predicts: E is about the sum of |alpha_i x_i|",
-        "median over heads of E / sum |alpha_i x_i| at N = 5 within 10 % of 1",
+        "median over heads of E / sum |alpha_i x_i| at N = 5 within 10% of 1",
         _ratio("expected_printed", "scaled_sum", FIXED_N, "printed main term / sum of |alpha x|"),
         _ratio("drawn_mean", "scaled_sum", FIXED_N, "expectation / sum of |alpha x|"),
         "the expectation over random sets itself",
@@ -250,7 +250,7 @@ CLAIMS = [
         "expectation-formula",
         "Theorem 1(2); caption of Fig. 2",
         "the expectation is the main term of Theorem 1(2) and a rest between 0 and its bound",
-        "the mean over random sets lies in the range in at least 99 % of the rows, up to 5 standard errors; "
+        "the mean over random sets lies in the range in at least 99% of the rows, up to 5 standard errors; "
         "printed: from the main term to main term + bound of the rest; corrected: between the ends of E1",
         _within_errors(
             pl.col("expected_printed"), pl.col("expected_printed") + pl.col("epsilon_printed"), "the printed range"
@@ -271,15 +271,15 @@ CLAIMS = [
         "plateau-beyond-20",
         "Fig. 2b; section 4",
         "increasing N beyond 20 yields diminishing returns: the distance plateaus",
-        "median distance changes by less than 10 % from N = 20 to 100",
+        "median distance changes by less than 10% from N = 20 to 100",
         _plateau,
     ),
     Claim(
         "bound-tightens",
         "Section 3.1 (ii), Fig. 2b",
         "the bound tightens as N grows",
-        "printed: bound / distance falls by at least 5 % from N = 5 to 100; corrected: B3 and B4 are tight already, "
-        "their medians within 5 % of the distance at both N",
+        "printed: bound / distance falls by at least 5% from N = 5 to 100; corrected: B3 and B4 are tight already, "
+        "their medians within 5% of the distance at both N",
         _tightens,
         _tight,
         "B3 and B4 are tight at N = 5 and at N = 100",
@@ -288,7 +288,7 @@ CLAIMS = [
         "converge-at-100",
         "Section 3.1 (ii)",
         "as N approaches 100, the true and expected distances converge",
-        "median over heads of distance / expectation at N = 100 within 10 % of 1",
+        "median over heads of distance / expectation at N = 100 within 10% of 1",
         _ratio("distance", "expected_printed", LATE_N, "distance / printed expectation"),
         _ratio("distance", "drawn_mean", LATE_N, "distance / expectation"),
         "the expectation over random sets itself",

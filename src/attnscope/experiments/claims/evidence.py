@@ -1,7 +1,7 @@
 """Claims, the measurements that decide them, and the rule that turns measurements into a verdict.
 
 One rule serves every claim. A statistic is computed for each window (the mean over its rows, if there are several),
-and its median over windows gets a 95 % bootstrap interval. The measurement agrees with the claim if the interval lies
+and its median over windows gets a 95% bootstrap interval. The measurement agrees with the claim if the interval lies
 inside the accepted range, disagrees if it lies outside, and otherwise depends on the window. A single window has no
 interval and therefore no verdict. A claim about every row is refuted by one row.
 

@@ -36,7 +36,7 @@ def _plateau(e: Evidence) -> list[Measurement]:
 
 def _ceiling(e: Evidence) -> list[Measurement]:
     high = pl.col("separability").quantile(0.95)
-    return _at_each_n(e, "separability that 5 % of the heads exceed", high, (0.0, CEILING), SATURATION_N)
+    return _at_each_n(e, "separability that 5% of the heads exceed", high, (0.0, CEILING), SATURATION_N)
 
 
 def _tracks(column: str) -> Measure:
@@ -136,7 +136,7 @@ CLAIMS = [
         "at-most-80-percent",
         "Section 3.2; section 4; section 5",
         "softmax attention cannot separate more than about four-fifths of its tokens",
-        "the separability that 5 % of the heads exceed is at most 0.85 at every N from 16 up",
+        "the separability that 5% of the heads exceed is at most 0.85 at every N from 16 up",
         _ceiling,
     ),
     Claim(
@@ -169,7 +169,7 @@ CLAIMS = [
     Claim(
         "three-heads-99-percent",
         "Section 4",
-        "three heads cover 99 % of the top tokens",
+        "three heads cover 99% of the top tokens",
         "printed: 1 - (1 - p)^3 with each layer's p at least 0.985; corrected: the share that three of its heads cover",
         _three_heads("independent", "1 - (1 - p)^3"),
         _three_heads("coverage", "measured coverage"),

@@ -24,7 +24,8 @@ MARGIN, GAP, TALLEST = 4, 14, 160
 OVERHANG = 4  # of the number at the last tick
 NUMBERS, TITLE = 30, 15  # width of the numbers and of the title at a vertical axis
 SAMPLE, LINE = 26, 15  # width of a legend's sample and height of its line
-ORDER = ("band", "bar", "line", "point")
+# The parts of marks in drawing order, with the columns that they show.
+PARTS = {"band": ["low", "high"], "bar": ["low", "high"], "line": ["value"], "point": ["value"]}
 
 Series = tuple[Mark, pl.DataFrame]
 
@@ -48,8 +49,8 @@ class Panel:
     def chart(self, width: float, tallest: float) -> alt.LayerChart:
         """The layers, `width` pixels wide including the vertical axis, and at most `tallest` pixels high."""
         layers = [
-            draw(inline(data), self.x, self.y)
-            for kind in ORDER
+            draw(inline(data.drop_nulls(PARTS[kind])), self.x, self.y)  # a missing interval is not drawn
+            for kind in PARTS
             for mark, data in self.series
             for name, draw in mark.parts()
             if name == kind

@@ -159,7 +159,7 @@ CLAIMS: tuple[ProtocolClaim, ...] = (
         "2b",
         _DISTANCE,
         _paper(
-            "bound-tightens", rule="bound / distance falls by at least 5 % from N = 5 to 100", corrected=None,
+            "bound-tightens", rule="bound / distance falls by at least 5% from N = 5 to 100", corrected=None,
             corrected_as="",
         ),
     ),
@@ -172,7 +172,7 @@ CLAIMS: tuple[ProtocolClaim, ...] = (
         Claim(
             "critical-below-6-percent",
             "Caption of Fig. 2",
-            "fewer than 6 % of the tokens are selected before distance and expectation become indistinguishable",
+            "fewer than 6% of the tokens are selected before distance and expectation become indistinguishable",
             "first N that the KS test accepts at most 0.06 of the longest L (no such N counts as L)",
             _critical_share((-np.inf, SHARE), False, "printed"),
             _critical_share((-np.inf, SHARE), False, *ENDS),

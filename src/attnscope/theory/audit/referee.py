@@ -32,7 +32,7 @@ FULL = 10
 ROUNDS = {"quick": 6, "full": 40}
 # Relative difference below which two sides of an inequality count as equal.
 ROUNDING = 1e-9
-# How many violations are shrunk, the smallest first.
+# Number of violations to shrink, the smallest first.
 STARTS = 3
 # A form that is trivially true in this share of the configurations is vacuous.
 VACUOUS = 0.99
@@ -124,7 +124,7 @@ def audit(
     seed: int = 0,
     progress: Progress = None,
 ) -> AuditReport:
-    """Test every claim; `progress` is told of each claim before it is tested (see `attnscope.progress`)."""
+    """Test every claim; `progress` is informed of each claim before it is tested (see `attnscope.progress`)."""
     if effort not in ROUNDS:
         raise InputError(f"effort must be quick or full, received {effort!r}")
     reports = []

@@ -133,7 +133,7 @@ CLAIMS = (
         place="Corollary 2(i)",
         space=FEW_OF_MANY,
         printed=Form(
-            "E is within 25 % of sum |y_i| for N <= L/10",
+            "E is within 25% of sum |y_i| for N <= L/10",
             about(_mean, lambda s: expectation.corollary_2_small_printed(s.c), 0.25),
             equality=True,
         ),

@@ -1,4 +1,4 @@
-"""Theorem 2, and the limit of 80 % that the paper concludes from it."""
+"""Theorem 2, and the limit of 80% that the paper concludes from it."""
 
 from __future__ import annotations
 

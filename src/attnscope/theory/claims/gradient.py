@@ -60,7 +60,7 @@ CLAIMS = (
         place="section 2.3",
         space=TWO_LOGITS,
         printed=Form(
-            "|alpha1 - alpha2| is within 10 % of sqrt 2 eps/T",
+            "|alpha1 - alpha2| is within 10% of sqrt 2 eps/T",
             about(
                 lambda s: s.response, lambda s: gradient.two_logit_response_printed(s.step, s.first.temperature), 0.1
             ),
@@ -73,7 +73,7 @@ CLAIMS = (
                 equality=True,
             ),
             Form(
-                "|alpha1 - alpha2| is within 5 % of (3 sqrt 2/4) eps/T",
+                "|alpha1 - alpha2| is within 5% of (3 sqrt 2/4) eps/T",
                 about(lambda s: s.response, lambda s: 0.75 * math.sqrt(2) * s.step / s.first.temperature, 0.05),
                 equality=True,
             ),
