@@ -15,6 +15,7 @@ import polars as pl
 from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
 from attnscope.report.notes import notable_numbers
+from attnscope.report.patterns import page_patterns
 from attnscope.report.states import state_looks, state_rules, withdrawn_states
 from attnscope.tables import OWN, TokenWeights, within_support
 
@@ -57,13 +58,14 @@ def page_data(
         "rules": state_rules(limits),
         "notes": notable_numbers(heads, run, n) if findings is None else [],
         "usual_n": n,
-        "shown_rows": overview.shown_rows(run),
         "groups": labels,
+        "sources": {"scan": overview.scan_sources(rows, run), "diagnosis": overview.diagnosis_source(findings)},
         "by_group": _by_group(rows, topn, run, order, len(labels)),
         "curves": _curves(topn, run, order, len(labels)),
         "rows": _rows(rows, order),
         "what_if": _what_if(rows, topn, run, order),
         "text": _text(token_weights, order),
+        "patterns": page_patterns(token_weights.patterns if token_weights else None, order),
         "by_length": _columns(overview.median_by_length(rows, run)),
         "by_n": _columns(overview.median_by_n(topn, run)),
     }
@@ -140,7 +142,7 @@ def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], order:
 
 
 def _text(token_weights: TokenWeights | None, order: pl.DataFrame) -> dict[str, Any] | None:
-    """The tokens of the window, and the largest weights of every head on them."""
+    """The window's text, token by token, and the largest weights of every head on it."""
     if token_weights is None or token_weights.weights.is_empty():
         return None
     room = _WEIGHT_NUMBERS // (2 * order.height)
@@ -155,7 +157,6 @@ def _text(token_weights: TokenWeights | None, order: pl.DataFrame) -> dict[str, 
     table = order.join(lists, on=keys, how="left", maintain_order="left")
     return {
         "count": count,
-        "tokens": token_weights.tokens,
         "texts": token_weights.texts,
         "position": table["position"].to_list(),
         "keys": table["key"].to_list(),

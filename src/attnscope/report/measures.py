@@ -26,7 +26,14 @@ ROW_MEASURES = tuple(name for name in HEAD_MEASURES if name in columns.ROW_NAMES
 SET_MEASURES = tuple(name for name in HEAD_MEASURES if name not in columns.ROW_NAMES)
 
 # What a diagnosis adds.
-EVIDENCE = ("tokens_needed", "growth_exponent", "sureness", *(rule.error for rule in RULES))
+EVIDENCE = (
+    "tokens_needed",
+    "growth_exponent",
+    "residual_change",
+    "sink_contribution",
+    "sureness",
+    *(rule.error for rule in RULES),
+)
 
 
 def explained(n: int) -> dict[str, dict[str, Any]]:

@@ -68,6 +68,32 @@ def groups(rows: pl.DataFrame, run: dict[str, Any]) -> list[str]:
     ]
 
 
+def scan_sources(rows: pl.DataFrame, run: dict[str, Any]) -> list[str]:
+    """The rows that the numbers of each group are means over, in words, the longest group first."""
+    counts = by_group(rows, run).group_by("group", "layer", "head").len().group_by("group").agg(pl.max("len"))
+    windows = _counted(int(rows["window"].n_unique()), "window")
+    return [
+        f"{_counted(count, 'row')} that {'sees' if count == 1 else 'see'} {length} tokens, in {windows}"
+        for length, count in zip(groups(rows, run), counts.sort("group")["len"], strict=True)
+    ]
+
+
+def diagnosis_source(findings: dict[str, Any] | None) -> str | None:
+    """The rows that the numbers of a diagnosis are means over, in words."""
+    if not findings or not findings.get("windows"):
+        return None
+    windows, length, rows = findings["windows"], findings["length"], findings.get("rows")
+    where = f"{_counted(windows, 'window')} of {length:,} tokens spread over the text"
+    if rows is None:  # findings of an older version
+        return where
+    # The rows lie in the second half of a causal window.
+    return f"{'' if rows <= length // 2 else 'up to '}{_counted(rows, 'row')} in each of {where}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def shown_rows(run: dict[str, Any]) -> str:
     """The rows that represent a head, in words."""
     settings = run["settings"]
