@@ -11,30 +11,67 @@ from typing import Any
 
 import polars as pl
 import pytest
-from reports import enlarged, large_shown
+from reports import enlarged, large_shown, made_findings
 
 from attnscope.columns import head_name
 from attnscope.report.page import render
 from attnscope.scanning import ScanResult
 
 Open = Callable[..., Any]
-BAR = "3 broad 3 sink-bound 3 constant 3 local 3 selective"
+COUNTS = "B3 broad 20% S3 sink-bound 20% C3 constant 20% L3 local 20% ·3 selective 20%"
+SHOWN = "#map .cell:not(.dim)"
 
 
-def test_a_newcomer_sees_what_to_look_at_first(opened: Open, reports: Path) -> None:
+def counts(page: Any) -> str:
+    """The numbers below the bar of states."""
+    return " ".join(page.locator(".state-counts").inner_text().split())
+
+
+def test_a_newcomer_sees_the_verdict_and_the_map_first(opened: Open, reports: Path) -> None:
     page = opened((reports / "judged.html").as_uri())
-    assert page.locator("#findings h2").inner_text() == "What to look at"
+    assert page.locator("#verdict h2").inner_text() == "Verdict"
     assert page.locator(".headline").inner_text() == "3 of 15 heads need many tokens."
     assert page.locator(".headline").bounding_box()["y"] < 400  # the verdict comes first
+    assert counts(page) == COUNTS
     card = page.locator(".finding").first
+    assert page.locator("#map").bounding_box()["y"] < min(900, card.bounding_box()["y"])  # without scrolling
     assert "Some heads need many tokens" in card.inner_text()
     assert "Do not sharpen them." in card.inner_text()
-    assert page.locator(".state-bar").inner_text().replace("\n", " ") == BAR
-    assert card.bounding_box()["y"] < 700  # without scrolling
     card.get_by_role("button").click()
-    shown = page.locator('#map .cell:not([opacity="0.15"])')
-    assert shown.count() == 3
+    assert page.locator(SHOWN).count() == 3
     assert page.locator(".subject h3").inner_text().startswith("L0H3")
+
+
+def test_the_heads_that_matter_most_lead_to_their_panels(opened: Open, reports: Path) -> None:
+    page = opened((reports / "judged.html").as_uri())
+    line = page.locator(".ranked li").nth(1)
+    for words in ("L1H3", "Why: Why second.", "What to do: What second.", "When that matters: when second."):
+        assert words in line.inner_text()
+    line.get_by_role("link", name="L1H3").click()
+    assert page.locator(".subject h3").inner_text().startswith("L1H3")
+    assert page.url.endswith("#head=L1H3")
+    while page.locator("#panel").bounding_box()["y"] > 300:  # the page scrolls there
+        page.wait_for_timeout(50)
+    assert "attnscope scan" in page.locator(".next").inner_text()
+    assert "too short" in page.locator(".verdict .warning").inner_text()
+
+
+def test_the_bar_of_states_is_in_proportion(opened: Open, result: ScanResult, tmp_path: Path) -> None:
+    found = made_findings([(layer, head) for layer in range(3) for head in range(5)])
+    states = ["selective"] * 9 + ["broad"] * 5 + ["local"]
+    for entry, state in zip(found["heads"], states, strict=True):
+        entry |= {"state": state, "edge": None}
+    path = tmp_path / "bar.html"
+    path.write_text(render(result.rows, result.topn, result.run, found), encoding="utf-8")
+    for width in (1280, 390):
+        page = opened(path.as_uri(), viewport={"width": width, "height": 800})
+        sizes = page.locator(".part").evaluate_all(
+            "parts => parts.map((part) => [part.dataset.state, part.getBoundingClientRect().width])"
+        )
+        whole = sum(size for _, size in sizes)
+        shares = {state: size / whole for state, size in sizes}
+        assert shares == pytest.approx({"broad": 5 / 15, "local": 1 / 15, "selective": 9 / 15}, abs=0.005)
+        assert counts(page) == "B5 broad 33% L1 local 6.7% ·9 selective 60%"
 
 
 def test_labels_are_explained_with_their_limits_and_doubts(opened: Open, reports: Path) -> None:
@@ -47,15 +84,14 @@ def test_labels_are_explained_with_their_limits_and_doubts(opened: Open, reports
     assert ["✓ held" in line for line in predictions] == [True, False]
     assert "constant" in page.locator(".verified").inner_text()
     page.locator("#measure").select_option("tokens_needed")
-    assert page.locator("#cell-0-2-4").get_attribute("aria-label") == "L2H4: tokens needed 24, selective"
+    assert page.locator("#cell-0-2-4").get_attribute("aria-label") == "L2H4: Tokens needed 24, selective"
 
 
 def test_a_refuted_label_is_shown_nowhere_as_if_it_held(opened: Open, reports: Path) -> None:
     """Fault 31."""
     page = opened((reports / "refuted.html").as_uri() + "#head=L0H3")
-    bar = page.locator(".state-bar").inner_text().replace("\n", " ")
-    assert bar == "3 sink-bound 3 constant 3 local 3 selective 3 no label"
-    withdrawn = page.locator(".groups .withdrawn").inner_text()
+    assert counts(page) == "S3 sink-bound 20% C3 constant 20% L3 local 20% ·3 selective 20% x3 no label 20%"
+    withdrawn = page.locator(".verdict .withdrawn").inner_text()
     assert "1.1 times (0.9 to 1.3 over 4 windows)" in withdrawn
     assert "broad" not in page.locator(".legend").inner_text()
     assert "x no label 3" in page.locator(".legend").inner_text()
@@ -66,8 +102,9 @@ def test_a_refuted_label_is_shown_nowhere_as_if_it_held(opened: Open, reports: P
     assert "enough" not in words
     assert "needs many tokens" not in page.locator(".subject").inner_text().lower()
     assert "broad" not in page.locator("#filter-state").inner_text()
+    page.locator(".filters summary").click()
     page.locator("#filter-state").select_option("no label")
-    assert page.locator('#map .cell:not([opacity="0.15"])').count() == 3
+    assert page.locator(SHOWN).count() == 3
     lines = page.locator(".predictions tbody tr").all_inner_texts()
     assert ["(9.8 to 10.2)" in lines[0], "(0.9 to 1.3)" in lines[1]] == [True, True]
     assert page.locator(".predictions .badge").count() == 1  # a badge says what a label means: not of one that failed
@@ -95,7 +132,7 @@ def test_a_click_on_a_head_shows_its_numbers(opened: Open, reports: Path, result
     tokens = result.rows.filter(layer=2, head=4, length=128, normalizer="own")["participation"].item()
     assert f"Participation {tokens:.3g} at" in page.locator(".in-words").inner_text()
     titles = page.locator(".subject .figure-title").all_inner_texts()
-    assert len(titles) == 7  # text, five charts, what if
+    assert len(titles) == 9  # text, pattern, six charts, what if
     assert page.locator(".what-if tbody tr").count() == 2
     assert page.url.endswith("#head=L2H4")
 
@@ -106,13 +143,13 @@ def test_the_measure_and_the_length_can_be_switched(opened: Open, reports: Path,
     page.locator("#length").select_option("2")
     weight = result.rows.filter(layer=1, head=0, length=32, normalizer="own")["sink_weight"].item()
     label = page.locator("#cell-0-1-0").get_attribute("aria-label")
-    shown = re.search(r"sink weight (<?[\d.]+)%", label)
+    shown = re.search(r"Sink weight (<?[\d.]+)%", label)
     assert shown
     assert float(shown[1].lstrip("<")) == pytest.approx(100 * weight, abs=0.51)
     assert "length 32" in page.locator(".maps .figure-title").inner_text()
 
 
-def test_heads_lengths_and_runs_are_compared(opened: Open, reports: Path) -> None:
+def test_heads_and_lengths_are_compared(opened: Open, reports: Path) -> None:
     page = opened((reports / "plain.html").as_uri())
     page.locator("#cell-0-0-0").click()
     page.locator("#compare").select_option("heads")
@@ -120,18 +157,49 @@ def test_heads_lengths_and_runs_are_compared(opened: Open, reports: Path) -> Non
     page.locator("#cell-0-1-1").click()
     assert page.locator(".subject h3").all_inner_texts() == ["L0H0", "L1H1"]
     page.locator("#compare").select_option("lengths")
-    assert page.locator(".subject h3").all_inner_texts() == [
-        "L1H1, length 128",
-        "L1H1, length 64",
-    ]
+    assert page.locator(".subject h3").all_inner_texts() == ["L1H1, length 128", "L1H1, length 64"]
+
+
+def test_two_runs_open_on_their_names_verdicts_and_differences(opened: Open, reports: Path) -> None:
+    page = opened((reports / "plain.html").as_uri() + "#head=L1H1")
     with page.expect_file_chooser() as chooser:
         page.locator("#compare").select_option("runs")
     chooser.value.set_files(reports / "judged.html")
     page.locator(".map").nth(1).wait_for()
+    title = page.locator("h1").inner_text()
+    assert title.startswith("A: ")
+    assert " compared with B: " in title
+    verdicts = page.locator(".verdicts > div").all_inner_texts()
+    assert [text[:2] for text in verdicts] == ["A:", "B:"]
+    assert "none diagnosed" in verdicts[0]
+    assert "3 of 15 heads need many tokens." in verdicts[1]
+    assert page.locator(".apart tbody tr").all_inner_texts() == ["diagnosis\tnone\t2 windows of 128 tokens"]
+    assert page.locator("h1").bounding_box()["y"] < 200  # the page is at its top
     assert [title[:2] for title in page.locator(".subject h3").all_inner_texts()] == ["A:", "B:"]
     assert "B minus A" in page.locator(".maps").inner_text()
     differences = page.locator(".differences tbody tr td:last-child").all_inner_texts()
     assert {text.split()[0] for text in differences} == {"0"}  # the same numbers twice
+    assert page.locator("#list tbody tr").count() == 15
+    page.locator("#compare").select_option("none")
+    assert " compared with " not in page.locator("h1").inner_text()
+
+
+def test_runs_of_different_shapes_are_shown_apart(
+    opened: Open, reports: Path, result: ScanResult, tmp_path: Path
+) -> None:
+    rows, topn = (table.filter(pl.col("layer") < 2) for table in (result.rows, result.topn))
+    run = result.run | {"model": result.run["model"] | {"heads": result.run["model"]["heads"][:2]}}
+    other = tmp_path / "other.html"
+    other.write_text(render(rows, topn, run), encoding="utf-8")
+    page = opened((reports / "plain.html").as_uri())
+    page.locator("#other-file").set_input_files(other)
+    page.locator(".map").nth(1).wait_for()
+    warning = page.locator("#top .warning").inner_text()
+    assert "A has 3 layers of 5 heads, B has 2 layers of 5 heads" in warning
+    assert "B minus A" not in page.locator(".maps").inner_text()
+    assert not page.locator("#list").is_visible()
+    page.locator("#cell-1-1-2").click()
+    assert page.locator(".subject h3").all_inner_texts() == ["B: L1H2, length 128"]
 
 
 def test_a_file_that_is_no_report_is_refused(opened: Open, reports: Path, tmp_path: Path) -> None:
@@ -145,6 +213,7 @@ def test_heads_are_filtered_and_sorted(opened: Open, reports: Path, result: Scan
     page = opened((reports / "plain.html").as_uri())
     own = result.rows.filter(length=128, normalizer="own")
     middle = round(own["participation"].median())
+    page.locator(".filters summary").click()
     page.locator("#limit").fill(str(middle))
     page.locator("#limit").press("Enter")
     expected = own.filter(own["participation"] >= middle).height
@@ -164,7 +233,7 @@ def test_hostile_tokens_are_shown_and_not_run(opened: Open, reports: Path) -> No
     assert page.evaluate("window.hacked") is None
     assert page.locator("img").count() == 0
     text = page.locator(".tokens").inner_text()
-    assert "".join(text.split()).replace("first", "", 1).startswith("</script><script>window.hacked=1</script>")
+    assert "".join(text.split()).startswith("</script><script>window.hacked=1</script>")
     assert "\\u0007" in text
     assert "\u202e" not in page.locator("body").inner_text()
     assert "\\u202e" in page.locator("h1").inner_text()
@@ -188,7 +257,7 @@ def test_the_keyboard_reaches_everything(opened: Open, reports: Path) -> None:
     """Fault 25."""
     page = opened((reports / "plain.html").as_uri() + "#head=L0H0")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to what to look at"
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the verdict"
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.locator("#map").focus()
@@ -232,7 +301,7 @@ def test_every_chart_can_be_saved(opened: Open, reports: Path, result: ScanResul
     assert [float(line[1]) for line in lines[1:]] == pytest.approx(own["top_mass"].to_list(), rel=1e-3)
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, 768, 1280])
 def test_nothing_is_wider_than_the_screen(opened: Open, reports: Path, width: int) -> None:
     page = opened((reports / "judged.html").as_uri(), viewport={"width": width, "height": 800})
     for compared in ("none", "heads", "lengths"):
@@ -240,7 +309,7 @@ def test_nothing_is_wider_than_the_screen(opened: Open, reports: Path, width: in
         page.locator("#cell-0-1-1").click()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, compared
     clipped = "parts => parts.filter((part) => part.scrollWidth > part.clientWidth).map((part) => part.textContent)"
-    assert page.locator(".state-bar button").evaluate_all(clipped) == []
+    assert page.locator(".state-bar .part, .tile, .badge").evaluate_all(clipped) == []
 
 
 def test_lengths_are_compared_by_what_depends_on_them(opened: Open, reports: Path) -> None:
@@ -261,9 +330,9 @@ def test_a_run_without_a_diagnosis_is_compared_by_a_number(opened: Open, reports
     assert page.locator("#measure").input_value() == "participation"
     first, second = (page.locator(".maps figure").nth(k).bounding_box() for k in range(2))
     assert first["y"] == second["y"]  # side by side
-    page.locator("#measure").select_option("state")
-    assert "B: State" in page.locator(".maps").inner_text()
-    assert page.locator(".maps figure").nth(1).locator(".badge").first.inner_text().endswith("broad 0")
+    offered = page.locator("#measure option").evaluate_all("options => options.map((option) => option.value)")
+    assert "sink_weight" in offered
+    assert not {"state", "tokens_needed"} & set(offered)  # the other run has none
 
 
 def test_it_prints_light_and_whole(opened: Open, reports: Path) -> None:
@@ -276,8 +345,9 @@ def test_it_prints_light_and_whole(opened: Open, reports: Path) -> None:
     assert not page.locator(".controls").first.is_visible()
     assert axis.get_attribute("fill") == "#1b1f24"
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert page.locator("table.list tbody tr th button").first.is_visible()  # the names of the heads
-    assert page.locator("details:not([open])").count() == 0
+    assert page.locator("table.list tbody tr").count() == 15
+    assert page.locator("details:not([open]):visible").count() == 0
+    assert "the panels of the other 14 heads" in page.locator("#on-paper").inner_text()
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert axis.get_attribute("fill") == "#e8ebee"
     assert page.pdf()[:4] == b"%PDF"
@@ -317,4 +387,6 @@ def test_a_report_of_3072_heads_is_small_and_quick(opened: Open, result: ScanRes
     page.keyboard.press("End")
     assert page.locator(".subject h3").inner_text() == "L47H63"
     page.locator("#measure").select_option("separability")
-    assert page.locator("table.list tbody tr").count() == 40
+    assert page.locator("table.list tbody tr").count() == 20
+    page.locator("#list button.more").click()
+    assert page.locator("table.list tbody tr").count() == 48 * 64

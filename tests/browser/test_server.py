@@ -103,7 +103,7 @@ def test_a_diagnosis_is_ticked_tried_and_read(
         page.wait_for_selector("html[data-ready]", state="attached")
         assert headline in page.locator(".headline").inner_text()
         assert page.locator("#map .cell").count() == 15
-        assert "Tried inside the model" in page.locator("#findings").inner_text()
+        assert "Tested inside the model" in page.locator("#findings").inner_text()
 
 
 def test_a_wrong_path_is_refused_beside_its_field(opened: Callable[..., Any], tmp_path: Path) -> None:

@@ -79,6 +79,13 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
                 }
             ],
             "trust": "Labels can be trusted.",
+            "heads": [
+                {"layer": i, "head": 3, "why": f"Why {th}.", "what": f"What {th}.", "when": f"When {th}."}
+                for i, th in enumerate(("first", "second"))
+            ],
+            "ranked_by": "change of the residual stream",
+            "next": {"command": "attnscope scan --verify", "python": "attnscope.diagnose()", "why": "To be sure."},
+            "warnings": ["The windows are too short to tell."],
         },
         "length": 128,
         "windows": 2,

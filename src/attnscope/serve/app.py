@@ -97,7 +97,7 @@ class _Server:
             return PlainTextResponse(f"{error}\n", 404)
         other = data[1] if len(data) > 1 else None
         try:
-            return HTMLResponse(await run_in_threadpool(document, data[0], other, {"home": "/"}))
+            return HTMLResponse(await run_in_threadpool(document, data[0], other, {"home": "/", "names": names}))
         except DAMAGED as error:
             either = " or ".join(repr(name) for name in names)
             return PlainTextResponse(f"run {either} is damaged ({type(error).__name__}: {error}); scan again\n", 404)

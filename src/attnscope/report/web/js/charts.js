@@ -1,135 +1,168 @@
-// Curves: bands, lines and dots on two axes, with a legend, as one SVG.
+// Curves: bands, lines and dots on two axes, with a legend, as one SVG; pointing at it shows the numbers.
 
-const WIDTH = 430;
-const PLOT = { left: 52, right: 12, top: 8, height: 190 };
-
-/** Round values for an axis, about five of them. */
-function ticks(low, high, log) {
-  if (log) {
-    const values = [];
-    const decades = Math.log10(high / low);
-    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += Math.max(1, Math.ceil(decades / 6))) {
-      for (const digit of decades < 2.2 ? [1, 2, 5] : [1]) values.push(digit * 10 ** power);
-    }
-    return values.filter((value) => value >= low * 0.999 && value <= high * 1.001);
-  }
-  const rough = (high - low) / 4;
-  const base = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * base).find((size) => size >= rough);
-  const values = [];
-  for (let value = Math.ceil(low / step) * step; value <= high + step / 1e6; value += step) values.push(Number(value.toPrecision(6)));
-  return values;
-}
-
-function axis(low, high, log, from, to) {
-  const fraction = log ? (value) => Math.log(value / low) / Math.log(high / low) : (value) => (value - low) / (high - low);
-  return (value) => from + (to - from) * fraction(value);
-}
-
-function extent(values, log, given) {
-  if (given) return given;
-  const known = values.filter((value) => value !== null && Number.isFinite(value) && (!log || value > 0));
-  if (!known.length) return log ? [1, 10] : [0, 1];
-  let [low, high] = [Math.min(...known), Math.max(...known)];
-  if (!log) low = Math.min(0, low);
-  if (low === high) high = log ? low * 2 : low + 1;
-  return log ? [low, high] : [low, high + (high - low) * 0.04];
-}
+const PLOT = { top: 10, height: 190 };
+const WIDEST = 640;
+const MOST_NUMBERS = 8; // in one hint
 
 /**
  * A chart. Bands have points {x, low, high}; lines and dots have points {x, y}.
- * `x` and `y` are axes: { title, log, range, values, format }.
+ * `x` and `y` are axes: { title, short, log, range, values, format }.
  */
-function chart({ x, y, bands = [], lines = [], dots = [], description }, colors) {
+function chart({ x, y, bands = [], lines = [], dots = [], description }, colors, given) {
+  const width = Math.min(WIDEST, Math.max(240, given));
   const curves = lines.concat(dots);
   const xs = [...bands, ...curves].flatMap((series) => series.points.map((point) => point.x));
   const ys = [
     ...bands.flatMap((band) => band.points.flatMap((point) => [point.low, point.high])),
     ...curves.flatMap((series) => series.points.map((point) => point.y)),
   ];
+  const [xWords, yWords] = [x.format ?? number, y.format ?? number];
   const [x0, x1] = extent(xs, x.log, x.range);
   const [y0, y1] = extent(ys, y.log, y.range);
+  const yTicks = ticks(y0, y1, y.log);
+  const xTicks = x.values ?? ticks(x0, x1, x.log);
+  const left = Math.max(30, ...yTicks.map((value) => textWidth(yWords(value)) + 12));
+  const right = Math.max(10, textWidth(xWords(xTicks.at(-1) ?? 0)) / 2 + 2);
   const bottom = PLOT.top + PLOT.height;
-  const toX = axis(x0, x1, x.log, PLOT.left, WIDTH - PLOT.right);
+  const toX = axis(x0, x1, x.log, left, width - right);
   const toY = axis(y0, y1, y.log, bottom, PLOT.top);
   const inside = (value) => Math.min(bottom, Math.max(PLOT.top, toY(value)));
   const drawable = (value) => value !== null && value !== undefined && (!y.log || value > 0);
-  const legend = legendOf([...bands, ...lines], dots, colors, bottom + 46);
-  const drawn = canvas(WIDTH, bottom + 40 + legend.height, description);
-  for (const value of ticks(y0, y1, y.log)) {
+  const beyond = []; // values that lie outside the axis
+  const put = (point, value, color) => {
     const at = toY(value);
-    drawn.append(
-      shape("line", { x1: PLOT.left, x2: WIDTH - PLOT.right, y1: at, y2: at, stroke: colors.line }),
-      label(PLOT.left - 6, at + 4, (y.format ?? number)(value), colors, { "text-anchor": "end" }),
+    if (at < PLOT.top - 0.5 || at > bottom + 0.5) beyond.push(arrow(toX(point.x), inside(value), at < PLOT.top, color));
+    return `${toX(point.x)},${inside(value)}`;
+  };
+  const shapes = [];
+  for (const value of yTicks) {
+    shapes.push(
+      shape("line", { x1: left, x2: width - right, y1: toY(value), y2: toY(value), stroke: colors.line }),
+      label(left - 6, toY(value) + 4, yWords(value), colors, { "text-anchor": "end" }),
     );
   }
-  let last = -Infinity;
-  for (const value of x.values ?? ticks(x0, x1, x.log)) {
-    const at = toX(value);
-    if (at - last < 30) continue;
-    last = at;
-    drawn.append(
-      shape("line", { x1: at, x2: at, y1: bottom, y2: bottom + 4, stroke: colors.soft }),
-      label(at, bottom + 16, (x.format ?? number)(value), colors, { "text-anchor": "middle" }),
+  for (const value of withRoom(xTicks, toX, xWords)) {
+    shapes.push(
+      shape("line", { x1: toX(value), x2: toX(value), y1: bottom, y2: bottom + 4, stroke: colors.soft }),
+      label(toX(value), bottom + 17, xWords(value), colors, { "text-anchor": "middle" }),
     );
   }
-  drawn.append(
-    label((PLOT.left + WIDTH) / 2, bottom + 32, x.title, colors, { "text-anchor": "middle", fill: colors.soft }),
-    shape("line", { x1: PLOT.left, x2: WIDTH - PLOT.right, y1: bottom, y2: bottom, stroke: colors.soft }),
+  shapes.push(
+    label((left + width - right) / 2, bottom + 34, x.title, colors, { "text-anchor": "middle", fill: colors.soft }),
+    shape("line", { x1: left, x2: width - right, y1: bottom, y2: bottom, stroke: colors.soft }),
   );
   for (const band of bands) {
     const points = band.points.filter((point) => drawable(point.low) && drawable(point.high));
     if (!points.length) continue;
-    const there = points.map((point) => `${toX(point.x)},${inside(point.high)}`);
-    const back = points.map((point) => `${toX(point.x)},${inside(point.low)}`).reverse();
-    drawn.append(shape("polygon", { points: [...there, ...back].join(" "), fill: band.color, "fill-opacity": 0.25, stroke: band.color, "stroke-opacity": 0.5 }));
+    const there = points.map((point) => put(point, point.high, band.color));
+    const back = points.map((point) => put(point, point.low, band.color)).reverse();
+    shapes.push(shape("polygon", { points: [...there, ...back].join(" "), fill: band.color, "fill-opacity": 0.25, stroke: band.color, "stroke-opacity": 0.5 }));
   }
   for (const line of lines) {
     const points = line.points.filter((point) => drawable(point.y));
-    drawn.append(shape("polyline", {
-      points: points.map((point) => `${toX(point.x)},${inside(point.y)}`).join(" "),
+    shapes.push(shape("polyline", {
+      points: points.map((point) => put(point, point.y, line.color)).join(" "),
       fill: "none", stroke: line.color, "stroke-width": line.dash ? 1.5 : 2.25, "stroke-dasharray": line.dash ?? null,
     }));
-    if (!line.bare) for (const point of points) drawn.append(dot(toX(point.x), inside(point.y), line, point, x, y));
+    if (!line.bare) for (const point of points) shapes.push(shape("circle", { cx: toX(point.x), cy: inside(point.y), r: line.dash ? 2 : 3, fill: line.color }));
   }
   for (const series of dots) {
     for (const point of series.points.filter((one) => drawable(one.y))) {
-      drawn.append(dot(toX(point.x), inside(point.y), series, point, x, y, 0.55));
+      put(point, point.y, series.color);
+      shapes.push(shape("circle", { cx: toX(point.x), cy: inside(point.y), r: 3, fill: series.color, "fill-opacity": series.points.length > 12 ? 0.55 : 1 }));
     }
   }
-  drawn.append(...legend.shapes);
+  const legend = legendOf({ bands, lines, dots, beyond: beyond.length > 0 }, colors, left, width, bottom + 54);
+  const drawn = canvas(width, bottom + 42 + legend.height, description);
+  drawn.append(...shapes, ...beyond, ...legend.shapes);
+  showsNumbers(drawn, { x, y, bands, lines, dots }, toX, { left, right: width - right, bottom }, colors);
   return drawn;
 }
 
-function dot(cx, cy, series, point, x, y, opacity = 1) {
-  const description = `${series.name}: ${(y.format ?? number)(point.y)} at ${(x.format ?? number)(point.x)}`;
-  return shape("circle", { cx, cy, r: series.dash ? 2 : 3, fill: series.color, "fill-opacity": opacity }, shape("title", {}, description));
+/** The mark of a value that lies beyond the end of an axis. */
+function arrow(x, y, up, color) {
+  const tip = up ? y - 8 : y + 8;
+  return shape("path", { class: "beyond", d: `M${x - 4},${y}L${x},${tip}L${x + 4},${y}Z`, fill: color });
 }
 
 /** Names with their colors, in as many lines as they need. */
-function legendOf(series, dots, colors, top) {
+function legendOf({ bands, lines, dots, beyond }, colors, start, width, top) {
   const shapes = [];
-  let [left, line] = [PLOT.left, 0];
-  for (const one of [...series, ...dots]) {
-    const width = 24 + one.name.length * 6.2;
-    if (left + width > WIDTH && left > PLOT.left) [left, line] = [PLOT.left, line + 1];
-    const y = top + 16 * line;
-    if (dots.includes(one)) {
-      shapes.push(shape("circle", { cx: left + 7, cy: y - 4, r: 3, fill: one.color }));
-    } else if (one.points.length && "low" in one.points[0]) {
-      shapes.push(shape("rect", { x: left, y: y - 8, width: 14, height: 9, fill: one.color, "fill-opacity": 0.35, stroke: one.color }));
-    } else {
-      shapes.push(shape("line", { x1: left, x2: left + 14, y1: y - 4, y2: y - 4, stroke: one.color, "stroke-width": 2.25, "stroke-dasharray": one.dash ?? null }));
-    }
-    shapes.push(label(left + 19, y, one.name, colors));
-    left += width + 10;
+  let [left, line] = [start, 0];
+  const entries = [
+    ...bands.map((one) => [one.name, (x, y) => shape("rect", { x, y: y - 8, width: 14, height: 9, fill: one.color, "fill-opacity": 0.35, stroke: one.color })]),
+    ...lines.map((one) => [one.name, (x, y) => shape("line", { x1: x, x2: x + 14, y1: y - 4, y2: y - 4, stroke: one.color, "stroke-width": 2.25, "stroke-dasharray": one.dash ?? null })]),
+    ...dots.map((one) => [one.name, (x, y) => shape("circle", { cx: x + 7, cy: y - 4, r: 3.5, fill: one.color })]),
+    ...(beyond ? [["beyond the axis", (x, y) => arrow(x + 7, y, true, colors.soft)]] : []),
+  ];
+  if (entries.length < 2) return { shapes, height: 0 }; // the title says what it is
+  for (const [name, mark] of entries) {
+    const size = 19 + textWidth(name);
+    if (left + size > width && left > start) [left, line] = [start, line + 1];
+    const y = top + 17 * line;
+    shapes.push(mark(left, y), label(left + 19, y, name, colors));
+    left += size + 12;
   }
-  return { shapes, height: series.length + dots.length ? 16 * (line + 1) : 0 };
+  return { shapes, height: 17 * (line + 1) };
+}
+
+/** The numbers at every x of a chart, in words. */
+function numbersByX({ x, y, bands, lines, dots }) {
+  const [xWords, yWords] = [x.format ?? number, y.format ?? number];
+  const found = new Map();
+  const add = (at, words) => found.set(at, [...(found.get(at) ?? []), words]);
+  for (const one of lines) for (const point of one.points) if (point.y !== null) add(point.x, `${one.name}: ${yWords(point.y)}`);
+  for (const one of bands) for (const point of one.points) add(point.x, `${one.name}: ${yWords(point.low)} to ${yWords(point.high)}`);
+  for (const one of dots) for (const point of one.points) if (point.y !== null) add(point.x, `${one.name}: ${yWords(point.y)}`);
+  return [...found].sort((a, b) => a[0] - b[0]).map(([at, words]) => {
+    const shown = words.length > MOST_NUMBERS ? [...words.slice(0, MOST_NUMBERS), `and ${words.length - MOST_NUMBERS} more`] : words;
+    return { at, words: [`${x.short ?? x.title} ${xWords(at)}`, ...shown].join("\n") };
+  });
+}
+
+/** Show the numbers nearest to the pointer, or to the arrow keys, with a line at their x. */
+function showsNumbers(drawn, spec, toX, { left, right, bottom }, colors) {
+  const stops = numbersByX(spec);
+  if (!stops.length) return;
+  const guide = shape("line", { y1: PLOT.top, y2: bottom, stroke: colors.soft, "stroke-dasharray": "2 2", visibility: "hidden" });
+  const catcher = shape("rect", { class: "catcher", x: left - 10, y: 0, width: right - left + 20, height: bottom, fill: "transparent" });
+  drawn.append(guide, catcher);
+  let current = stops.length - 1;
+  const show = (k) => {
+    current = Math.min(stops.length - 1, Math.max(0, k));
+    const x = toX(stops[current].at);
+    guide.setAttribute("x1", x);
+    guide.setAttribute("x2", x);
+    guide.setAttribute("visibility", "visible");
+    const box = drawn.getBoundingClientRect();
+    const scale = box.width / drawn.viewBox.baseVal.width;
+    const at = box.left + x * scale;
+    showHint({ left: at + 8, right: at, top: box.top + 10, bottom: box.top + 10 }, stops[current].words);
+  };
+  const hide = () => {
+    guide.setAttribute("visibility", "hidden");
+    hideHint();
+  };
+  catcher.addEventListener("pointermove", (event) => {
+    const box = drawn.getBoundingClientRect();
+    const x = ((event.clientX - box.left) * drawn.viewBox.baseVal.width) / box.width;
+    const apart = stops.map(({ at }) => Math.abs(toX(at) - x));
+    show(apart.indexOf(Math.min(...apart)));
+  });
+  catcher.addEventListener("pointerleave", hide);
+  drawn.setAttribute("tabindex", "0");
+  drawn.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    show(current + step);
+  });
+  drawn.addEventListener("blur", hide);
 }
 
 /** The numbers of a chart, one line for each x. */
 function chartNumbers({ x, bands = [], lines = [], dots = [] }) {
-  const header = [x.title];
+  const header = [x.short ?? x.title];
   const table = new Map();
   const put = (at, column, value) => {
     if (!table.has(at)) table.set(at, []);
@@ -149,5 +182,5 @@ function chartNumbers({ x, bands = [], lines = [], dots = [] }) {
   for (const series of dots) {
     for (const point of series.points) body.push([point.x, ...Array(header.length - 1).fill(null), series.name, point.y]);
   }
-  return csv(dots.length ? [...header, "window", "value"] : header, body);
+  return csv(dots.length ? [...header, "series", "value"] : header, body);
 }

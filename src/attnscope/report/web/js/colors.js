@@ -5,11 +5,11 @@ const DIFFERENCE = ["#b35806", "#e08214", "#fdb863", "#e9e4dc", "#8fbfe0", "#439
 
 const THEMES = {
   light: {
-    page: "#ffffff", ink: "#1b1f24", soft: "#59636e", line: "#dfe3e8", empty: "#eceff2",
+    page: "#ffffff", ink: "#1b1f24", soft: "#59636e", line: "#dfe3e8", empty: "#eceff2", shade: "#0072b2",
     measured: "#0072b2", proved: "#56b4e9", printed: "#d55e00", printedToo: "#b07500", random: "#009e73", focus: "#d6006c",
   },
   dark: {
-    page: "#171b20", ink: "#e8ebee", soft: "#a2acb6", line: "#343c45", empty: "#2a3138",
+    page: "#171b20", ink: "#e8ebee", soft: "#a2acb6", line: "#343c45", empty: "#2a3138", shade: "#56b4e9",
     measured: "#56b4e9", proved: "#4c93bd", printed: "#ff8a3d", printedToo: "#e6b422", random: "#35c79f", focus: "#ff6fb5",
   },
 };
@@ -30,19 +30,31 @@ function channels(color) {
   return [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16));
 }
 
+/** A color between two, from 0 to 1. */
+function mixed(from, to, amount) {
+  const [start, end] = [channels(from), channels(to)];
+  return `#${start.map((value, i) => Math.round(value + (end[i] - value) * amount).toString(16).padStart(2, "0")).join("")}`;
+}
+
 /** The color at a position from 0 to 1 on a list of stops. */
 function between(stops, position) {
   const at = Math.min(1, Math.max(0, position)) * (stops.length - 1);
   const low = Math.min(stops.length - 2, Math.floor(at));
-  const [from, to] = [channels(stops[low]), channels(stops[low + 1])];
-  const mixed = from.map((value, i) => Math.round(value + (to[i] - value) * (at - low)));
-  return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
+  return mixed(stops[low], stops[low + 1], at - low);
 }
 
-/** Black or white, whichever reads better on a color. */
+/** Relative luminance, as WCAG defines it. */
+function luminance(color) {
+  const [red, green, blue] = channels(color).map((value) => {
+    const part = value / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+/** Black or white, whichever has more contrast on a color: always at least 4.58 to 1. */
 function inkOn(color) {
-  const [red, green, blue] = channels(color);
-  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000000" : "#ffffff";
+  return luminance(color) > 0.1791 ? "#000000" : "#ffffff";
 }
 
 /** From a value to a position on a color scale; widely spread positive values are taken by their logarithm. */
@@ -62,4 +74,11 @@ function differenceScale(values) {
   const most = Math.max(...values.filter((value) => value !== null).map(Math.abs), 1e-9);
   const color = (value) => (value === null ? null : between(DIFFERENCE, (value / most + 1) / 2));
   return { ends: [-most, 0, most], color, stops: DIFFERENCE };
+}
+
+/** A strip of a scale's colors with numbers below it. */
+function scaleStrip(stops, ends) {
+  const strip = shape("svg", { class: "strip", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" });
+  for (let k = 0; k < 50; k += 1) strip.append(shape("rect", { x: 2 * k, y: 0, width: 2.2, height: 8, fill: between(stops, k / 49) }));
+  return element("div", { class: "legend-scale" }, strip, element("div", { class: "ends" }, ends.map((words) => element("span", {}, words))));
 }

@@ -30,17 +30,19 @@ async function loadReport(file) {
   try {
     runs[1] = await readReport(file);
     showRuns();
-    announce(`Comparing A: ${shortName(runs[0].name)} with B: ${shortName(runs[1].name)}.`);
+    announce("");
+    drawAll();
+    scrollTo({ top: 0, behavior: "smooth" });
   } catch (error) {
     announce(`${visible(file.name)} cannot be compared: ${error.message}.`);
+    drawHeads();
   }
-  drawHeads();
 }
 
-/** Two runs side by side; a state can only be compared if both were diagnosed. */
+/** Two runs side by side; a state or a number of a diagnosis can only be compared if both were diagnosed. */
 function showRuns() {
   view.compare = "runs";
-  if (runs.some((run) => !run.judged.size) && view.measure === "state") view.measure = "participation";
+  if (!allHave(view.measure)) view.measure = "participation";
 }
 
 function setCompare(kind) {
@@ -49,36 +51,82 @@ function setCompare(kind) {
     drawHeads();
     return;
   }
-  if (kind === "runs") showRuns();
+  const changed = (kind === "runs") !== (view.compare === "runs");
   view.compare = kind;
   view.pinned = kind === "heads" ? { ...view.selected } : null;
-  drawHeads();
+  if (kind === "runs") showRuns();
+  else if (view.selected?.run) view.selected = firstHead();
+  if (changed) drawAll();
+  else drawHeads();
+}
+
+/** What the two runs have not in common, as lines: what it is, in A, in B. */
+function settingsApart() {
+  const facts = runs.map(({ data: { run, findings } }) => ({
+    model: shortName(run.model.name),
+    shape: "",
+    text: shortName(run.text.source),
+    windows: `${plural(run.settings.windows, "window")} of ${plural(run.settings.length, "token")}`,
+    rows: run.settings.rows === "last" ? "the last of each length" : String(run.settings.rows),
+    vectors: run.settings.vectors,
+    dtype: run.model.dtype,
+    swap: run.model.swap ? JSON.stringify(run.model.swap) : "none",
+    diagnosis: findings ? `${plural(findings.windows ?? 0, "window")} of ${plural(findings.length ?? 0, "token")}` : "none",
+    attnscope: run.attnscope,
+  }));
+  runs.forEach((run, k) => { facts[k].shape = run.shape; });
+  const [one, other] = facts;
+  return Object.keys(one).filter((name) => one[name] !== other[name]).map((name) => [name, one[name], other[name]]);
+}
+
+/** Both runs at the top of the page: their names, what differs in how they were run, and whether their heads can be paired. */
+function comparisonTop() {
+  const apart = settingsApart().map(([name, one, other]) => element("tr", {}, element("th", { scope: "row" }, name), element("td", { class: "words" }, visible(one)), element("td", { class: "words" }, visible(other))));
+  const [one, other] = runs;
+  return [
+    element("h1", {}, `A: ${one.short} compared with B: ${other.short}`),
+    sameShape(one, other) ? null : element("p", { class: "warning" }, `The models have different shapes: A has ${one.shape}, B has ${other.shape}. A head of one is no head of the other, so the page shows both verdicts and both maps, and no differences. Click a head on either map for its panel.`),
+    apart.length
+      ? element("table", { class: "apart" }, element("thead", {}, element("tr", {}, element("th", { class: "words", scope: "col" }, "They differ in"), element("th", { class: "words", scope: "col" }, "A"), element("th", { class: "words", scope: "col" }, "B"))), element("tbody", {}, apart))
+      : element("p", { class: "lead" }, `Both: ${one.facts}`),
+  ];
 }
 
 /** B minus A on the heads that both have. */
 function differenceFigure() {
   const [one, other] = runs;
-  const measure = one.data.measures[view.measure];
-  const group = Math.min(view.group, one.groups.length - 1, other.groups.length - 1);
+  const measure = measureOf(view.measure);
   const value = (i) => {
     const j = other.index(one.layer(i), one.head(i));
-    const [a, b] = [one.value(view.measure, i, group), j === undefined ? null : other.value(view.measure, j, group)];
+    const [a, b] = [one.value(view.measure, i, one.within(view.group)), j === undefined ? null : other.value(view.measure, j, other.within(view.group))];
     return a === null || b === null ? null : b - a;
   };
   const values = Array.from({ length: one.count }, (_, i) => value(i));
   const scale = differenceScale(values);
-  const title = `B minus A: ${measure.label.toLowerCase()}`;
-  const draw = (colors) => {
-    const drawn = mapPicture(one, colors, title);
+  const title = `B minus A: ${measure.label}`;
+  const words = (i) => `${one.title(i)}: ${values[i] === null ? "missing in one run" : differenceWords(measure, values[i])}`;
+  const draw = (colors, width) => {
+    const drawn = mapPicture(one, colors, width, title);
     for (const cell of drawn.querySelectorAll(".cell")) {
       cell.removeAttribute("id");
-      const by = values[cell.dataset.i];
-      cell.firstChild.setAttribute("fill", scale.color(by) ?? colors.empty);
-      cell.append(shape("title", {}, `${one.title(cell.dataset.i)}: ${by === null ? "missing in one run" : number(by)}`));
+      cell.firstChild.setAttribute("fill", scale.color(values[cell.dataset.i]) ?? colors.empty);
+      cell.setAttribute("aria-label", words(cell.dataset.i));
     }
     return drawn;
   };
-  const note = `Blue: larger in B. Orange: larger in A. From ${number(scale.ends[0])} to ${number(scale.ends.at(-1))}.`;
+  const drawn = (picture) => {
+    picture.classList.add("difference");
+    picture.addEventListener("pointerover", (event) => {
+      const cell = event.target.closest(".cell");
+      if (cell) showHint(cell, words(cell.dataset.i));
+    });
+    picture.addEventListener("pointerout", hideHint);
+    picture.addEventListener("click", (event) => {
+      const cell = event.target.closest(".cell");
+      if (cell) choose(one.layer(cell.dataset.i), one.head(cell.dataset.i), one);
+    });
+  };
+  const tools = scaleStrip(DIFFERENCE, scale.ends.map((by) => differenceWords(measure, by)));
   const lines = () => csv(["layer", "head", "difference"], values.map((by, i) => [one.layer(i), one.head(i), by]));
-  return figure({ title, note, name: "difference", draw, numbers: lines });
+  return figure({ title, note: "Blue: larger in B. Orange: larger in A.", name: "difference", draw, drawn, tools, numbers: lines });
 }

@@ -44,14 +44,23 @@ const PILED = /(\p{M}{4})\p{M}+/gu; // no script piles up more marks; they would
 /** Text with every character that cannot be seen, or that reorders its neighbors, written out. */
 function visible(text) {
   return String(text)
-    .replaceAll("\r\n", "⏎").replaceAll("\n", "⏎").replaceAll("\t", "⇥")
+    .replaceAll("\r\n", "↵").replaceAll("\n", "↵").replaceAll("\t", "⇥")
     .replace(PILED, "$1…")
     .replace(HIDDEN, (hidden) => `\\u${hidden.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
 
-/** The last part of a path. */
+/** The text of a token: with spaces that can be seen. */
+function tokenText(text) {
+  return visible(text).replace(/[ \u00a0\u2000-\u200a\u3000]/g, "·");
+}
+
+const NAMELESS = ["model", "models", "checkpoint", "weights", "main", "hf"]; // folders that say nothing without the one they are in
+
+/** The last part of a path, with the one before it where it says nothing alone. */
 function shortName(path) {
-  return visible(path.split(/[\\/]/).filter(Boolean).at(-1) ?? path);
+  const parts = path.split(/[\\/]/).filter(Boolean);
+  const count = NAMELESS.includes(parts.at(-1)?.toLowerCase()) ? 2 : 1;
+  return visible(parts.slice(-count).join("/") || path);
 }
 
 /** An element with attributes and children; strings become text nodes. */

@@ -1,11 +1,13 @@
 // The map: every head of a run as a cell, colored by a measure or by state; arrow keys walk over it.
 
 const NARROW = 860; // below this width the panel stands under the map
+const TALLEST = 620; // of a map, in pixels, where its cells can be made smaller
+const MARGIN = { left: 34, top: 19, right: 2, bottom: 22 };
 
-/** Cell sizes that suit the number of heads. */
-function cellSize(run) {
-  const room = run.width > 24 ? 1000 : 380;
-  return { wide: Math.max(12, Math.min(34, Math.floor(room / run.width))), high: Math.max(10, Math.min(24, Math.floor(600 / run.layers.length))) };
+/** Cell sizes that suit the number of heads and the room; a map of very many heads is wider than its place and scrolls. */
+function cellSize(run, width) {
+  const wide = Math.floor((width - MARGIN.left - MARGIN.right) / run.width);
+  return { wide: Math.max(12, Math.min(34, wide)), high: Math.max(12, Math.min(24, Math.floor(TALLEST / run.layers.length))) };
 }
 
 /** The heads of a layer from left to right: by number, or by the measure. */
@@ -17,76 +19,91 @@ function layerOrder(run, layer) {
 }
 
 function mapScale() {
-  return colorScale(mappedRuns().flatMap((run) => run.values(view.measure, Math.min(view.group, run.groups.length - 1))), runs[0].data.measures[view.measure]);
+  return colorScale(mappedRuns().flatMap((run) => run.values(view.measure, run.within(view.group))), measureOf(view.measure));
 }
 
 /** What a cell shows, in words. */
 function cellText(run, i) {
-  const group = Math.min(view.group, run.groups.length - 1);
-  const state = run.state(i) ? `, ${run.state(i)}` : "";
-  if (view.measure === "state") return `${run.title(i)}: ${run.state(i) ?? "no state"}${run.judgment(i)?.edge ? `, near the edge of ${run.judgment(i).edge}` : ""}`;
-  const measure = run.data.measures[view.measure];
-  return `${run.title(i)}: ${measure.label.toLowerCase()} ${written(measure, run.value(view.measure, i, group))}${state}`;
+  const group = run.within(view.group);
+  if (view.measure === "state") return `${run.title(i)}: ${run.state(i) ?? "no state"}${run.edge(i) ? `, near the edge of ${run.edge(i)}` : ""}`;
+  const measure = measureOf(view.measure);
+  return `${run.title(i)}: ${measure.label} ${written(measure, run.value(view.measure, i, group))}${run.state(i) ? `, ${run.state(i)}` : ""}`;
 }
 
-function mapPicture(run, colors, described) {
-  const { wide, high } = cellSize(run);
-  const [left, top] = [30, 16];
-  const drawn = canvas(left + wide * run.width + 2, top + high * run.layers.length + 22, described);
+/** The numbers of a cell's head for a hint: the one on the map first, then the usual ones. */
+function cellHint(run, i) {
+  const others = ["participation", "tokens_needed", "sink_weight", "separability"].filter((name) => name !== view.measure && run.data.measures[name]);
+  const lines = others.map((name) => `${run.data.measures[name].label}: ${written(run.data.measures[name], run.value(name, i, run.within(view.group)))}`);
+  return [cellText(run, i), ...lines].join("\n");
+}
+
+function mapPicture(run, colors, width, described) {
+  const { wide, high } = cellSize(run, width);
+  const { left, top } = MARGIN;
+  const drawn = canvas(left + wide * run.width + MARGIN.right, top + high * run.layers.length + MARGIN.bottom, described);
   const scale = view.measure === "state" ? null : mapScale();
-  const group = Math.min(view.group, run.groups.length - 1);
-  const every = wide < 16 ? 4 : 1;
-  for (let head = 0; head < run.width; head += every) {
-    drawn.append(label(left + wide * (head + 0.5), top - 5, String(head), colors, { "text-anchor": "middle", "font-size": 10, fill: colors.soft, "aria-hidden": "true" }));
+  const group = run.within(view.group);
+  const soft = { fill: colors.soft, "aria-hidden": "true" };
+  const every = Math.ceil((textWidth(String(run.width - 1)) + 3) / wide);
+  const named = !(view.sorted && scale); // sorted columns are no heads
+  for (let head = 0; named && head < run.width; head += every) {
+    drawn.append(label(left + wide * (head + 0.5), top - 6, String(head), colors, { "text-anchor": "middle", ...soft }));
   }
-  const step = high < 12 ? 4 : 1;
+  const step = Math.ceil(13 / high);
   run.layers.forEach((layer, line) => {
-    if (line % step === 0) {
-      drawn.append(label(left - 5, top + high * (line + 0.5) + 3.5, String(layer), colors, { "text-anchor": "end", "font-size": 10, fill: colors.soft, "aria-hidden": "true" }));
-    }
+    if (line % step === 0) drawn.append(label(left - 6, top + high * (line + 0.5) + 4, String(layer), colors, { "text-anchor": "end", ...soft }));
     const row = shape("g", { role: "row" });
     layerOrder(run, layer).forEach((head, column) => {
       const i = run.index(layer, head);
       const state = run.state(i);
       const fill = scale ? scale.color(run.value(view.measure, i, group)) : (state ? stateLook(state).color : null);
       const cell = shape("g", { role: "gridcell", id: `cell-${runs.indexOf(run)}-${layer}-${head}`, "aria-label": cellText(run, i), "data-i": i, class: "cell" });
-      if (!passes(run, i)) cell.setAttribute("opacity", 0.15);
-      cell.append(shape("rect", { x: left + wide * column + 0.5, y: top + high * line + 0.5, width: wide - 1, height: high - 1, rx: 1.5, fill: fill ?? colors.empty }));
-      if (!scale && state && wide >= 14) {
-        cell.append(label(left + wide * (column + 0.5), top + high * (line + 0.5) + 4, `${stateLook(state).mark}${run.judgment(i).edge && wide >= 20 ? "?" : ""}`, colors, { "text-anchor": "middle", fill: inkOn(fill), "aria-hidden": "true" }));
+      const dim = !passes(run, i);
+      if (dim) cell.classList.add("dim");
+      cell.append(shape("rect", { x: left + wide * column + 0.5, y: top + high * line + 0.5, width: wide - 1, height: high - 1, rx: 1.5, fill: fill ?? colors.empty, opacity: dim ? 0.15 : null }));
+      if (!scale && state && !dim && wide >= 16 && high >= 13) {
+        cell.append(label(left + wide * (column + 0.5), top + high * (line + 0.5) + 4, `${stateLook(state).mark}${run.edge(i) && wide >= 22 ? "?" : ""}`, colors, { "text-anchor": "middle", fill: inkOn(fill), "aria-hidden": "true" }));
       }
       row.append(cell);
     });
     drawn.append(row);
   });
-  const below = view.sorted && scale ? `head, by ${runs[0].data.measures[view.measure].label.toLowerCase()}` : "head";
+  const below = named ? "head" : `heads of each layer, by ${measureOf(view.measure).label.toLowerCase()}`;
   drawn.append(
-    label(left + (wide * run.width) / 2, top + high * run.layers.length + 14, below, colors, { "text-anchor": "middle", fill: colors.soft, "aria-hidden": "true" }),
-    label(2, top - 5, "layer", colors, { "font-size": 9, fill: colors.soft, "aria-hidden": "true" }),
+    label(left, top + high * run.layers.length + 16, below, colors, soft),
+    label(0, top - 6, "layer", colors, soft),
   );
   return drawn;
 }
 
 function mapTitle(run) {
-  const what = view.measure === "state" ? "State" : runs[0].data.measures[view.measure].label;
-  const where = run.groups.length > 1 && view.measure !== "state" && !runs[0].data.measures[view.measure].whole ? `, length ${run.groups[Math.min(view.group, run.groups.length - 1)]}` : "";
-  return `${view.compare === "runs" ? `${"AB"[runs.indexOf(run)]}: ` : ""}${what} of every head${where}`;
+  const measure = measureOf(view.measure);
+  const what = view.measure === "state" ? "State" : measure.label;
+  const where = run.groups.length > 1 && view.measure !== "state" && !measure.whole ? `, length ${run.groups[run.within(view.group)]}` : "";
+  return `${view.compare === "runs" ? `${run.letter}: ` : ""}${what} of every head${where}`;
 }
 
 function mapNumbers(run) {
   const names = Object.keys(run.data.measures);
-  const group = Math.min(view.group, run.groups.length - 1);
-  const lines = Array.from({ length: run.count }, (_, i) => [run.layer(i), run.head(i), run.state(i) ?? null, ...names.map((name) => run.value(name, i, group))]);
+  const lines = Array.from({ length: run.count }, (_, i) => [run.layer(i), run.head(i), run.state(i) ?? null, ...names.map((name) => run.value(name, i, run.within(view.group)))]);
   return csv(["layer", "head", "state", ...names], lines);
 }
 
 function mapFigure(run) {
   const title = mapTitle(run);
-  const draw = (colors) => mapPicture(run, colors, title);
-  const { model, settings, finished } = run.data.run;
-  const which = `${shortName(model.name)}, ${plural(settings.windows, "window")} of ${settings.length.toLocaleString("en-US")} tokens, ${visible(finished).slice(0, 16).replace("T", " ")}`;
-  const made = figure({ title, note: view.compare === "runs" ? which : null, name: "heads", draw, numbers: () => mapNumbers(run) });
-  const drawn = made.querySelector("svg");
+  return figure({
+    title, name: "heads", numbers: () => mapNumbers(run), tools: legendFigure(run),
+    note: view.compare === "runs" ? run.short : null,
+    draw: (colors, width) => mapPicture(run, colors, width, title),
+    drawn: (picture) => {
+      livelyMap(picture, run, title);
+      outline();
+    },
+  });
+}
+
+/** A map that can be clicked, walked over and asked. */
+function livelyMap(drawn, run, title) {
   drawn.setAttribute("role", "grid");
   drawn.setAttribute("tabindex", "0");
   drawn.setAttribute("aria-label", `${title}. Arrow keys move from head to head.`);
@@ -95,35 +112,26 @@ function mapFigure(run) {
   drawn.addEventListener("click", (event) => {
     const cell = event.target.closest(".cell");
     if (!cell) return;
-    choose(run.layer(cell.dataset.i), run.head(cell.dataset.i));
-    if (innerWidth < NARROW) byId("panel").scrollIntoView({ behavior: "smooth" });
+    choose(run.layer(cell.dataset.i), run.head(cell.dataset.i), run);
+    revealPanel();
   });
   drawn.addEventListener("keydown", (event) => walk(event, run));
   drawn.addEventListener("pointerover", (event) => {
     const cell = event.target.closest(".cell");
-    if (cell) showHint(cell, cell.getAttribute("aria-label"));
+    if (cell) showHint(cell, cellHint(run, cell.dataset.i));
   });
   drawn.addEventListener("pointerout", hideHint);
-  made.insertBefore(legendFigure(run), drawn);
-  const holder = element("div", { class: "scroll" });
-  drawn.replaceWith(holder);
-  holder.append(drawn);
-  return made;
 }
 
 /** What the colors mean. */
 function legendFigure(run) {
   if (view.measure === "state") {
-    const states = Object.keys(run.data.states).map((state) => [state, run.statesCounted.get(state) ?? 0]);
-    const edge = [...run.judged.values()].some((entry) => entry.edge);
+    const states = Object.keys(run.data.states).map((state) => [state, run.statesCounted.get(state) ?? 0]).filter(([, count]) => count);
+    const edge = Array.from({ length: run.count }, (_, i) => run.edge(i)).some(Boolean);
     return element("p", { class: "legend" }, states.map(([state, count]) => stateBadge(state, count)), edge ? term("? near the edge", "The head lies so near a limit that other rows of the same text could give it another label.") : null);
   }
   const scale = mapScale();
-  const measure = runs[0].data.measures[view.measure];
-  const strip = shape("svg", { class: "strip", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" });
-  for (let k = 0; k < 50; k += 1) strip.append(shape("rect", { x: 2 * k, y: 0, width: 2.2, height: 8, fill: between(scale.stops, k / 49) }));
-  const ends = scale.ends.map((value) => element("span", {}, written(measure, value)));
-  return element("div", { class: "legend-scale" }, strip, element("div", { class: "ends" }, ends));
+  return scaleStrip(scale.stops, scale.ends.map((value) => written(measureOf(view.measure), value)));
 }
 
 function walk(event, run) {
@@ -142,16 +150,21 @@ function walk(event, run) {
   event.preventDefault();
   const layer = run.layers[line];
   const heads = layerOrder(run, layer);
-  choose(layer, heads[Math.min(heads.length - 1, Math.max(0, column))]);
+  choose(layer, heads[Math.min(heads.length - 1, Math.max(0, column))], run);
+  if (innerWidth >= NARROW) revealPanel();
+}
+
+/** Bring the panel into view; beside it the map stays where it is. */
+function revealPanel() {
+  if (byId("panel").getBoundingClientRect().top > innerHeight / 2) byId("panel").scrollIntoView({ behavior: "smooth" });
 }
 
 /** Outline the chosen cells, without redrawing the map. */
 function outline() {
   for (const old of document.querySelectorAll(".map .outline")) old.remove();
   mappedRuns().forEach((run) => {
-    const number = runs.indexOf(run);
     const put = (head, color, dash) => {
-      const cell = head && byId(`cell-${number}-${head.layer}-${head.head}`);
+      const cell = head && byId(`cell-${runs.indexOf(run)}-${head.layer}-${head.head}`);
       if (!cell) return;
       const box = cell.firstChild;
       const size = (name, more) => Number(box.getAttribute(name)) + more;
@@ -163,6 +176,6 @@ function outline() {
       cell.ownerSVGElement.setAttribute("aria-activedescendant", cell.id);
     };
     put(view.compare === "heads" ? view.pinned : null, theme().ink, "3 2");
-    put(view.selected, theme().focus, null);
+    if (paired() || runs.indexOf(run) === (view.selected?.run ?? 0)) put(view.selected, theme().focus, null);
   });
 }

@@ -11,7 +11,6 @@ const NO_LABEL = "no label"; // of heads whose label did not hold inside the mod
 class Run {
   constructor(data) {
     this.data = data;
-    this.name = visible(data.run.model.name);
     const heads = data.heads ?? { layer: [], head: [] };
     this.count = heads.layer.length;
     this.indices = new Map(heads.layer.map((layer, i) => [`${layer}.${heads.head[i]}`, i]));
@@ -71,6 +70,12 @@ class Run {
     return judgment && (judgment.state ?? NO_LABEL);
   }
 
+  /** The label that a head nearly has. */
+  edge(i) {
+    const edge = this.judgment(i)?.edge;
+    return edge && (this.data.states[edge] && edge !== NO_LABEL ? edge : "a label that was withdrawn");
+  }
+
   /** Why a head has no label, in a sentence. */
   withdrawal(i) {
     const label = this.judgment(i)?.withdrawn;
@@ -107,6 +112,46 @@ class Run {
     const known = this.values(measure, group).filter((other) => other !== null);
     return known.filter((other) => other < value).length / Math.max(1, known.length - 1);
   }
+
+  /** The name of the model; of two runs of one model, also the name of the run, or when it was finished. */
+  get short() {
+    const model = shortName(this.data.run.model.name);
+    const names = runs.map((run) => run.data.run.model.name);
+    if (runs.length < 2 || names[0] !== names[1]) return model;
+    const named = page.links.names?.[runs.indexOf(this)];
+    return `${model} (${named ? visible(named) : visible(this.data.run.finished).slice(0, 16).replace("T", " ")})`;
+  }
+
+  /** What was measured on what, in a sentence or two. */
+  get facts() {
+    const { run, findings } = this.data;
+    const { windows, length } = run.settings;
+    const scanned = `Scanned on ${shortName(run.text.source)}: ${plural(windows, "window")} of ${plural(length, "token")}, ${visible(run.finished).slice(0, 10)}.`;
+    const diagnosed = findings?.windows ? ` Diagnosed on ${plural(findings.windows, "window")} of ${plural(findings.length, "token")} spread over the text.` : "";
+    return `${plural(this.layers.length, "layer")}, ${plural(this.count, "head")}. ${scanned}${diagnosed}`;
+  }
+
+  /** Which of the two runs of a comparison it is. */
+  get letter() {
+    return "AB"[runs.indexOf(this)];
+  }
+
+  /** A group of lengths that the run has. */
+  within(group) {
+    return Math.max(0, Math.min(group, this.groups.length - 1));
+  }
+
+  /** The rows that a measure's numbers are from, in words. */
+  source(measure, group = 0) {
+    const { sources } = this.data;
+    return measure === "state" || this.data.measures[measure]?.whole ? `diagnosis: ${sources.diagnosis}` : `scan: ${sources.scan[group]}`;
+  }
+
+  /** How many heads each layer has, in words. */
+  get shape() {
+    const heads = [...new Set(this.data.run.model.heads.map((layer) => layer.heads))];
+    return `${plural(this.data.run.model.heads.length, "layer")} of ${heads.join(" or ")} heads`;
+  }
 }
 
 const runs = [];
@@ -115,18 +160,34 @@ const view = {
   measure: "participation",
   group: 0,
   secondGroup: 1,
-  selected: null, // { layer, head }
+  selected: null, // { layer, head, run }
   compare: "none", // none, heads, lengths, runs
   pinned: null,
   sorted: false,
   marked: null, // the heads of a finding
   filter: { measure: "participation", side: "least", limit: null, state: "" },
   order: { by: "head", down: false },
+  hideFirst: false, // the first key of patterns
 };
+
+/** A measure that one of the runs has. */
+function measureOf(name) {
+  return runs.map((run) => run.data.measures?.[name]).find(Boolean);
+}
 
 /** The runs on the map: two while they are compared. */
 function mappedRuns() {
   return view.compare === "runs" ? runs : runs.slice(0, 1);
+}
+
+/** Whether a head of one run is the same head of the other: not if their models have different shapes. */
+function paired() {
+  return view.compare !== "runs" || sameShape(...runs);
+}
+
+function sameShape(one, other) {
+  const heads = (run) => JSON.stringify(run.data.run.model.heads.map((layer) => layer.heads));
+  return heads(one) === heads(other);
 }
 
 /** What the panel shows: one head, or two things side by side. */
@@ -135,13 +196,13 @@ function subjects() {
   if (!selected) return [];
   const subject = (run, chosen, group) => {
     const i = run.index(chosen.layer, chosen.head);
-    return i === undefined ? null : { run, i, group: Math.min(group, run.groups.length - 1) };
+    return i === undefined ? null : { run, i, group: run.within(group) };
   };
   const compared = {
     none: () => [subject(runs[0], selected, view.group)],
     heads: () => [subject(runs[0], pinned, view.group), sameHead(selected, pinned) ? null : subject(runs[0], selected, view.group)],
     lengths: () => [subject(runs[0], selected, view.group), subject(runs[0], selected, view.secondGroup)],
-    runs: () => runs.map((run) => subject(run, selected, view.group)),
+    runs: () => (paired() ? runs : [runs[selected.run]]).map((run) => subject(run, selected, view.group)),
   }[view.compare]();
   return compared.filter((one) => one !== null);
 }
@@ -153,7 +214,7 @@ function sameHead(one, other) {
 /** Whether a head passes the filter and belongs to the finding that is marked. */
 function passes(run, i) {
   const { measure, side, limit, state } = view.filter;
-  const value = run.value(measure, i, view.group);
+  const value = run.value(measure, i, run.within(view.group));
   if (limit !== null && (value === null || (side === "least" ? value < limit : value > limit))) return false;
   if (state && run.state(i) !== state) return false;
   return !view.marked || view.marked.has(`${run.layer(i)}.${run.head(i)}`);

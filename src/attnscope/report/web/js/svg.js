@@ -1,6 +1,9 @@
-// Drawing: SVG elements, and figures whose picture and numbers can be saved.
+// Drawing: SVG elements, and figures that fit their place and whose picture and numbers can be saved.
 
 const SVG = "http://www.w3.org/2000/svg";
+const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+const TEXT_SIZE = 11.5; // of all text in pictures, in pixels
+const SAVED_WIDTH = 480;
 
 /** An SVG element. Looks are attributes, never styles: a saved picture needs no style sheet. */
 function shape(name, attributes = {}, ...children) {
@@ -13,13 +16,20 @@ function shape(name, attributes = {}, ...children) {
 }
 
 function label(x, y, text, colors, more = {}) {
-  return shape("text", { x, y, fill: colors.ink, "font-size": 11, ...more }, text);
+  return shape("text", { x, y, fill: colors.ink, "font-size": TEXT_SIZE, ...more }, text);
+}
+
+const ruler = document.createElement("canvas").getContext("2d");
+
+/** The width of a label in pixels. */
+function textWidth(text) {
+  ruler.font = `${TEXT_SIZE}px ${FONT}`;
+  return ruler.measureText(text).width;
 }
 
 function canvas(width, height, description) {
   return shape("svg", {
-    xmlns: SVG, viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": description,
-    "font-family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
+    xmlns: SVG, viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": description, "font-family": FONT,
   });
 }
 
@@ -32,7 +42,7 @@ function save(name, content, type) {
 
 /** The picture on white with its title, as it goes into a paper: always in the light colors. */
 function standalone(draw, title) {
-  const drawn = draw(THEMES.light);
+  const drawn = draw(THEMES.light, SAVED_WIDTH);
   const [, , width, height] = drawn.getAttribute("viewBox").split(" ").map(Number);
   drawn.setAttribute("viewBox", `0 -26 ${width} ${height + 26}`);
   drawn.setAttribute("width", width);
@@ -55,23 +65,50 @@ async function savePicture(name, source) {
   save(name, await new Promise((done) => board.toBlob(done, "image/png")), "image/png");
 }
 
+const drawings = new WeakMap(); // from the place of a picture to the function that draws it there
+
+/** Draw every picture inside an element that is on the page, as wide as its place; again whenever that changes. */
+function fitPictures(root) {
+  const places = [...root.querySelectorAll(".drawing")].map((place) => [place, place.clientWidth]);
+  for (const [place, width] of places) {
+    drawings.get(place)?.(width);
+    resized.observe(place);
+  }
+}
+
+const resized = new ResizeObserver((entries) => {
+  for (const { target, contentRect } of entries) if (!printing) drawings.get(target)?.(Math.floor(contentRect.width), true);
+});
+
 /**
- * A figure: title, picture, and buttons that save it.
- * `draw(colors)` gives the SVG, `numbers()` its data as comma-separated values.
+ * A figure: title, note, picture, and buttons that save it.
+ * `draw(colors, width)` gives the SVG, `numbers()` its data as comma-separated values; `drawn(svg)` is called when it is in its place.
  */
-function figure({ title, note, name, draw, numbers }) {
-  const save_as = (kind, act) =>
+function figure({ title, note, name, draw, numbers, drawn = () => {}, tools = null }) {
+  const saveAs = (kind, act) =>
     element("button", { type: "button", class: "save", "aria-label": `Save ${title} as ${kind}`, onclick: act }, kind);
   const saving = element(
     "span", { class: "saving" },
-    save_as("SVG", () => save(`${name}.svg`, standalone(draw, title), "image/svg+xml")),
-    save_as("PNG", () => savePicture(`${name}.png`, standalone(draw, title))),
-    save_as("CSV", () => save(`${name}.csv`, numbers(), "text/csv")),
+    saveAs("SVG", () => save(`${name}.svg`, standalone(draw, title), "image/svg+xml")),
+    saveAs("PNG", () => savePicture(`${name}.png`, standalone(draw, title))),
+    saveAs("CSV", () => save(`${name}.csv`, numbers(), "text/csv")),
   );
+  const place = element("div", { class: "drawing" });
+  let last = 0;
+  drawings.set(place, (width, again) => {
+    if (!width || (again && width === last)) return;
+    last = width;
+    const focused = place.contains(document.activeElement);
+    const picture = draw(theme(), width);
+    place.replaceChildren(picture);
+    drawn(picture);
+    if (focused) picture.focus({ preventScroll: true });
+  });
   return element(
     "figure", {},
     element("figcaption", {}, element("span", { class: "figure-title" }, title), saving),
     note ? element("p", { class: "figure-note" }, note) : null,
-    draw(theme()),
+    tools,
+    place,
   );
 }
