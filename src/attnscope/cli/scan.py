@@ -172,7 +172,7 @@ def scan(
     else:
         print_summary(console, result.rows, result.topn, result.run)
         if result.findings is not None:
-            print_findings(console, result.findings)
+            print_findings(console, result.findings.content)
             print(f"\nfindings  {folder / 'findings.json'}", end="")
         print(f"\nreport  {folder / 'report.html'}\ntables  {folder / 'rows.parquet'}, {folder / 'topn.parquet'}")
     return end(result.skipped_heads)
@@ -187,5 +187,5 @@ def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
     answer = {"run": result.run, "files": files, "heads": heads}
     if result.findings is not None:
         files["findings.json"] = str(folder / "findings.json")
-        answer["findings"] = result.findings
+        answer["findings"] = result.findings.content
     return answer

@@ -18,6 +18,7 @@ from attnscope.diagnosis.findings import findings
 from attnscope.diagnosis.heads import Labels, describe, label
 from attnscope.diagnosis.observing import DiagnosisMeasurer, WindowRows, plan_diagnosis
 from attnscope.diagnosis.ranking import candidates
+from attnscope.diagnosis.result import Diagnosis
 from attnscope.diagnosis.situation import DiagnosisWindows, situation
 from attnscope.diagnosis.statistics import agreement
 from attnscope.diagnosis.thresholds import Thresholds
@@ -57,7 +58,7 @@ def diagnose(
     revision: str | None = None,
     trust_remote_code: bool = False,
     progress: Progress = None,
-) -> dict[str, Any]:
+) -> Diagnosis:
     """Label every head with the simpler rule that would do its work, and say what follows.
 
         >>> found = attnscope.diagnose("path/to/model", Path("book.txt"))
@@ -83,7 +84,8 @@ def diagnose(
         settings = plan(model.positions, length, bos=bos, causal=model.causal)
         tokens = text_tokens(model, text)
         chosen = choose_windows(model, text, tokens, settings.length, windows, bos, verify)
-        return diagnose_windows(model, chosen, rows, limits, what_if, seed, report)
+        found = diagnose_windows(model, chosen, rows, limits, what_if, seed, report)
+        return Diagnosis(found, model.name, text.source)
 
 
 def choose_windows(

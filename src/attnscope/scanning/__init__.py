@@ -21,6 +21,7 @@ from attnscope.capture.text import Text, given_text
 from attnscope.capture.token_texts import token_texts
 from attnscope.capture.vector_kinds import VectorKind
 from attnscope.capture.windows import text_tokens, window_tokens
+from attnscope.diagnosis.result import Diagnosis
 from attnscope.engine.parts import Parts
 from attnscope.engine.run import run_windows
 from attnscope.engine.windows import plan_windows
@@ -134,7 +135,7 @@ def scan(
             if folder is not None:
                 result.write_tables(folder)
                 result.write_report(folder)
-            return result
+            return replace(result, folder=folder)
     text = given_text(text)
     with _folder(out) as folder, reporting(progress, LOADING) as report:
         model = resolve_model(model, **loading)
@@ -168,7 +169,7 @@ def scan(
                 parts.clear()
         if folder is not None:
             result.write_report(folder)
-        return result
+        return replace(result, folder=folder)
 
 
 def _folder(out: str | Path | None) -> AbstractContextManager[Path | None]:
@@ -225,4 +226,4 @@ def _diagnosed(
     findings = diagnose_windows(
         model, windows, thresholds=thresholds, what_if=result.rows, progress=report, normalizers=normalizers
     )
-    return replace(result, findings=findings)
+    return replace(result, findings=Diagnosis(findings, model.name, result.run["text"]["source"]))

@@ -3,26 +3,57 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from attnscope import tables
 from attnscope._forks import uses_threads
+from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import OutputError
+from attnscope.results.base import Result, View, temporary_page
+
+if TYPE_CHECKING:
+    from attnscope.results.head import HeadResult
+    from attnscope.results.head_charts import ScanPlots
 
 
-@dataclass(frozen=True)
-class ScanResult:
-    """The tables of a scan and the record of how it was run."""
+@dataclass(frozen=True, repr=False, eq=False)
+class ScanResult(Result):
+    """The tables of a scan, the record of how it was run, and what they look like.
+
+    >>> result = attnscope.scan(diagnose=True)
+    >>> result  # what was run, the verdict, key numbers; a map in a notebook
+    >>> result.heads.sort("separability").head(5)
+    >>> result.head(3, 5).plot.pattern(hide_first=True)
+    >>> result.show()  # the report
+
+    Attributes
+    ----------
+    rows
+        One line for each window, layer, head and row (`rows.parquet`).
+    topn
+        One line for each window, layer, head, row and size N of the top set (`topn.parquet`).
+    run
+        What was run (`run.json`).
+    token_weights
+        The largest weights of the last row of each head, the patterns of all heads, and the tokens; runs of older
+        versions may have none.
+    findings
+        The diagnosis, if one was asked for.
+    folder
+        Where the run was saved, if it was.
+    """
 
     rows: pl.DataFrame
     topn: pl.DataFrame
     run: dict[str, Any]
     token_weights: tables.TokenWeights | None = None
-    findings: dict[str, Any] | None = None  # of a diagnosis, if one was asked for
+    findings: Diagnosis | None = None
+    folder: Path | None = field(default=None, kw_only=True)
 
     @property
     def skipped_heads(self) -> list[dict[str, Any]]:
@@ -30,9 +61,49 @@ class ScanResult:
         skipped: list[dict[str, Any]] = self.run["skipped_heads"]
         return skipped
 
+    @cached_property
+    def heads(self) -> pl.DataFrame:
+        """One line for each head: its state and all its numbers, in the order of layers and heads.
+
+        Measures of the scan are means over windows and over the rows that represent a head: the last row of the longest
+        length, or the second half of a window if many rows were measured. With several windows, `<measure>_spread` is
+        the standard deviation over them. What a diagnosis adds is null without one. Heads that were left out have no
+        line (`skipped_heads`). docs/python.md lists the columns.
+        """
+        from attnscope.results.heads import heads_table
+
+        return heads_table(self.rows, self.topn, self.run, self.findings)
+
+    def head(self, layer: int, head: int) -> HeadResult:
+        """One head, with its numbers, weights, pattern and charts.
+
+        >>> result.head(3, 5)["participation"]
+
+        Parameters
+        ----------
+        layer, head
+            Which head, both counted from 0: L3H5 is `head(3, 5)`.
+        """
+        from attnscope.results.head import find_head
+
+        return find_head(self, layer, head)
+
+    @property
+    def plot(self) -> ScanPlots:
+        """Altair charts: `plot.map("separability")`, `plot.curve(...)`, `plot.weights(3, 5)`, `plot.pattern(3, 5)`."""
+        from attnscope.results.head_charts import ScanPlots
+
+        return ScanPlots(self)
+
     @uses_threads
     def save(self, folder: str | Path) -> Path:
-        """Write the tables, `run.json` and `report.html` to a folder."""
+        """Write the tables, `run.json` and `report.html` to a folder.
+
+        Returns
+        -------
+        Path
+            The folder; `attnscope.load_run` reads it.
+        """
         with tables.output_folder(Path(folder)) as path:
             self.write_tables(path)
             self.write_report(path)
@@ -40,15 +111,13 @@ class ScanResult:
 
     def write_tables(self, folder: Path) -> None:
         """Write everything but the report into a folder that is locked already."""
-        tables.save_run(folder, self.rows, self.topn, self.run, self.token_weights, self.findings)
+        findings = None if self.findings is None else self.findings.content
+        tables.save_run(folder, self.rows, self.topn, self.run, self.token_weights, findings)
 
     def write_report(self, folder: Path) -> None:
         """Write the report beside the tables; if that fails the tables are saved, and the error says so."""
         try:
-            from attnscope.report.page import render
-
-            report = render(self.rows, self.topn, self.run, findings=self.findings, token_weights=self.token_weights)
-            tables.save_report(folder, report)
+            tables.save_report(folder, self._report())
         except Exception as error:
             with suppress(OSError):  # an older report would not match the tables
                 (folder / "report.html").unlink()
@@ -56,7 +125,7 @@ class ScanResult:
             reason = str(error) if isinstance(error, OutputError) else f"{type(error).__name__}: {error}"
             raise OutputError(
                 f"{saved} are saved in {str(folder)!r}, but report.html could not be made ({reason}); "
-                f"attnscope.ScanResult.load({str(folder)!r}).save({str(folder)!r}) tries again without measuring again"
+                f"attnscope.load_run({str(folder)!r}).save({str(folder)!r}) tries again without measuring again"
             ) from error
 
     @classmethod
@@ -64,8 +133,23 @@ class ScanResult:
     def load(cls, folder: str | Path) -> ScanResult:
         """Read a run that was saved before."""
         path = Path(folder)
-        return cls(
-            *tables.load_run(path),
-            token_weights=tables.load_token_weights(path),
-            findings=tables.load_findings(path),
-        )
+        rows, topn, run = tables.load_run(path)
+        found = tables.load_findings(path)
+        findings = None if found is None else Diagnosis(found, run["model"]["name"], run["text"]["source"])
+        return cls(rows, topn, run, tables.load_token_weights(path), findings, folder=path)
+
+    def _report(self) -> str:
+        from attnscope.report.page import render
+
+        findings = None if self.findings is None else self.findings.content
+        return render(self.rows, self.topn, self.run, findings=findings, token_weights=self.token_weights)
+
+    def _page(self) -> Path:
+        saved = self.folder and self.folder / "report.html"
+        return saved.resolve() if saved and saved.is_file() else temporary_page(self._report())
+
+    @staticmethod
+    def _view() -> View:
+        from attnscope.results import scan_view
+
+        return scan_view

@@ -1,0 +1,80 @@
+"""The result of a diagnosis: what `findings.json` holds, with its states as a table and a map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from attnscope.results.base import Result, View
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from attnscope.results.head_charts import DiagnosisPlots
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Diagnosis(Result, Mapping[str, Any]):
+    """What a diagnosis found: every head's state with its evidence, ranked findings, a verdict.
+
+    >>> found = attnscope.diagnose(progress=False)
+    >>> found.headline
+    >>> found.heads.filter(state="broad").sort("tokens_needed")
+    >>> found["findings"][0]["advice"]
+
+    It is also the mapping that `findings.json` holds (docs/diagnosis.md): `found["heads"]`, `found["findings"]`,
+    `found["verdict"]`, `found["agreement"]`, `found["verification"]`, `found["thresholds"]`.
+
+    Attributes
+    ----------
+    content
+        The content of `findings.json`.
+    model, text
+        Names of what was diagnosed; empty if they are not known.
+    """
+
+    content: dict[str, Any]
+    model: str = ""
+    text: str = ""
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence."""
+        headline: str = self.content["verdict"]["headline"]
+        return headline
+
+    @cached_property
+    def heads(self) -> pl.DataFrame:
+        """One line for each head: `layer`, `head`, `state`, `sureness` and the evidence (docs/python.md)."""
+        from attnscope.results.heads import diagnosed_heads
+
+        return diagnosed_heads(self.content)
+
+    @property
+    def plot(self) -> DiagnosisPlots:
+        """Charts: `plot.map("state")`, `plot.map("tokens_needed")`."""
+        from attnscope.results.head_charts import DiagnosisPlots
+
+        return DiagnosisPlots(self)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.content[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.content)
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and self.content == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @staticmethod
+    def _view() -> View:
+        from attnscope.results import diagnosis_view
+
+        return diagnosis_view

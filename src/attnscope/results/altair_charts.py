@@ -1,0 +1,67 @@
+"""The common style of charts, and their display without a network.
+
+A chart is an Altair chart like any other: `chart.properties(width=400)`, `chart.save("map.svg")`, `chart_1 | chart_2`.
+In a notebook Altair's own display loads its script from the network; these charts are displayed as SVG, drawn by
+vl-convert, or by the notebook's own Vega-Lite where it has one. `alt.renderers.enable(...)` decides if it was called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+LABEL, TITLE = 11, 12  # pixels
+LINE, BAND, BOUND = "#0072b2", "#56b4e9", "#d55e00"  # of Okabe and Ito
+_MIME_TYPE = "application/vnd.vegalite.v6+json"
+
+
+class OfflineChart(alt.LayerChart):
+    """A layered chart that a notebook displays without a network."""
+
+    def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
+        if alt.renderers.active != "default":
+            return super()._repr_mimebundle_(*args, **options)
+        import vl_convert
+
+        content = self.to_dict()
+        return {_MIME_TYPE: content, "image/svg+xml": vl_convert.vegalite_to_svg(content), "text/plain": repr(self)}
+
+    def __repr__(self) -> str:
+        title = self.to_dict(validate=False).get("title", "")
+        text = title["text"] if isinstance(title, dict) else title
+        return f"Altair chart {text!r}; .save('chart.svg') writes it to a file"
+
+
+def chart(title: str, subtitle: str, layers: Iterable[alt.Chart], width: int = 420, height: int = 280) -> OfflineChart:
+    """Layers with a title and a line below it."""
+    heading = alt.Title(title, subtitle=subtitle, fontSize=14, subtitleFontSize=LABEL, anchor="start")
+    return OfflineChart(layer=list(layers)).properties(title=heading, width=width, height=height)
+
+
+def axis(**options: Any) -> alt.Axis:
+    """An axis with text of a readable size."""
+    return alt.Axis(**{"labelFontSize": LABEL, "titleFontSize": TITLE, "labelOverlap": True} | options)
+
+
+def legend(title: str | None, **options: Any) -> alt.Legend:
+    """A legend with text of a readable size."""
+    return alt.Legend(**{"title": title, "labelFontSize": LABEL, "titleFontSize": TITLE, "labelLimit": 300} | options)
+
+
+def color_scale(**options: Any) -> alt.Scale:
+    """The color scale of numbers: cividis, readable with any color vision."""
+    return alt.Scale(scheme="cividis", **options)
+
+
+def number_format(style: str) -> str:
+    """How numbers of a kind are written on axes and legends."""
+    return "%" if style == "share" else ",.3~r"
+
+
+def data(table: pl.DataFrame) -> alt.InlineData:
+    """The lines of a table; numbers that are not finite are missing."""
+    finite = pl.when(pl.selectors.float().is_finite()).then(pl.selectors.float())
+    return alt.InlineData(values=table.with_columns(finite.name.keep()).to_dicts())

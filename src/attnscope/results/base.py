@@ -1,0 +1,153 @@
+"""What all results have in common: a short repr, output for notebooks, a summary, charts, and a page to open.
+
+A result is a dataclass in the room that makes it. Its words and pictures are in its `View`, a module of this room that
+is imported when something is to be shown.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tempfile
+import textwrap
+import webbrowser
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attnscope.progress import in_notebook
+from attnscope.results import html
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LINES, WIDTH = 10, 96  # of a repr
+_FRAME_HEIGHT = 800  # pixels of a page in a notebook
+
+
+class View(Protocol):
+    """The words and pictures of one kind of result."""
+
+    def lines(self, result: Any) -> list[str]:
+        """The repr in full, the heading first; long lines are wrapped."""
+
+    def body(self, result: Any) -> str:
+        """The content of the notebook output, in HTML."""
+
+    def print_summary(self, console: Console, result: Any) -> None:
+        """Print what the command line prints."""
+
+    def pictures(self, result: Any) -> dict[str, Any]:
+        """The charts of the page of `show`, by title."""
+
+
+class Summary:
+    """Text that shows itself: `print(result.summary())`, or the last line of a notebook's cell."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.text)}</pre>"
+
+
+class Result(ABC):
+    """A result of a measurement: see `summary`, `plot` and `show`."""
+
+    @staticmethod
+    @abstractmethod
+    def _view() -> View:
+        """The module that describes this kind of result."""
+
+    def __repr__(self) -> str:
+        return bounded(self._view().lines(self))
+
+    def _repr_html_(self) -> str:
+        return html.fragment(self._view().body(self))
+
+    def summary(self, width: int = 80) -> Summary:
+        """The summary that the command line prints, as text.
+
+        Parameters
+        ----------
+        width
+            Columns of the text.
+
+        Returns
+        -------
+        Summary
+            Its `str` and `repr` are the text.
+        """
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+        self._view().print_summary(console, self)
+        assert isinstance(console.file, io.StringIO)
+        lines = (line.rstrip() for line in console.file.getvalue().splitlines())
+        return Summary("\n".join(lines).strip("\n"))
+
+    def show(self) -> Path:
+        """Open the result as a page: inside a notebook, or else in a browser.
+
+        Returns
+        -------
+        Path
+            The file of the page. Without a browser it is written all the same, and its place is printed.
+        """
+        file = self._page()
+        if in_notebook():
+            from IPython.display import HTML, display
+
+            page = html.escape(file.read_text("utf-8"))
+            frame = f'width="100%" height="{_FRAME_HEIGHT}" style="border:0"'
+            display(HTML(f'<iframe srcdoc="{page}" {frame} title="attnscope report"></iframe>'))
+            return file
+        opened = _has_screen() and webbrowser.open(file.as_uri())
+        print(f"attnscope: {'opened' if opened else 'open it in a browser:'} {file}")
+        return file
+
+    def _page(self) -> Path:
+        """The file that `show` opens; by default the notebook output and the charts, in a temporary folder."""
+        title = type(self).__name__
+        charts = {name: _svg(chart) for name, chart in self._view().pictures(self).items()}
+        return temporary_page(html.document(title, self._repr_html_(), charts))
+
+
+def bounded(lines: Sequence[str]) -> str:
+    """At most ten lines of at most 96 characters; the last of the lines, which says what to call next, stays."""
+    wrapped = [
+        textwrap.wrap(line, WIDTH, initial_indent="  " * (i > 0), subsequent_indent="    ", max_lines=3)
+        for i, line in enumerate(lines)
+    ]
+    *body, last = wrapped
+    kept = [line for group in body for line in group]
+    room = LINES - len(last)
+    if len(kept) > room:
+        kept = [*kept[: room - 1], "  ..."]
+    return "\n".join([*kept, *last])
+
+
+def temporary_page(content: str) -> Path:
+    """A page in a new temporary folder."""
+    file = Path(tempfile.mkdtemp(prefix="attnscope-")) / "report.html"
+    file.write_text(content, encoding="utf-8")
+    return file
+
+
+def _has_screen() -> bool:
+    """Whether a browser can open a window; the browsers of a terminal show no such page."""
+    if sys.platform in ("win32", "darwin"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _svg(chart: Any) -> str:
+    import vl_convert
+
+    svg: str = vl_convert.vegalite_to_svg(chart.to_dict())
+    return svg

@@ -1,0 +1,53 @@
+"""Columns of a scan against the size N of the top set and against the length, for one head or over all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from attnscope.report import overview
+from attnscope.tables import OWN, within_support
+
+if TYPE_CHECKING:
+    from attnscope.scanning.result import ScanResult
+
+Place = tuple[int, int]
+"""Layer and head."""
+
+BOUNDS = {name: (f"{name}_lower", f"{name}_upper") for name in ("separability", "distance")}
+"""Proved bounds on a column."""
+
+_KEYS = ["layer", "head"]
+
+
+def against_n(result: ScanResult, measure: str, place: Place | None) -> pl.DataFrame:
+    """`n` and `value`: of one head with its bounds, or the median over heads with `low` and `high` (5% and 95%).
+
+    A head's value is its mean over the rows that represent it, at the longest length.
+    """
+    lines = overview.head_rows(within_support(result.rows, result.topn), result.run)
+    bounds = BOUNDS.get(measure, ())
+    heads = lines.group_by(*_KEYS, "n").agg(pl.col(measure, *bounds).mean())
+    return _over_heads(heads, "n", measure, place)
+
+
+def against_length(result: ScanResult, measure: str, place: Place | None) -> pl.DataFrame:
+    """The same with `length`, in tokens: the lengths that were measured, or for many rows the next power of two."""
+    rows = result.rows.filter(normalizer=OWN)
+    if result.run["settings"]["rows"] == "last":
+        length = pl.col("position").cast(pl.Int64) + 1
+    else:
+        length = 2 ** pl.col("length").log(2).ceil().cast(pl.Int64)
+    # Not named length: that is how many keys a row sees, which a window of attention makes fewer.
+    heads = rows.with_columns(up_to=length).group_by(*_KEYS, "up_to").agg(pl.col(measure).mean())
+    return _over_heads(heads.rename({"up_to": "length"}), "length", measure, place)
+
+
+def _over_heads(heads: pl.DataFrame, by: str, measure: str, place: Place | None) -> pl.DataFrame:
+    if place is not None:
+        layer, head = place
+        return heads.filter(layer=layer, head=head).drop(_KEYS).rename({measure: "value"}).sort(by)
+    value = pl.col(measure)
+    spread = {"value": value.median(), "low": value.quantile(0.05, "linear"), "high": value.quantile(0.95, "linear")}
+    return heads.group_by(by).agg(**spread).sort(by)

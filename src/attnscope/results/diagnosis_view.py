@@ -1,0 +1,101 @@
+"""The words and pictures of a diagnosis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnscope.columns import head_name
+from attnscope.report.states import NO_LABEL, state_looks, withdrawn_states
+from attnscope.results import html
+from attnscope.results.heat_map import UNKNOWN, Cell, head_map
+from attnscope.results.words import counted, number, shortened
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnscope.diagnosis.result import Diagnosis
+
+
+def lines(result: Diagnosis) -> list[str]:
+    """The repr: what was run, the verdict, how far to trust it, the findings, what to call next."""
+    agreed = result["agreement"]
+    kappa = "" if agreed["kappa"] is None else f" (kappa {agreed['kappa']:.2f})"
+    trust = f"Halves of the windows give the same label to {agreed['share']:.0%} of the heads{kappa}"
+    checked = result["verification"]
+    if checked:
+        held = sum(one["held"] for one in checked["predictions"])
+        trust += f"; inside the model {held} of {len(checked['predictions'])} labels held"
+    titles = [f"{one['rank']}. {one['title']}" for one in result["findings"]]
+    return [
+        f"Diagnosis: {_subject(result)}",
+        f"Verdict: {result.headline}",
+        f"States: {state_counts(result)}",
+        trust,
+        f"Findings: {shortened(titles, 4)}" if titles else "No findings",
+        'Next: .summary(), .heads, ["findings"], .plot.map("tokens_needed"), .show()',
+    ]
+
+
+def body(result: Diagnosis) -> str:
+    """The notebook output: verdict, map of the states, findings."""
+    return "".join(
+        [
+            html.heading("Diagnosis", _subject(result)),
+            verdict_html(result),
+            f'<div class="maps">{state_map(result)}</div>',
+            "<h4>Findings</h4>",
+            html.listed((f"{one['title']}. {one['sentence']}" for one in result["findings"][:5]), "ol"),
+            html.calls(".summary()", ".heads", '["findings"]', '.plot.map("tokens_needed")', ".show()"),
+        ]
+    )
+
+
+def print_summary(console: Console, result: Diagnosis) -> None:
+    """What `attnscope scan --diagnose` prints of it."""
+    from attnscope.report.diagnosis import print_findings
+
+    print_findings(console, result.content)
+
+
+def pictures(result: Diagnosis) -> dict[str, Any]:
+    """The charts of the page of `show`."""
+    return {"States": result.plot.map("state"), "Tokens needed": result.plot.map("tokens_needed")}
+
+
+def state_counts(findings: Diagnosis) -> str:
+    """How many heads have each state, in words."""
+    counts = findings.heads["state"].fill_null(NO_LABEL).value_counts().sort("count", "state", descending=[True, False])
+    return ", ".join(f"{count} {state}" for state, count in counts.iter_rows())
+
+
+def verdict_html(findings: Diagnosis) -> str:
+    """The verdict and its groups of heads."""
+    verdict = findings["verdict"]
+    groups = [one["sentence"] for one in (*verdict["groups"], *verdict.get("withdrawn", ()))]
+    trust = f'<p class="soft">{html.escape(verdict["trust"])}</p>'
+    return f'<p class="verdict">{html.escape(findings.headline)}</p>{html.listed(groups)}{trust}'
+
+
+def state_map(findings: Diagnosis) -> str:
+    """A cell for each head in the color of its state, and what the colors mean."""
+    looks = state_looks(findings["thresholds"], withdrawn_states(findings.content))
+    cells = {}
+    for line in findings.heads.iter_rows(named=True):
+        state = line["state"] or NO_LABEL
+        look = looks.get(state, {"color": UNKNOWN, "mark": ""})
+        words = f"{head_name(line['layer'], line['head'])} {state}, needs {number(line['tokens_needed'])} tokens"
+        cells[line["layer"], line["head"]] = Cell(look["color"], words, look["mark"])
+    present = set(findings.heads["state"].fill_null(NO_LABEL))
+    key = "".join(
+        f'<div><span class="key" style="background:{look["color"]}"></span>'
+        f"{html.escape(state)}: {html.escape(look['short'])}</div>"
+        for state, look in looks.items()
+        if state in present
+    )
+    return f"<div><h4>State</h4>{head_map(cells, 'Map of the heads: state')}<div>{key}</div></div>"
+
+
+def _subject(result: Diagnosis) -> str:
+    what = f"{result.model} on {result.text}; " if result.model else ""
+    windows = counted(result["windows"], "window")
+    return f"{what}{counted(len(result['heads']), 'head')}, {windows} of {result['length']:,} tokens"

@@ -1,0 +1,197 @@
+"""One head of a scan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from attnscope import columns
+from attnscope.errors import InputError
+from attnscope.report import overview
+from attnscope.report.measures import HEAD_MEASURES
+from attnscope.results import html
+from attnscope.results.base import bounded
+from attnscope.results.heat_map import color_of, grid_map
+from attnscope.results.patterns import pattern_cells
+from attnscope.results.words import measured, number
+
+if TYPE_CHECKING:
+    from attnscope.results.head_charts import HeadPlots
+    from attnscope.scanning.result import ScanResult
+
+_WEIGHTS = {"position": pl.Int32, "key": pl.Int32, "token": pl.String, "weight": pl.Float64}
+_TOKENS = 8  # of the largest weights that are listed
+_PICTURE = 32  # rows and runs of keys of the pattern in a notebook
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class HeadResult:
+    """One head of a scan: its numbers, its largest weights, its pattern.
+
+    >>> head = result.head(3, 5)
+    >>> head["participation"], head["state"]
+    >>> head.plot.pattern(hide_first=True)
+
+    Attributes
+    ----------
+    result
+        The scan.
+    layer, head
+        Which head, counted from 0.
+    numbers
+        Its line of `result.heads`.
+    """
+
+    result: ScanResult
+    layer: int
+    head: int
+    numbers: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """How people read it: L3H5."""
+        return columns.head_name(self.layer, self.head)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Layer and head."""
+        return self.layer, self.head
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """Its lines of `result.rows`."""
+        return self.result.rows.filter(layer=self.layer, head=self.head)
+
+    @property
+    def topn(self) -> pl.DataFrame:
+        """Its lines of `result.topn`."""
+        return self.result.topn.filter(layer=self.layer, head=self.head)
+
+    @property
+    def weights(self) -> pl.DataFrame:
+        """The largest weights of its last row, the largest first: `position`, `key`, `token`, `weight`."""
+        kept = self.result.token_weights
+        if kept is None:
+            return pl.DataFrame(
+                schema={"position": pl.Int32, "key": pl.Int32, "token": pl.String, "weight": pl.Float64}
+            )
+        lines = kept.weights.filter(layer=self.layer, head=self.head).sort("weight", descending=True)
+        texts = [visible_token(kept.texts[key]) if key < len(kept.texts) else "" for key in lines["key"]]
+        return lines.with_columns(token=pl.Series(texts, dtype=pl.String)).select(*_WEIGHTS)
+
+    @property
+    def pattern(self) -> pl.DataFrame:
+        """Its attention pattern: a line for each row (docs/architecture.md, `patterns.parquet`)."""
+        kept = self.result.token_weights
+        if kept is None or kept.patterns is None:
+            raise InputError("this run has no attention patterns (runs of older versions have none); scan again")
+        return kept.patterns.filter(layer=self.layer, head=self.head)
+
+    @property
+    def plot(self) -> HeadPlots:
+        """Charts: `plot.curve("separability")`, `plot.weights()`, `plot.pattern()`."""
+        from attnscope.results.head_charts import HeadPlots
+
+        return HeadPlots(self)
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self.numbers[name]
+        except KeyError:
+            raise InputError(f"no number {name!r} of a head; there are {', '.join(self.numbers)}") from None
+
+    def __repr__(self) -> str:
+        run = self.result.run
+        labels = self._label()
+        values = [f"{label} {value}" for label, value in self._measures()]
+        lines = [
+            f"{self.name} of {run['model']['name']}, {overview.shown_rows(run)}",
+            *([labels] if labels else []),
+            ", ".join(values),
+            *([f"Largest weights: {', '.join(self._largest())}"] if self._largest() else []),
+            'Next: ["participation"], .rows, .topn, .plot.curve("separability"), .plot.weights(), .plot.pattern()',
+        ]
+        return bounded(lines)
+
+    def _repr_html_(self) -> str:
+        run = self.result.run
+        parts = [html.heading(f"{self.name} of {run['model']['name']}", f"Means {overview.shown_rows(run)}")]
+        labels = self._label()
+        if labels:
+            parts.append(f'<p class="verdict">{html.escape(labels)}</p>')
+        parts.append('<div class="maps">' + html.table(("Quantity", "Value"), self._measures()))
+        if self._largest():
+            row = self.weights["position"][0]
+            title = f"<h4>Largest weights of row {row:,}</h4>"
+            lines = [(str(key), token, number(weight, "share")) for key, token, weight in self._top().iter_rows()]
+            parts.append(f"<div>{title}{html.table(('Key', 'Token', 'Weight'), lines, words=[1])}</div>")
+        parts.append(self._picture() + "</div>")
+        parts.append(html.calls('.plot.curve("separability")', ".plot.weights()", ".plot.pattern()"))
+        return html.fragment("".join(parts))
+
+    def _label(self) -> str:
+        numbers = self.numbers
+        if numbers["state"] is None:
+            return f"No label: {numbers['withdrawn']} did not hold inside the model" if numbers["withdrawn"] else ""
+        needed = f"{columns.label('tokens_needed')} {measured('tokens_needed', numbers['tokens_needed'])}"
+        grown = f"{columns.label('growth_exponent')} {measured('growth_exponent', numbers['growth_exponent'])}"
+        nulls = f"separability {number(numbers['separability_diagnosed'], 'share')} on the rows of the diagnosis, "
+        nulls += f"{number(numbers['null_uniform'], 'share')} with equal weights, "
+        nulls += f"{number(numbers['null_random'], 'share')} for random sets"
+        sure = f"sureness {number(numbers['sureness'], 'share')}"
+        return f"{numbers['state'].capitalize()} ({sure}). {needed}, {grown}; {nulls}"
+
+    def _measures(self) -> list[tuple[str, str]]:
+        n = overview.usual_n(self.result.topn)
+        return [(columns.label(name, n), measured(name, self.numbers[name])) for name in HEAD_MEASURES]
+
+    def _top(self) -> pl.DataFrame:
+        return self.weights.select("key", "token", "weight").head(_TOKENS)
+
+    def _largest(self) -> list[str]:
+        return [f"{token!r} {number(weight, 'share')}" for _, token, weight in self._top().iter_rows()]
+
+    def _picture(self) -> str:
+        """The pattern without the first key as a small picture."""
+        kept = self.result.token_weights
+        if kept is None or kept.patterns is None or self.pattern.is_empty():
+            return ""
+        pattern = self.pattern.sort("position")
+        pattern = pattern[:: -(-pattern.height // _PICTURE)]
+        cells = pattern_cells(pattern, hide_first=True).with_columns(key=pl.col("first") - pl.col("first").min())
+        wide = -(-(int(cells["key"].to_numpy().max()) + 1) // _PICTURE)
+        merged = cells.group_by("position", pl.col("key") // wide).agg(pl.col("weight").sum())
+        most = float(merged["weight"].to_numpy().max()) or 1.0
+        rows = {position: index for index, position in enumerate(pattern["position"])}
+        grid: list[list[str | None]] = [[None] * _PICTURE for _ in rows]
+        for position, column, weight in merged.iter_rows():
+            grid[rows[position]][column] = color_of((weight / most) ** 0.5)
+        label = "Attention pattern without the first key"
+        note = '<p class="soft">Rows from top to bottom, keys from left to right</p>'
+        return f"<div><h4>{label}</h4>{grid_map(grid, label)}{note}</div>"
+
+
+def visible_token(text: str) -> str:
+    """The text of a token with line ends and tabs that can be seen."""
+    return text.replace("\r\n", "\u23ce").replace("\n", "\u23ce").replace("\t", "\u21e5")
+
+
+def find_head(result: ScanResult, layer: int, head: int) -> HeadResult:
+    """The head of a scan; InputError names the ranges if there is none, and the reason if it was left out."""
+    from attnscope.planning import whole_number
+
+    layer, head = whole_number("layer", layer, 0), whole_number("head", head, 0)
+    counts = {entry["layer"]: entry["heads"] for entry in result.run["model"]["heads"]}
+    if layer not in counts:
+        known = f"0 to {max(counts)}" if list(counts) == list(range(len(counts))) else ", ".join(map(str, counts))
+        raise InputError(f"no layer {layer}; this model has layers {known}")
+    if head >= counts[layer]:
+        raise InputError(f"no head {head} in layer {layer}, which has heads 0 to {counts[layer] - 1}")
+    lines = result.heads.filter(layer=layer, head=head).to_dicts()
+    if not lines:
+        reasons = [one["reason"] for one in result.skipped_heads if (one["layer"], one["head"]) == (layer, head)]
+        reason = reasons[0] if reasons else "it has no rows"
+        raise InputError(f"{columns.head_name(layer, head)} was left out of this run: {reason}")
+    return HeadResult(result, layer, head, lines[0])

@@ -1,0 +1,69 @@
+"""One line for each head: the means of a scan, and what a diagnosis found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from attnscope.report import overview
+from attnscope.report.measures import HEAD_MEASURES
+from attnscope.tables import within_support
+
+# Of a diagnosis, beside the columns of a scan. Those of `evidence` keep their names, but for separability, which a scan
+# measures too, on other rows.
+LABELS: dict[str, pl.DataType] = {
+    "state": pl.String(),
+    "sureness": pl.Float64(),
+    "edge": pl.String(),
+    "withdrawn": pl.String(),
+}
+EVIDENCE = (
+    "tokens_needed",
+    "tokens_needed_low",
+    "tokens_needed_high",
+    "share_needed",
+    "growth_exponent",
+    "growth_exponent_low",
+    "growth_exponent_high",
+    "separability_diagnosed",
+    "separability_without_sink",
+    "null_uniform",
+    "null_random",
+    "error_first_key",
+    "error_mean_output",
+    "error_local",
+    "error_top_share",
+)
+_PLACE: dict[str, pl.DataType] = {"layer": pl.Int32(), "head": pl.Int32()}
+_MEASURED_TWICE = {"separability_diagnosed": "separability"}
+
+
+def scanned_heads(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
+    """The means of a scan for every head, over the rows that represent it (`report.overview`)."""
+    if rows.is_empty() or topn.is_empty():
+        return pl.DataFrame(schema=_PLACE | dict.fromkeys(HEAD_MEASURES, pl.Float64()))
+    return overview.heads(rows, within_support(rows, topn), run)
+
+
+def diagnosed_heads(findings: Mapping[str, Any] | None) -> pl.DataFrame:
+    """What a diagnosis found for every head; without a diagnosis no lines."""
+    schema = _PLACE | LABELS | dict.fromkeys(EVIDENCE, pl.Float64())
+    lines = [
+        {name: head.get(name) for name in ("layer", "head", *LABELS)}
+        | {name: head["evidence"].get(_MEASURED_TWICE.get(name, name)) for name in EVIDENCE}
+        for head in (findings["heads"] if findings else ())
+    ]
+    return pl.DataFrame(lines, schema=schema)
+
+
+def heads_table(
+    rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], findings: Mapping[str, Any] | None
+) -> pl.DataFrame:
+    """One line for each head of a scan, in the order of layers and heads; see `ScanResult.heads`."""
+    scanned, diagnosed = scanned_heads(rows, topn, run), diagnosed_heads(findings)
+    joined = scanned.join(diagnosed, on=["layer", "head"], how="left", maintain_order="left")
+    first = ["layer", "head", *LABELS, "separability", "separability_diagnosed", "null_uniform", "null_random"]
+    first += ["participation", "tokens_needed", "growth_exponent", "sink_weight", "jacobian_norm"]
+    return joined.select(*first, pl.selectors.exclude(first))

@@ -1,0 +1,47 @@
+"""Numbers and lists as texts of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnscope import columns
+
+
+def number(value: float | None, style: str = "number") -> str:
+    """Three significant figures, without exponent for everyday sizes; a share in per cent; "-" for nothing."""
+    if value is None or value != value:
+        return "-"
+    if style == "share":
+        return f"{value:.0%}" if value >= 0.0995 or value == 0 else f"{value:.1%}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.2e}"
+    return f"{value:.3g}"
+
+
+def measured(name: str, value: float | None) -> str:
+    """A value of a declared quantity, as its kind is written."""
+    declared = columns.COLUMNS.get(name)
+    return number(value, declared.style if declared else "number")
+
+
+def counted(count: int, noun: str) -> str:
+    """1 window, 2 windows."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def shortened(items: Sequence[str], most: int = 5) -> str:
+    """The first of the items, and how many more there are."""
+    more = len(items) - most
+    return ", ".join(items[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def subject(run: Mapping[str, Any]) -> str:
+    """What was run: family, layers and heads, text, windows."""
+    model, text, settings = run["model"], run["text"], run["settings"]
+    layers = model["heads"]
+    heads = "/".join(str(count) for count in sorted({entry["heads"] for entry in layers}))
+    return (
+        f"{model['family']}, {counted(len(layers), 'layer')} x {heads} heads; {text['source']}, "
+        f"{counted(settings['windows'], 'window')} of {settings['length']:,} tokens"
+    )
