@@ -149,7 +149,7 @@ def verified() -> dict[str, Any]:
 
 
 def test_findings_keep_to_their_contract(verified: dict[str, Any]) -> None:
-    assert json.loads(json.dumps(verified, allow_nan=False)) == verified
+    assert json.loads(json.dumps(dict(verified), allow_nan=False)) == verified
     assert verified["schema"] == 2
     assert [(h["layer"], h["head"]) for h in verified["heads"]] == [(a, b) for a in range(3) for b in range(5)]
     for head in verified["heads"]:

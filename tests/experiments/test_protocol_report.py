@@ -18,13 +18,13 @@ import pytest
 from protocol_tables import LENGTHS, protocol_tables
 from rich.console import Console
 
-from attnscope.cli.protocol_table import print_protocol
 from attnscope.experiments.page import claims_table
 from attnscope.experiments.protocol_report import TABLES, answer_protocol, combine, comparisons, write_protocol
 from attnscope.experiments.protocol_report.comparisons import best_readings, given_by_none, grids, nearest
 from attnscope.experiments.protocol_report.figures import draw_protocol
 from attnscope.experiments.protocol_report.page import markdown_tables, protocol_page
 from attnscope.experiments.settings import FigureStyle
+from attnscope.report.protocol_table import print_protocol
 
 RUN = {
     "model": {"name": "tiny", "layers": 2, "heads": 6},

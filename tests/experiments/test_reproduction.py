@@ -189,9 +189,9 @@ def test_the_command_prints_one_json_object(
 def test_the_command_prints_one_line_per_claim(done: Reproduction, capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    from attnscope.cli.reproduce import _print_claims
+    from attnscope.report.reproduction import print_claims
 
-    _print_claims(Console(width=120), done)
+    print_claims(Console(width=120), done)
     printed = capsys.readouterr().out
     for claim in done.claims:
         line = next(line for line in printed.splitlines() if line.startswith(claim["id"] + " "))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli.numbers import WholeNumber
-from attnscope.cli.protocol_table import print_protocol
 from attnscope.cli.runs import (
     BosOption,
     DeviceOption,
@@ -25,11 +24,7 @@ from attnscope.cli.runs import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from attnscope.experiments.reproduction import Reproduction
-
-ENOUGH_WINDOWS = 6  # with fewer, no bootstrap interval reaches a coverage of 95%
 
 
 def reproduce(
@@ -100,6 +95,7 @@ def reproduce(
 
     from attnscope.experiments.reproduction import reproduce as run_experiments
     from attnscope.planning import row_choice
+    from attnscope.report.reproduction import print_claims
     from attnscope.tables import folder_name
 
     folder = out or Path("runs") / f"reproduce-{folder_name(model)}"
@@ -125,52 +121,8 @@ def reproduce(
     if json:
         print(json_module.dumps(_as_json(result), allow_nan=False))
     else:
-        _print_claims(Console(highlight=False), result)
+        print_claims(Console(highlight=False), result)
     return end(result.skipped_heads)
-
-
-def _print_claims(console: Console, result: Reproduction) -> None:
-    from rich.table import Table
-
-    model, text, settings = result.run["model"], result.run["text"], result.run["settings"]
-    console.print(
-        f"{model['name']}: {model['layers']} layers, {model['heads']} heads; {text['source']}; "
-        f"{settings['windows']} windows of {settings['lengths'][-1]:,} tokens\n"
-    )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("claim", "printed", "corrected", "overall"):
-        table.add_column(heading)
-    style = {"agrees": "green", "disagrees": "red", "depends": "yellow"}
-    for claim in result.claims:
-        cells = [
-            f"[{style[verdict]}]{verdict}[/]" if verdict else "-" for verdict in (claim["printed"], claim["corrected"])
-        ]
-        on = f" on {', '.join(claim['depends_on'])}" if claim["depends_on"] else ""
-        table.add_row(claim["id"], *cells, f"{claim['verdict']}{on}")
-    console.print(table)
-    if settings["windows"] < ENOUGH_WINDOWS:
-        console.print(f"\n{_caution(settings['windows'])}")
-    page = ""
-    if "protocol" in result.figures:
-        console.print()
-        print_protocol(console, result.claims)
-        page = f"\nprotocol {result.folder / 'protocol.html'}"
-    console.print(
-        f"\nfigures  {result.folder / 'figures'}\nclaims   {result.folder / 'claims.json'}, claims.md{page}",
-        soft_wrap=True,
-    )
-
-
-def _caution(windows: int) -> str:
-    """A warning that there are too few windows for the verdicts."""
-    from attnscope.experiments.intervals import coverage_at_most
-
-    if windows == 1:
-        return "One window gives no interval, so only the claims about every row have a verdict; use --windows 8."
-    return (
-        f"The intervals of {windows} windows contain the true median in at most {coverage_at_most(windows):.0%} of "
-        f"cases, not in 95%; use --windows {ENOUGH_WINDOWS} or more."
-    )
 
 
 def _as_json(result: Reproduction) -> dict[str, Any]:

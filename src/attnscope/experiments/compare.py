@@ -7,6 +7,7 @@ measured logits are those of the changed model.
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -26,12 +27,13 @@ from attnscope.capture.text import Text, given_text
 from attnscope.capture.text import windows as cut
 from attnscope.capture.windows import text_tokens
 from attnscope.engine.next_token import next_token_logits
-from attnscope.errors import InputError
+from attnscope.errors import InputError, OutputError
 from attnscope.experiments.calibration import Calibrated, Scope, calibrate
 from attnscope.experiments.fidelity import Fidelity
 from attnscope.normalizers import Normalizer, parse
 from attnscope.planning import plan, whole_number
 from attnscope.progress import Progress, Report, Step, reporting
+from attnscope.results.base import Result, View
 from attnscope.scanning import ScanResult, scan
 from attnscope.swapping import swap
 from attnscope.tables import OWN, within_support
@@ -39,6 +41,8 @@ from attnscope.tables import OWN, within_support
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
+
+    from attnscope.results.comparison_view import ComparisonPlots
 
 Mode = Literal["what-if", "swapped"]
 MODES: tuple[Mode, ...] = ("what-if", "swapped")
@@ -65,12 +69,58 @@ SCHEMA = pl.Schema(
 )
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The table of a comparison and the record of how it was made."""
+@dataclass(frozen=True, repr=False, eq=False)
+class Comparison(Result):
+    """The table of a comparison of normalizers, and the record of how it was made.
+
+    Attributes
+    ----------
+    table
+        One line for each mode, normalizer, calibration and length (docs/swapping.md).
+    run
+        Model, text, settings, calibrated parameters.
+    """
 
     table: pl.DataFrame
     run: dict[str, Any]
+
+    @property
+    def plot(self) -> ComparisonPlots:
+        """Altair charts: `plot.capacity()`, `plot.curve("separability")`."""
+        from attnscope.results.comparison_view import ComparisonPlots
+
+        return ComparisonPlots(self)
+
+    def save(self, folder: str | Path) -> dict[str, str]:
+        """Write `compare.parquet`, `compare.json` and the chart of the capacity to a folder.
+
+        Returns
+        -------
+        dict[str, str]
+            The paths of the files by name; `attnscope.load_run` reads the folder.
+        """
+        from attnscope.report.comparison import write_comparison
+        from attnscope.tables import output_folder
+
+        with output_folder(Path(folder)) as path:
+            return write_comparison(path, self.table, self.run)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Comparison:
+        """Read a comparison that was saved before."""
+        path = Path(folder)
+        try:
+            run = json.loads((path / "compare.json").read_text("utf-8"))["run"]
+            return cls(pl.read_parquet(path / "compare.parquet", schema=SCHEMA), run)
+        except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise OutputError(f"{str(path)!r} is not a readable comparison: {reason}; compare again") from error
+
+    @staticmethod
+    def _view() -> View:
+        from attnscope.results import comparison_view
+
+        return comparison_view
 
 
 @dataclass(frozen=True)

@@ -17,21 +17,40 @@ from attnscope import __version__, tables
 from attnscope._forks import uses_threads
 from attnscope.capture.text import Text, read_text
 from attnscope.engine.parts import Parts
+from attnscope.errors import OutputError
 from attnscope.experiments import store
 from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.settings import FigureStyle, FigureWidth, Settings, plan
 from attnscope.planning import RowChoice, plain
 from attnscope.progress import Progress, Step, reporting
+from attnscope.results.base import Result, View
 
 if TYPE_CHECKING:
     import polars as pl
 
     from attnscope.progress import Report
+    from attnscope.results.reproduction_view import ReproductionPlots
 
 
-@dataclass(frozen=True)
-class Reproduction:
-    """The tables, the answered claims, the record, and the files of the figures."""
+@dataclass(frozen=True, repr=False, eq=False)
+class Reproduction(Result):
+    """The paper's experiments on a model: tables, evaluated claims, figures.
+
+    Attributes
+    ----------
+    tables
+        The measured tables by name (docs/reproduce.md).
+    claims
+        The paper's empirical claims with measurements and verdicts, as in `claims.json`.
+    run
+        Model, text, settings, versions, timings.
+    folder
+        Where everything was written.
+    figures
+        Paths of the figures' files, by reading and name.
+    reused
+        Whether the tables are those of an earlier run.
+    """
 
     tables: dict[str, pl.DataFrame]
     claims: list[dict[str, Any]]
@@ -45,6 +64,39 @@ class Reproduction:
         """Heads left out, with the reason."""
         skipped: list[dict[str, Any]] = self.run["skipped_heads"]
         return skipped
+
+    @property
+    def plot(self) -> ReproductionPlots:
+        """Altair charts: `plot.names`, `plot.figure("figure-2a")`."""
+        from attnscope.results.reproduction_view import ReproductionPlots
+
+        return ReproductionPlots(self)
+
+    @classmethod
+    @uses_threads
+    def load(cls, folder: str | Path) -> Reproduction:
+        """Read a reproduction that was written before."""
+        path = Path(folder)
+        measured, run = store.read_tables(path)
+        try:
+            claims = json.loads((path / "claims.json").read_text("utf-8"))["claims"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise OutputError(f"claims.json in {str(path)!r} cannot be read; repeat the reproduction") from error
+        drawn = sorted(file for file in (path / "figures").rglob("*.*") if file.suffix != ".json")
+        figures: dict[str, dict[str, str]] = {}
+        for file in drawn:
+            figures.setdefault(file.parent.name, {})[file.name] = str(file)
+        return cls(measured, claims, run, path, figures, reused=True)
+
+    def _page(self) -> Path:
+        page = self.folder / "protocol.html"
+        return page.resolve() if page.is_file() else super()._page()
+
+    @staticmethod
+    def _view() -> View:
+        from attnscope.results import reproduction_view
+
+        return reproduction_view
 
 
 @uses_threads

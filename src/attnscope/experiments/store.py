@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from attnscope import __version__
+from attnscope.errors import OutputError
 from attnscope.tables import write_all
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ SCHEMA = 3
 TABLES = "tables"
 LAST_ROW_NAMES = ("rows", "topn", "drawn", "tests", "subsets", "gradient", "sharpness", "coverage", "circle")
 PROTOCOL_NAMES = tuple(f"protocol_{name}" for name in ("distance", "separability", "gradient", "critical", "subsets"))
+
+
+class DamagedTableError(OutputError):
+    """A table that is not the one that was written."""
 
 
 def table_names(settings: Settings) -> tuple[str, ...]:
@@ -73,14 +78,22 @@ def load_tables(folder: Path, expected: dict[str, Any]) -> tuple[dict[str, pl.Da
         if run["identity"] != expected:
             changed = [key for key in expected if run["identity"].get(key) != expected[key]]
             return f"different {' and '.join(changed) or 'identity'}"
-        tables = {}
-        for name, digest in run["tables"].items():
-            path = folder / TABLES / f"{name}.parquet"
-            if _digest(path) != digest:
-                return f"{path.name} is damaged"
-            tables[name] = pl.read_parquet(path)
+        return read_tables(folder)
+    except DamagedTableError as error:
+        return str(error)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
         return f"it cannot be read ({type(error).__name__})"
+
+
+def read_tables(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
+    """The tables and the record in a folder, whatever they were measured with."""
+    run = json.loads((folder / "run.json").read_text("utf-8"))
+    tables = {}
+    for name, digest in run["tables"].items():
+        path = folder / TABLES / f"{name}.parquet"
+        if _digest(path) != digest:
+            raise DamagedTableError(f"{path.name} is damaged")
+        tables[name] = pl.read_parquet(path)
     return tables, run
 
 

@@ -8,18 +8,20 @@ vl-convert, or by the notebook's own Vega-Lite where it has one. `alt.renderers.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import altair as alt
 import polars as pl
 
 LABEL, TITLE = 11, 12  # pixels
-LINE, BAND, BOUND = "#0072b2", "#56b4e9", "#d55e00"  # of Okabe and Ito
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5f6368")  # of Okabe and Ito, and gray
+LINE, BAND, BOUND = "#0072b2", "#56b4e9", "#d55e00"
 _MIME_TYPE = "application/vnd.vegalite.v6+json"
 
 
-class OfflineChart(alt.LayerChart):
-    """A layered chart that a notebook displays without a network."""
+class _Offline(alt.TopLevelMixin):
+    """A chart that a notebook displays without a network."""
 
     def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
         if alt.renderers.active != "default":
@@ -33,6 +35,22 @@ class OfflineChart(alt.LayerChart):
         title = self.to_dict(validate=False).get("title", "")
         text = title["text"] if isinstance(title, dict) else title
         return f"Altair chart {text!r}; .save('chart.svg') writes it to a file"
+
+
+class OfflineChart(_Offline, alt.LayerChart):
+    """A layered chart that a notebook displays without a network."""
+
+
+@cache
+def _offline_kind(kind: type[Any]) -> type[Any]:
+    return type(f"Offline{kind.__name__}", (_Offline, kind), {})
+
+
+def offline(made: Any) -> Any:
+    """The same chart, of any kind, displayed without a network."""
+    copied = made.copy(deep=False)
+    copied.__class__ = _offline_kind(type(made))
+    return copied
 
 
 def chart(title: str, subtitle: str, layers: Iterable[alt.Chart], width: int = 420, height: int = 280) -> OfflineChart:

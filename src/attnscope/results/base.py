@@ -85,10 +85,11 @@ class Result(ABC):
         """
         from rich.console import Console
 
-        console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+        text = io.StringIO()
+        # A terminal, as far as rich knows: what goes to a file may be wider than asked for.
+        console = Console(file=text, width=width, force_terminal=True, color_system=None, highlight=False)
         self._view().print_summary(console, self)
-        assert isinstance(console.file, io.StringIO)
-        lines = (line.rstrip() for line in console.file.getvalue().splitlines())
+        lines = (line.rstrip() for line in text.getvalue().splitlines())
         return Summary("\n".join(lines).strip("\n"))
 
     def show(self) -> Path:

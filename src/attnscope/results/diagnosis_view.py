@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnscope.columns import head_name
-from attnscope.report.states import NO_LABEL, state_looks, withdrawn_states
+from attnscope.diagnosis.states import NO_LABEL
+from attnscope.report.states import state_looks, withdrawn_states
 from attnscope.results import html
 from attnscope.results.heat_map import UNKNOWN, Cell, head_map
 from attnscope.results.words import counted, number, shortened
@@ -28,10 +29,9 @@ def lines(result: Diagnosis) -> list[str]:
     titles = [f"{one['rank']}. {one['title']}" for one in result["findings"]]
     return [
         f"Diagnosis: {_subject(result)}",
-        f"Verdict: {result.headline}",
-        f"States: {state_counts(result)}",
+        *verdict_lines(result),
         trust,
-        f"Findings: {shortened(titles, 4)}" if titles else "No findings",
+        f"Findings: {shortened(titles, 3)}" if titles else "No findings",
         'Next: .summary(), .heads, ["findings"], .plot.map("tokens_needed"), .show()',
     ]
 
@@ -43,8 +43,9 @@ def body(result: Diagnosis) -> str:
             html.heading("Diagnosis", _subject(result)),
             verdict_html(result),
             f'<div class="maps">{state_map(result)}</div>',
+            ranked_html(result),
             "<h4>Findings</h4>",
-            html.listed((f"{one['title']}. {one['sentence']}" for one in result["findings"][:5]), "ol"),
+            html.listed((one["title"] for one in result["findings"]), "ol"),
             html.calls(".summary()", ".heads", '["findings"]', '.plot.map("tokens_needed")', ".show()"),
         ]
     )
@@ -62,6 +63,13 @@ def pictures(result: Diagnosis) -> dict[str, Any]:
     return {"States": result.plot.map("state"), "Tokens needed": result.plot.map("tokens_needed")}
 
 
+def verdict_lines(findings: Diagnosis) -> list[str]:
+    """The verdict in lines of a repr."""
+    ranked = [one["name"] for one in findings["verdict"].get("heads", ())]  # older findings rank no heads
+    found = [f"Verdict: {findings.headline}", f"States: {state_counts(findings)}"]
+    return [*found, f"Heads that matter most: {', '.join(ranked)}"] if ranked else found
+
+
 def state_counts(findings: Diagnosis) -> str:
     """How many heads have each state, in words."""
     counts = findings.heads["state"].fill_null(NO_LABEL).value_counts().sort("count", "state", descending=[True, False])
@@ -72,8 +80,15 @@ def verdict_html(findings: Diagnosis) -> str:
     """The verdict and its groups of heads."""
     verdict = findings["verdict"]
     groups = [one["sentence"] for one in (*verdict["groups"], *verdict.get("withdrawn", ()))]
+    warnings = "".join(f"<p><b>{html.escape(warning)}</b></p>" for warning in verdict.get("warnings", ()))
     trust = f'<p class="soft">{html.escape(verdict["trust"])}</p>'
-    return f'<p class="verdict">{html.escape(findings.headline)}</p>{html.listed(groups)}{trust}'
+    return f'<p class="verdict">{html.escape(findings.headline)}</p>{warnings}{html.listed(groups)}{trust}'
+
+
+def ranked_html(findings: Diagnosis) -> str:
+    """The heads that matter most, why, and what to do; nothing for findings of older versions."""
+    lines = [f"{one['name']}: {one['why']} {one['what']}" for one in findings["verdict"].get("heads", ())]
+    return f"<h4>Heads that matter most</h4>{html.listed(lines, 'ol')}" if lines else ""
 
 
 def state_map(findings: Diagnosis) -> str:

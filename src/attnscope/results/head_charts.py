@@ -9,10 +9,11 @@ import polars as pl
 
 from attnscope import columns
 from attnscope.columns import head_name
+from attnscope.diagnosis.states import NO_LABEL
 from attnscope.diagnosis.thresholds import limit_words
 from attnscope.errors import InputError, shown
 from attnscope.report import overview
-from attnscope.report.states import NO_LABEL, state_looks, withdrawn_states
+from attnscope.report.states import state_looks, withdrawn_states
 from attnscope.results.altair_charts import (
     BAND,
     BOUND,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope import columns
 from attnscope.report import overview
 from attnscope.results import html
-from attnscope.results.diagnosis_view import state_counts, state_map, verdict_html
+from attnscope.results.diagnosis_view import ranked_html, state_map, verdict_html, verdict_lines
 from attnscope.results.heat_map import Cell, color_of, head_map, scale_key
 from attnscope.results.words import counted, measured, subject
 
@@ -23,7 +23,7 @@ def lines(result: ScanResult) -> list[str]:
     """The repr: what was run, the verdict, key numbers, what to call next."""
     found = [f"ScanResult: {result.run['model']['name']}, {subject(result.run)}"]
     if result.findings is not None:
-        found += [f"Verdict: {result.findings.headline}", f"States: {state_counts(result.findings)}"]
+        found += verdict_lines(result.findings)
     if not result.heads.is_empty():
         found.append(f"Median over heads {overview.shown_rows(result.run)}: {', '.join(_medians(result))}")
     if result.skipped_heads:
@@ -46,6 +46,8 @@ def body(result: ScanResult) -> str:
         parts.append(f'<div class="maps">{"".join([*maps, _separability_map(result)])}</div>')
         medians = f"Median over heads {overview.shown_rows(result.run)}: {', '.join(_medians(result))}"
         parts.append(f"<p>{html.escape(medians)}</p>")
+    if findings is not None:
+        parts.append(ranked_html(findings))
     if result.skipped_heads:
         parts.append(f"<p>{counted(len(result.skipped_heads), 'head')} left out: <code>.skipped_heads</code></p>")
     more = [] if findings is None else [".findings"]

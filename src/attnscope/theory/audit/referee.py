@@ -10,17 +10,22 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from attnscope.errors import InputError
+from attnscope.errors import InputError, shown
 from attnscope.progress import Progress, Step, reporting
+from attnscope.results.base import Result, View
 from attnscope.theory.audit.search import attack, take
 from attnscope.theory.audit.shrink import shrink
 
 if TYPE_CHECKING:
+    import polars as pl
     from torch import Tensor
+
+    from attnscope.results.audit_view import AuditPlots
 
     from attnscope.theory.audit.contract import Case, Claim, Condition, Form, Inequality, Space
 
@@ -104,9 +109,17 @@ class ClaimReport:
         return any(trial.violated for trial in self.corrected)
 
 
-@dataclass(frozen=True)
-class AuditReport:
-    """Verdicts on all claims."""
+@dataclass(frozen=True, repr=False)
+class AuditReport(Result):
+    """Verdicts on all claims.
+
+    Attributes
+    ----------
+    effort, seed
+        How the configurations were drawn.
+    claims
+        One `ClaimReport` for each claim.
+    """
 
     effort: str
     seed: int
@@ -116,6 +129,33 @@ class AuditReport:
     def sound(self) -> bool:
         """Whether no corrected form was violated."""
         return not any(claim.corrected_violated for claim in self.claims)
+
+    @cached_property
+    def table(self) -> pl.DataFrame:
+        """One line for each claim and form: `id`, `verdict`, `form`, `statement`, `drawn`, `rate`, `slack`, ..."""
+        from attnscope.results.audit_view import table
+
+        return table(self)
+
+    def claim(self, id: str) -> ClaimReport:
+        """The report on one claim."""
+        found = next((claim for claim in self.claims if claim.id == id), None)
+        if found is None:
+            raise InputError(f"no claim {shown(id)}; there are {', '.join(claim.id for claim in self.claims)}")
+        return found
+
+    @property
+    def plot(self) -> AuditPlots:
+        """Altair charts: `plot.violations()`."""
+        from attnscope.results.audit_view import AuditPlots
+
+        return AuditPlots(self)
+
+    @staticmethod
+    def _view() -> View:
+        from attnscope.results import audit_view
+
+        return audit_view
 
 
 def audit(

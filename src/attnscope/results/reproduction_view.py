@@ -1,0 +1,115 @@
+"""The words and charts of a reproduction of the paper."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import InputError, shown
+from attnscope.results import html
+from attnscope.results.words import counted, shortened
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnscope.experiments.reproduction import Reproduction
+
+FORMS = ("printed", "corrected")
+
+
+def lines(result: Reproduction) -> list[str]:
+    """The repr: what was run, how the claims came out, what to call next."""
+    found = [f"Reproduction: {_subject(result)}", f"{len(result.claims)} claims of the paper, overall: {_counts(result)}"]
+    for verdict in ("disagrees", "depends"):
+        names = [claim["id"] for claim in result.claims if claim["verdict"] == verdict]
+        if names:
+            found.append(f"{verdict.capitalize()}: {shortened(names, 6)}")
+    if result.skipped_heads:
+        found.append(f"Left out: {counted(len(result.skipped_heads), 'head')} (.skipped_heads has the reasons)")
+    return [*found, f"Files: {result.folder}", "Next: .summary(), .claims, .tables, .plot.names, .plot.figure(name), .show()"]
+
+
+def body(result: Reproduction) -> str:
+    """The notebook output: one line for each claim."""
+    rows = []
+    for claim in result.claims:
+        on = f" on {', '.join(claim['depends_on'])}" if claim["depends_on"] else ""
+        forms = (claim[form] or "-" for form in FORMS)
+        rows.append((claim["id"], claim["claim"], *forms, f"{claim['verdict']}{on}"))
+    table = html.table(("Claim", "Statement", "Printed form", "Corrected form", "Overall"), rows, words=range(5))
+    return "".join(
+        [
+            html.heading("Reproduction of the paper", _subject(result)),
+            f'<p class="verdict">{len(result.claims)} claims, overall: {html.escape(_counts(result))}</p>',
+            table,
+            html.calls(".summary()", ".claims", ".tables", ".plot.figure(name)", ".show()"),
+        ]
+    )
+
+
+def print_summary(console: Console, result: Reproduction) -> None:
+    """What `attnscope reproduce` prints."""
+    from attnscope.report.reproduction import print_claims
+
+    print_claims(console, result)
+
+
+def pictures(result: Reproduction) -> dict[str, Any]:
+    """The figures of the first reading."""
+    return {name: result.plot.figure(name) for name in result.plot.names}
+
+
+class ReproductionPlots:
+    """The figures of a reproduction, drawn from its tables."""
+
+    def __init__(self, result: Reproduction) -> None:
+        self._result = result
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the figures."""
+        return list(self._charts(None, True))
+
+    def figure(self, name: str, vectors: str | None = None, first_key: bool = True) -> Any:
+        """A figure of the paper on this model, printed and corrected quantities side by side.
+
+        Parameters
+        ----------
+        name
+            One of `names`, e.g. "figure-2a".
+        vectors
+            Kind of vectors, of those that were measured. Default: the first.
+        first_key
+            Whether the first key is kept.
+        """
+        from attnscope.results.altair_charts import offline
+
+        charts = self._charts(vectors, first_key)
+        if name not in charts:
+            raise InputError(f"no figure {shown(name)}; there are {', '.join(charts)}")
+        return offline(charts[name])
+
+    def _charts(self, vectors: str | None, first_key: bool) -> dict[str, Any]:
+        from attnscope.experiments.claims import readings_of
+        from attnscope.experiments.figures import draw
+
+        kinds = self._result.run["settings"]["vectors"]
+        wanted = vectors or kinds[0]
+        if wanted not in kinds:
+            raise InputError(f"vectors {shown(vectors)} were not measured; there are {', '.join(kinds)}")
+        readings = readings_of(self._result.tables, [wanted])
+        reading = next(one for one in readings if (one.sink == "kept") == first_key)
+        return {name: drawn for name, (drawn, _) in draw(reading).items()}
+
+
+def _counts(result: Reproduction) -> str:
+    counts = Counter(claim["verdict"] for claim in result.claims)
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+
+
+def _subject(result: Reproduction) -> str:
+    model, text, settings = (result.run[name] for name in ("model", "text", "settings"))
+    return (
+        f"{model['name']}, {counted(model['layers'], 'layer')}, {counted(model['heads'], 'head')}; {text['source']}, "
+        f"{counted(settings['windows'], 'window')} of {settings['lengths'][-1]:,} tokens"
+    )
