@@ -27,6 +27,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from attnscope.capture.text import read_text
 from attnscope.experiments import Reproduction, reproduce
 from attnscope.experiments.intervals import coverage_at_most
 from attnscope.experiments.page import claims_table
@@ -70,10 +71,11 @@ Run = dict[str, Any]
 def build(smollm2: str, stories: str, text: str, runs: Path, quick: bool) -> dict[str, Any]:
     """Run the reproductions and the benchmark, and copy the figures; returns the data of the page."""
     less = QUICK if quick else {}
+    book = read_text(text)
     results = {
-        "smollm2": reproduce(smollm2, text, out=runs / "smollm2", **(WINDOWS | less)),
-        "vectors": reproduce(smollm2, text, out=runs / "vectors", **(KINDS | less)),
-        "stories15m": reproduce(stories, text, out=runs / "stories15m", **({"vectors": ("value", "hidden")} | less)),
+        "smollm2": reproduce(smollm2, book, out=runs / "smollm2", **(WINDOWS | less)),
+        "vectors": reproduce(smollm2, book, out=runs / "vectors", **(KINDS | less)),
+        "stories15m": reproduce(stories, book, out=runs / "stories15m", **({"vectors": ("value", "hidden")} | less)),
         "sample": reproduce(None, None, out=runs / "sample", **less),
     }
     for name, sources in PICTURES.items():

@@ -1,21 +1,33 @@
 """attnscope: measure how much an attention head can still tell apart.
 
     >>> import attnscope
-    >>> result = attnscope.scan()                # the embedded sample model and text
+    >>> result = attnscope.scan(length=64, progress=False)  # the embedded sample model and text
     >>> result.topn.columns[:6]
     ['window', 'layer', 'head', 'position', 'length', 'normalizer']
-    >>> weights = attnscope.normalizers.sparsemax(logits)
 
-Requirement: importing this module loads neither torch nor transformers. The public
-names below, and the rooms (`capture`, `normalizers`, `theory`, ...), are resolved on first use.
+| function | gives |
+|---|---|
+| `scan` | `ScanResult`: every head of a model measured on a text |
+| `diagnose` | `Diagnosis`: every head labeled by the simplest rule that gives nearly the same output |
+| `compare` | `Comparison`: other normalizers in a model, and what they change |
+| `reproduce` | `Reproduction`: the paper's experiments on a model |
+| `audit` | `AuditReport`: the paper's claims, tested by counterexample search |
+| `swap` | the model with another normalizer |
+| `load_model` | a model and its tokenizer, ready to scan |
+| `load_run` | a result that was saved |
+
+Every result has a short `repr`, an output for notebooks, `.summary()`, `.plot` and `.show()` (docs/python.md).
+
+Requirement: importing this module loads neither torch nor transformers. The public names below, and the rooms
+(`capture`, `normalizers`, `theory`, ...), are resolved on first use.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnscope import _forks  # noqa: F401  (remembers which process imported the package)
+from attnscope._lazy import lazy
 from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
@@ -23,54 +35,73 @@ if TYPE_CHECKING:
     from attnscope import doctor as doctor
     from attnscope import experiments as experiments
     from attnscope import normalizers as normalizers
+    from attnscope import progress as progress
     from attnscope import swapping as swapping
     from attnscope import theory as theory
+    from attnscope.capture.models import load_model as load_model
+    from attnscope.diagnosis.result import Diagnosis as Diagnosis
     from attnscope.diagnosis.running import diagnose as diagnose
     from attnscope.diagnosis.thresholds import Thresholds as Thresholds
+    from attnscope.experiments.compare import Comparison as Comparison
+    from attnscope.experiments.compare import compare as compare
+    from attnscope.experiments.reproduction import Reproduction as Reproduction
+    from attnscope.experiments.reproduction import reproduce as reproduce
+    from attnscope.results.loading import load_run as load_run
     from attnscope.scanning import ScanResult as ScanResult
     from attnscope.scanning import scan as scan
     from attnscope.swapping import swap as swap
+    from attnscope.theory.audit import AuditReport as AuditReport
+    from attnscope.theory.audit import audit as audit
 
 __version__ = "0.1.0"
 
 _LAZY = {
+    "AuditReport": "attnscope.theory.audit",
+    "Comparison": "attnscope.experiments.compare",
+    "Diagnosis": "attnscope.diagnosis.result",
+    "Reproduction": "attnscope.experiments.reproduction",
     "ScanResult": "attnscope.scanning",
     "Thresholds": "attnscope.diagnosis.thresholds",
+    "audit": "attnscope.theory.audit",
+    "compare": "attnscope.experiments.compare",
     "diagnose": "attnscope.diagnosis.running",
+    "load_model": "attnscope.capture.models",
+    "load_run": "attnscope.results.loading",
+    "reproduce": "attnscope.experiments.reproduction",
     "scan": "attnscope.scanning",
     "swap": "attnscope.swapping",
 }
 
-_ROOMS = ("capture", "doctor", "experiments", "normalizers", "swapping", "theory")
-
 __all__ = [
     "AttnscopeError",
+    "AuditReport",
+    "Comparison",
+    "Diagnosis",
     "InputError",
     "ModelError",
     "OutputError",
+    "Reproduction",
     "ScanResult",
     "Thresholds",
     "__version__",
+    "audit",
     "capture",
+    "compare",
     "diagnose",
     "doctor",
     "experiments",
+    "load_model",
+    "load_run",
     "normalizers",
+    "progress",
+    "reproduce",
     "scan",
     "swap",
     "swapping",
     "theory",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f"attnscope.{name}")
-    if name not in _LAZY:
-        raise AttributeError(f"module 'attnscope' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
-    globals()[name] = value
-    return value
+__getattr__, _ = lazy(__name__, __path__, _LAZY)
 
 
 def __dir__() -> list[str]:

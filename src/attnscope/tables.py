@@ -9,6 +9,7 @@ written leaves an older one unchanged. The report is made from them afterwards: 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import tempfile
@@ -310,6 +311,15 @@ def _with_missing_entries(found: dict[str, Any]) -> dict[str, Any]:
         missing = {"withdrawn": None, "explanation": None}
         found["heads"] = [missing | head if isinstance(head, dict) else head for head in heads]
     return found
+
+
+def without_infinities(value: Any) -> Any:
+    """The value with None in place of infinities and NaN, which JSON cannot express."""
+    if isinstance(value, dict):
+        return {key: without_infinities(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_infinities(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def load_findings(folder: Path) -> dict[str, Any] | None:

@@ -1,5 +1,28 @@
 """Run a model unchanged and observe the queries, keys, values and mask of each attention call."""
 
-from attnscope.capture.recording import record
+from __future__ import annotations
 
-__all__ = ["record"]
+from typing import TYPE_CHECKING
+
+from attnscope._lazy import lazy
+
+if TYPE_CHECKING:
+    from attnscope.capture.models import Model as Model
+    from attnscope.capture.models import ModelSource as ModelSource
+    from attnscope.capture.models import load_model as load_model
+    from attnscope.capture.recording import record as record
+    from attnscope.capture.text import Text as Text
+    from attnscope.capture.text import corpus as corpus
+    from attnscope.capture.text import read_text as read_text
+
+_NAMES = {
+    "Model": "attnscope.capture.models",
+    "ModelSource": "attnscope.capture.models",
+    "Text": "attnscope.capture.text",
+    "corpus": "attnscope.capture.text",
+    "load_model": "attnscope.capture.models",
+    "read_text": "attnscope.capture.text",
+    "record": "attnscope.capture.recording",
+}
+
+__getattr__, __dir__ = lazy(__name__, __path__, _NAMES)

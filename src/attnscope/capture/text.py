@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from attnscope.errors import InputError, ModelError, shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_SPACE = re.compile(r"\s")
+_LIKE_A_FILE = re.compile(r"[^\s]{1,200}\.[A-Za-z]\w{0,4}")  # one word with a suffix
 _TRIAL_CHARACTERS = tuple(2**power for power in range(4, 12))  # of a text, to try a tokenizer on
 _TRIAL_SECONDS = 2.0  # of processor time; a usual tokenizer takes a thousandth of it
 
@@ -35,7 +38,13 @@ class Text:
 
 
 def given_text(text: str | Path | Text | None) -> Text:
-    """A `Text` from an argument: a string is the text itself, a path is read, and None is the embedded sample."""
+    """A `Text` from an argument: a string is the text itself, a path is read, and None is the embedded sample.
+
+    >>> given_text("a text").source
+    'the string given'
+
+    A string that names a file or a corpus is refused: its characters are hardly what should be measured.
+    """
     if isinstance(text, Text):
         return text
     if not isinstance(text, str):
@@ -48,7 +57,28 @@ def given_text(text: str | Path | Text | None) -> Text:
         raise InputError(f"the string given is no Unicode text: a lone surrogate at offset {error.start}") from None
     if _is_file(text):
         raise InputError(f"{text!r} is a file; give pathlib.Path({text!r}) for the text in it")
+    if text.startswith(corpora.PREFIX) and not _SPACE.search(text):
+        name = text.removeprefix(corpora.PREFIX)
+        raise InputError(f"{shown(text)} is the name of a corpus; give attnscope.capture.corpus({shown(name)})")
+    if _LIKE_A_FILE.fullmatch(text):
+        raise InputError(
+            f"{text!r} looks like the name of a file, and there is none; a string is the text itself, "
+            f"pathlib.Path({text!r}) a file"
+        )
     return Text(text, "the string given")
+
+
+def corpus(name: str) -> Text:
+    """A book as a text to measure: downloaded once, checked, and kept.
+
+    >>> attnscope.scan("openai-community/gpt2", attnscope.capture.corpus("war-and-peace"))  # doctest: +SKIP
+
+    Parameters
+    ----------
+    name
+        "war-and-peace". The command line calls it `corpus:war-and-peace`.
+    """
+    return Text(corpora.read_corpus(name), f"{corpora.PREFIX}{name}")
 
 
 def _is_file(name: str) -> bool:
@@ -69,7 +99,7 @@ def read_text(source: str | Path | None) -> Text:
     if str(source) == "-":
         return _decoded(sys.stdin.buffer.read(corpora.LARGEST + 1), "standard input")
     if str(source).startswith(corpora.PREFIX):
-        return Text(corpora.read_corpus(str(source).removeprefix(corpora.PREFIX)), str(source))
+        return corpus(str(source).removeprefix(corpora.PREFIX))
     path = Path(source)
     try:
         with path.open("rb") as file:  # also a pipe or a device, which may have no end

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -23,9 +21,6 @@ from attnscope.cli.runs import (
     dated_folder,
     require_model,
 )
-
-if TYPE_CHECKING:
-    from attnscope.experiments.compare import Comparison
 
 
 def compare(
@@ -87,7 +82,7 @@ def compare(
     from attnscope.experiments.compare import DEFAULT_NORMALIZERS, MODES
     from attnscope.experiments.compare import compare as compare_model
     from attnscope.report.comparison import print_comparison
-    from attnscope.tables import output_folder
+    from attnscope.tables import output_folder, without_infinities
 
     chosen = DEFAULT_NORMALIZERS if normalizers is None else normalizers.split(",")
     with compiling_announced(), output_folder(out or dated_folder(model)) as folder:
@@ -106,9 +101,10 @@ def compare(
             revision=revision,
             trust_remote_code=trust_remote_code,
         )
-        files = save(result, folder)
+        files = result.write(folder)
     if json:
-        print(json_module.dumps({"run": result.run, "files": files, "table": _finite(result.table.to_dicts())}))
+        table = without_infinities(result.table.to_dicts())
+        print(json_module.dumps({"run": result.run, "files": files, "table": table}))
     else:
         print_comparison(Console(), result.table, result.run)
         print("\n" + "\n".join(files.values()))
@@ -146,7 +142,7 @@ def guidelines(
     require_model(model, revision)
     from attnscope.capture.text import read_text
     from attnscope.experiments.guidelines import guidelines as try_guidelines
-    from attnscope.tables import output_folder, write_all
+    from attnscope.tables import output_folder, without_infinities, write_all
 
     with compiling_announced(), output_folder(out or dated_folder(model)) as folder:
         result = try_guidelines(
@@ -160,7 +156,7 @@ def guidelines(
             revision=revision,
             trust_remote_code=trust_remote_code,
         )
-        answer = _finite(result.as_json())
+        answer = without_infinities(result.as_json())
         record = json_module.dumps(answer, indent=1) + "\n"
         write_all(folder, {"guidelines.json": lambda path: path.write_text(record, encoding="utf-8")})
     if json:
@@ -170,29 +166,3 @@ def guidelines(
         print(f"{finding.guideline}: {finding.verdict}\n  predicts  {finding.predicts}\n  measured  {finding.measured}")
     print(f"\n{folder / 'guidelines.json'}")
     return 0
-
-
-def save(result: Comparison, folder: Path) -> dict[str, str]:
-    """Write the files of a comparison and return their paths by name; the chart needs the mode swapped."""
-    from attnscope.experiments.figures import capacity, render
-    from attnscope.tables import write_all
-
-    record = json_module.dumps({"run": result.run, "table": _finite(result.table.to_dicts())}, indent=1) + "\n"
-    files: dict[str, Callable[[Path], object]] = {"compare.parquet": result.table.write_parquet}
-    if "swapped" in result.run["settings"]["modes"]:
-        chart = capacity.figure(result.table).chart().to_json()
-        files["capacity.vl.json"] = lambda path: path.write_text(chart, encoding="utf-8")
-        for kind, body in zip(("svg", "pdf", "png"), render(chart), strict=True):
-            files[f"capacity.{kind}"] = lambda path, body=body: path.write_bytes(body)  # type: ignore[misc]
-    files["compare.json"] = lambda path: path.write_text(record, encoding="utf-8")
-    write_all(folder, files)
-    return {name: str(folder / name) for name in files}
-
-
-def _finite(value: Any) -> Any:
-    """The value with None in place of infinities and NaN, which JSON cannot express."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")) else value

@@ -93,6 +93,7 @@ def reproduce(
     """
     from rich.console import Console
 
+    from attnscope.capture.text import read_text
     from attnscope.experiments.reproduction import reproduce as run_experiments
     from attnscope.planning import row_choice
     from attnscope.report.reproduction import print_claims
@@ -102,7 +103,7 @@ def reproduce(
     with compiling_announced(), resumable(folder):
         result = run_experiments(
             model,
-            text,
+            read_text(text),
             out=folder,
             length=length,
             windows=windows,

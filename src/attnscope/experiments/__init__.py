@@ -18,6 +18,19 @@
 
 from __future__ import annotations
 
-from attnscope.experiments.reproduction import Reproduction, reproduce
+from typing import TYPE_CHECKING
 
-__all__ = ["Reproduction", "reproduce"]
+from attnscope._lazy import lazy
+
+if TYPE_CHECKING:
+    from attnscope.experiments.compare import Comparison as Comparison
+    from attnscope.experiments.reproduction import Reproduction as Reproduction
+    from attnscope.experiments.reproduction import reproduce as reproduce
+
+_NAMES = {
+    "Comparison": "attnscope.experiments.compare",
+    "Reproduction": "attnscope.experiments.reproduction",
+    "reproduce": "attnscope.experiments.reproduction",
+}
+
+__getattr__, __dir__ = lazy(__name__, __path__, _NAMES)

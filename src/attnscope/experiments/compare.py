@@ -36,7 +36,7 @@ from attnscope.progress import Progress, Report, Step, reporting
 from attnscope.results.base import Result, View
 from attnscope.scanning import ScanResult, scan
 from attnscope.swapping import swap
-from attnscope.tables import OWN, within_support
+from attnscope.tables import OWN, within_support, without_infinities, write_all
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,11 +99,25 @@ class Comparison(Result):
         dict[str, str]
             The paths of the files by name; `attnscope.load_run` reads the folder.
         """
-        from attnscope.report.comparison import write_comparison
         from attnscope.tables import output_folder
 
         with output_folder(Path(folder)) as path:
-            return write_comparison(path, self.table, self.run)
+            return self.write(path)
+
+    def write(self, folder: Path) -> dict[str, str]:
+        """The same into a folder that is locked already."""
+        from attnscope.experiments.figures import capacity, render
+
+        record = json.dumps({"run": self.run, "table": without_infinities(self.table.to_dicts())}, indent=1) + "\n"
+        files: dict[str, Callable[[Path], object]] = {"compare.parquet": self.table.write_parquet}
+        if "swapped" in self.run["settings"]["modes"]:
+            chart = capacity.figure(self.table).chart().to_json()
+            files["capacity.vl.json"] = lambda path: path.write_text(chart, encoding="utf-8")
+            for kind, body in zip(("svg", "pdf", "png"), render(chart), strict=True):
+                files[f"capacity.{kind}"] = lambda path, body=body: path.write_bytes(body)  # type: ignore[misc]
+        files["compare.json"] = lambda path: path.write_text(record, encoding="utf-8")
+        write_all(folder, files)
+        return {name: str(folder / name) for name in files}
 
     @classmethod
     def load(cls, folder: str | Path) -> Comparison:

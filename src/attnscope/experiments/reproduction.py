@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope import __version__, tables
 from attnscope._forks import uses_threads
-from attnscope.capture.text import Text, read_text
+from attnscope.capture.text import Text, given_text
 from attnscope.engine.parts import Parts
 from attnscope.errors import OutputError
 from attnscope.experiments import store
@@ -77,11 +77,15 @@ class Reproduction(Result):
     def load(cls, folder: str | Path) -> Reproduction:
         """Read a reproduction that was written before."""
         path = Path(folder)
-        measured, run = store.read_tables(path)
         try:
+            measured, run = store.read_tables(path)
             claims = json.loads((path / "claims.json").read_text("utf-8"))["claims"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise OutputError(f"claims.json in {str(path)!r} cannot be read; repeat the reproduction") from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = str(error) if isinstance(error, OutputError) else f"{type(error).__name__}: {error}"
+            raise OutputError(
+                f"{str(path)!r} is not a readable reproduction ({reason}); reproduce with the same settings and "
+                f"out={str(path)!r} measures again"
+            ) from error
         drawn = sorted(file for file in (path / "figures").rglob("*.*") if file.suffix != ".json")
         figures: dict[str, dict[str, str]] = {}
         for file in drawn:
@@ -101,7 +105,7 @@ class Reproduction(Result):
 
 @uses_threads
 def reproduce(
-    model: str | None = None,
+    model: str | Path | None = None,
     text: str | Path | Text | None = None,
     *,
     out: str | Path,
@@ -135,13 +139,13 @@ def reproduce(
     """
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
     style = FigureStyle(figure_width, figure_titles)
-    book = text if isinstance(text, Text) else read_text(text)
+    name, book = None if model is None else str(model), given_text(text)
     asked: dict[str, Any] = {
         "length": plain(length), "windows": plain(windows), "rows": plain(rows), "draws": plain(draws),
         "seed": plain(seed), "vectors": tuple(dict.fromkeys(vectors)), "bos": bos, "dtype": dtype,
     }  # fmt: skip
     settings = plan(None, **asked)  # refuse invalid settings before the model is loaded
-    wanted = store.identity(model, revision, book.digest, asked)
+    wanted = store.identity(name, revision, book.digest, asked)
     with tables.output_folder(Path(out)) as folder, reporting(progress) as report:
         stored = store.load_tables(folder, wanted)
         if isinstance(stored, tuple):
@@ -151,7 +155,7 @@ def reproduce(
                 say(f"the tables in {folder} are not used: {stored}; measuring again")
             loading = {"device": device, "revision": revision, "trust_remote_code": trust_remote_code}
             with Parts(folder, wanted, dict.fromkeys(store.table_names(settings))) as parts:
-                measured, run = _measure(model, book, asked, wanted, loading, report, parts)
+                measured, run = _measure(name, book, asked, wanted, loading, report, parts)
                 run = store.save_tables(folder, measured, run)
                 parts.clear()
             if run["resumed_windows"]:

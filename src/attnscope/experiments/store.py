@@ -91,6 +91,8 @@ def read_tables(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     tables = {}
     for name, digest in run["tables"].items():
         path = folder / TABLES / f"{name}.parquet"
+        if not path.is_file():
+            raise DamagedTableError(f"{path.name} is missing")
         if _digest(path) != digest:
             raise DamagedTableError(f"{path.name} is damaged")
         tables[name] = pl.read_parquet(path)

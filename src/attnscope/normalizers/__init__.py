@@ -12,6 +12,7 @@ Each is available as a function, as a `Normalizer` with its properties and bound
 learnable parameters, as a module. Requirement: nothing here imports models, measures or theory.
 """
 
+from attnscope._lazy import lazy
 from attnscope.normalizers._base import Facts, MappedNormalizer, Normalizer, RowMap, get, names, register
 from attnscope.normalizers._loops import reference_only
 from attnscope.normalizers._spec import Tempered, parse
@@ -90,3 +91,5 @@ __all__ = [
     "ssmax",
     "topk",
 ]
+
+__getattr__, __dir__ = lazy(__name__, __path__, {})

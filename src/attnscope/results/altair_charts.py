@@ -42,14 +42,15 @@ class OfflineChart(_Offline, alt.LayerChart):
 
 
 @cache
-def _offline_kind(kind: type[Any]) -> type[Any]:
+def _offline_kind(kind: Any) -> Any:
     return type(f"Offline{kind.__name__}", (_Offline, kind), {})
 
 
 def offline(made: Any) -> Any:
     """The same chart, of any kind, displayed without a network."""
     copied = made.copy(deep=False)
-    copied.__class__ = _offline_kind(type(made))
+    kind: Any = type(made)
+    object.__setattr__(copied, "__class__", _offline_kind(kind))  # altair takes attributes for properties of the chart
     return copied
 
 

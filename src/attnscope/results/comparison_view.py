@@ -8,10 +8,9 @@ import polars as pl
 
 from attnscope import columns
 from attnscope.errors import InputError, shown
-from attnscope.report.comparison import named
 from attnscope.results import html
 from attnscope.results.words import counted, measured, shortened
-from attnscope.tables import comparable
+from attnscope.tables import comparable, named
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,12 +96,12 @@ class ComparisonPlots:
 
     def capacity(self) -> Any:
         """Separability against perplexity at the longest length, one mark for each normalizer (mode `swapped`)."""
-        from attnscope.report.comparison import capacity_chart
+        from attnscope.experiments.figures import capacity
         from attnscope.results.altair_charts import offline
 
         if "swapped" not in self._result.table["mode"]:
             raise InputError("capacity needs the mode swapped; compare with modes=['swapped'] or both")
-        return offline(capacity_chart(self._result.table))
+        return offline(capacity.figure(self._result.table).chart(titles=True))
 
     def curve(self, measure: str = "separability", mode: str | None = None) -> OfflineChart:
         """A column against the length, one line for each normalizer.

@@ -46,15 +46,19 @@ def head_map(cells: Mapping[tuple[int, int], Cell], label: str) -> str:
     left, top, side = 30, 16, size - 1
     parts = [_text(left + (head + 0.5) * size, top - 4, f"H{head}", "middle") for head in _numbered(heads, 34 // size)]
     parts += [_text(left - 4, top + (layer + 0.5) * size + 4, f"L{layer}", "end") for layer in _numbered(layers, 1)]
+    by_color: dict[str, list[str]] = {}
+    marks = []
     for (layer, head), cell in cells.items():
         x, y = left + head * size, top + layer * size
         title = f"<title>{escape(cell.words)}</title>" if cell.words else ""
-        box = f'x="{x}" y="{y}" width="{side}" height="{side}"'
-        parts.append(f'<rect {box} fill="{cell.color}">{title}</rect>')
+        box = f'<rect x="{x}" y="{y}" width="{side}" height="{side}">{title}</rect>'
+        by_color.setdefault(cell.color, []).append(box)
         if cell.mark and size == _LARGE:
             place = f'x="{x + side / 2:g}" y="{y + side / 2 + 4:g}" text-anchor="middle"'
             style = f'style="fill:{ink_on(cell.color)};pointer-events:none"'
-            parts.append(f"<text {place} {style}>{escape(cell.mark)}</text>")
+            marks.append(f"<text {place} {style}>{escape(cell.mark)}</text>")
+    parts += [f'<g fill="{color}">{"".join(boxes)}</g>' for color, boxes in by_color.items()]
+    parts += marks
     return _svg(left + heads * size, top + layers * size, label, parts)
 
 

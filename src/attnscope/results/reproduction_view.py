@@ -12,6 +12,7 @@ from attnscope.results.words import counted, shortened
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from attnscope.experiments.figures import Figure
     from attnscope.experiments.reproduction import Reproduction
 
 FORMS = ("printed", "corrected")
@@ -19,14 +20,16 @@ FORMS = ("printed", "corrected")
 
 def lines(result: Reproduction) -> list[str]:
     """The repr: what was run, how the claims came out, what to call next."""
-    found = [f"Reproduction: {_subject(result)}", f"{len(result.claims)} claims of the paper, overall: {_counts(result)}"]
+    counts = f"{len(result.claims)} claims of the paper, overall: {_counts(result)}"
+    found = [f"Reproduction: {_subject(result)}", counts]
     for verdict in ("disagrees", "depends"):
         names = [claim["id"] for claim in result.claims if claim["verdict"] == verdict]
         if names:
             found.append(f"{verdict.capitalize()}: {shortened(names, 6)}")
     if result.skipped_heads:
         found.append(f"Left out: {counted(len(result.skipped_heads), 'head')} (.skipped_heads has the reasons)")
-    return [*found, f"Files: {result.folder}", "Next: .summary(), .claims, .tables, .plot.names, .plot.figure(name), .show()"]
+    calls = ".summary(), .claims, .tables, .plot.names, .plot.figure(name), .show()"
+    return [*found, f"Files: {result.folder}", f"Next: {calls}"]
 
 
 def body(result: Reproduction) -> str:
@@ -68,7 +71,7 @@ class ReproductionPlots:
     @property
     def names(self) -> list[str]:
         """The names of the figures."""
-        return list(self._charts(None, True))
+        return list(self._figures(None, True))
 
     def figure(self, name: str, vectors: str | None = None, first_key: bool = True) -> Any:
         """A figure of the paper on this model, printed and corrected quantities side by side.
@@ -84,12 +87,12 @@ class ReproductionPlots:
         """
         from attnscope.results.altair_charts import offline
 
-        charts = self._charts(vectors, first_key)
-        if name not in charts:
-            raise InputError(f"no figure {shown(name)}; there are {', '.join(charts)}")
-        return offline(charts[name])
+        figures = self._figures(vectors, first_key)
+        if name not in figures:
+            raise InputError(f"no figure {shown(name)}; there are {', '.join(figures)}")
+        return offline(figures[name].chart(titles=True))
 
-    def _charts(self, vectors: str | None, first_key: bool) -> dict[str, Any]:
+    def _figures(self, vectors: str | None, first_key: bool) -> dict[str, Figure]:
         from attnscope.experiments.claims import readings_of
         from attnscope.experiments.figures import draw
 
@@ -99,7 +102,7 @@ class ReproductionPlots:
             raise InputError(f"vectors {shown(vectors)} were not measured; there are {', '.join(kinds)}")
         readings = readings_of(self._result.tables, [wanted])
         reading = next(one for one in readings if (one.sink == "kept") == first_key)
-        return {name: drawn for name, (drawn, _) in draw(reading).items()}
+        return draw(reading)
 
 
 def _counts(result: Reproduction) -> str:

@@ -6,8 +6,11 @@
 ...     loss = model(ids, labels=ids).loss
 """
 
+from attnscope._lazy import lazy
 from attnscope.swapping.changes import Swap, intervene, swap
 from attnscope.swapping.interventions import first_key, mean_outputs, sink_and_last, top_share
 from attnscope.swapping.storage import load, restore
 
 __all__ = ["Swap", "first_key", "intervene", "load", "mean_outputs", "restore", "sink_and_last", "swap", "top_share"]
+
+__getattr__, __dir__ = lazy(__name__, __path__, {})

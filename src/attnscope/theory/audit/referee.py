@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.results.audit_view import AuditPlots
-
     from attnscope.theory.audit.contract import Case, Claim, Condition, Form, Inequality, Space
 
 Verdict = Literal["holds", "holds with condition", "fails", "vacuous"]
@@ -159,7 +158,7 @@ class AuditReport(Result):
 
 
 def audit(
-    claims: Sequence[Claim[Any]],
+    claims: Sequence[Claim[Any] | str] | str | None = None,
     effort: Effort = "quick",
     seed: int = 0,
     progress: Progress = None,
@@ -167,12 +166,23 @@ def audit(
     """Test every claim; `progress` is informed of each claim before it is tested (see `attnscope.progress`)."""
     if effort not in ROUNDS:
         raise InputError(f"effort must be quick or full, received {effort!r}")
+    chosen = _chosen(claims)
     reports = []
     with reporting(progress) as report:
-        for number, claim in enumerate(claims):
-            report(Step(number, len(claims), claim.id))
+        for number, claim in enumerate(chosen):
+            report(Step(number, len(chosen), claim.id))
             reports.append(audit_claim(claim, effort, seed))
     return AuditReport(effort, seed, tuple(reports))
+
+
+def _chosen(claims: Sequence[Claim[Any] | str] | str | None) -> list[Claim[Any]]:
+    """The claims themselves, for ids and for None."""
+    from attnscope.theory.claims import CLAIMS, find_claim
+
+    if claims is None:
+        return list(CLAIMS)
+    given = [claims] if isinstance(claims, str) else claims
+    return [find_claim(claim) if isinstance(claim, str) else claim for claim in given]
 
 
 def audit_claim(claim: Claim[Any], effort: Effort, seed: int) -> ClaimReport:

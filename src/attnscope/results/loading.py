@@ -1,0 +1,61 @@
+"""Read what an earlier run has saved, whatever kind of run it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope._forks import uses_threads
+from attnscope.errors import OutputError, shown
+
+if TYPE_CHECKING:
+    from attnscope.experiments.compare import Comparison
+    from attnscope.experiments.reproduction import Reproduction
+    from attnscope.scanning.result import ScanResult
+
+
+@uses_threads
+def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison:
+    """Read a folder that scan, reproduce or compare has written.
+
+    >>> folder = attnscope.scan(length=64, progress=False).save(tmp_path / "first")
+    >>> attnscope.load_run(folder).rows.height
+    72
+
+    Parameters
+    ----------
+    folder
+        What was given as `out` or to `save`. Runs of older versions are read too; what they lack is missing.
+
+    Returns
+    -------
+    ScanResult, Reproduction or Comparison
+        The result as it was; attnscope.errors.OutputError if the folder holds none of them.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise OutputError(f"{shown(str(folder))} is not a folder; give one that a run was saved to")
+    if (path / "compare.json").is_file():
+        from attnscope.experiments.compare import Comparison
+
+        return Comparison.load(path)
+    if "identity" in _record(path):
+        from attnscope.experiments.reproduction import Reproduction
+
+        return Reproduction.load(path)
+    from attnscope.scanning.result import ScanResult
+
+    return ScanResult.load(path)
+
+
+def _record(folder: Path) -> dict[str, object]:
+    """The content of `run.json`; a folder without one holds no finished run."""
+    if not (folder / "run.json").is_file():
+        kinds = "run.json of a scan or a reproduction, or compare.json"
+        raise OutputError(f"{str(folder)!r} holds no finished run: there is no {kinds}")
+    try:
+        content = json.loads((folder / "run.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise OutputError(f"run.json in {str(folder)!r} cannot be read ({type(error).__name__}); run again") from error
+    return content if isinstance(content, dict) else {}
