@@ -67,20 +67,20 @@ def _capped(z: Rows) -> float:
     return 0.0 if z.shape[-1] == 1 else (2.0**-4 + (_log_n(z) / 4) ** -4) ** -0.25
 
 
-# label of the benchmark -> weights of float64 rows
+# normalizer of the benchmark -> weights of float64 rows
 ORACLES: dict[str, Callable[[Rows], Rows]] = {
     "softmax": softmax,
     "ssmax": lambda z: softmax(0.43 * _log_n(z) * z),
-    "logn": lambda z: softmax(max(1.0, _log_n(z) / math.log(512)) * z),
+    "logn:n_train=512": lambda z: softmax(max(1.0, _log_n(z) / math.log(512)) * z),
     "softmax1": lambda z: softmax(z, 0.0),
-    "sink_softmax": lambda z: softmax(z, 0.5),
+    "sink_softmax:sink=0.5": lambda z: softmax(z, 0.5),
     "sigmoid": lambda z: np.asarray(1 / (1 + z.shape[-1] * np.exp(-z))),
-    "topk(64)": lambda z: topk(z, 64),
+    "topk:k=64": lambda z: topk(z, 64),
     "sparsemax": lambda z: entmax(z, 2.0),
     "entmax15": lambda z: entmax(z, 1.5),
-    "entmax(1.2)": lambda z: entmax(z, 1.2),
-    "entmax(1.5)": lambda z: entmax(z, 1.5),
-    "entmax(1.9)": lambda z: entmax(z, 1.9),
+    "entmax:alpha=1.2": lambda z: entmax(z, 1.2),
+    "entmax:alpha=1.6": lambda z: entmax(z, 1.6),
+    "entmax:alpha=1.9": lambda z: entmax(z, 1.9),
     "lipmax": lambda z: entmax(_capped(z) * z, 2.0),
     "asentmax": lambda z: entmax((1 + (_log_n(z) if z.shape[-1] > 1 else 1.0)) * z, 1.5),
     "adaptive_temperature": adaptive_temperature,

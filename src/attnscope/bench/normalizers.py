@@ -32,8 +32,9 @@ from torch import Tensor
 from attnscope.bench._oracle import ORACLES
 from attnscope.bench.memory import refuse_beyond_memory
 from attnscope.errors import InputError
-from attnscope.normalizers import Normalizer, get
+from attnscope.normalizers import Normalizer, parse
 from attnscope.planning import whole_number
+from attnscope.progress import Progress, Step, reporting
 
 PEER = "entmax"
 _PEER_SHARE = 16
@@ -43,26 +44,26 @@ _MEMORY = (
     "every call returns a new tensor on both sides; torch maps small pages, attnscope large ones for large results"
 )
 
-# label -> (name, settings)
-SUBJECTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "softmax": ("softmax", {}),
-    "ssmax": ("ssmax", {}),
-    "logn": ("logn", {"n_train": 512}),
-    "softmax1": ("softmax1", {}),
-    "sink_softmax": ("sink_softmax", {"sink": 0.5}),
-    "sigmoid": ("sigmoid", {}),
-    "topk(64)": ("topk", {"k": 64}),
-    "sparsemax": ("sparsemax", {}),
-    "entmax15": ("entmax15", {}),
-    "entmax(1.2)": ("entmax", {"alpha": 1.2}),
-    "entmax(1.5)": ("entmax", {"alpha": torch.tensor(1.5)}),
-    "entmax(1.9)": ("entmax", {"alpha": 1.9}),
-    "lipmax": ("lipmax", {}),
-    "asentmax": ("asentmax", {}),
-    "adaptive_temperature": ("adaptive_temperature", {}),
-    "f_normalizer": ("f_normalizer", {}),
-    "sa_softmax": ("sa_softmax", {}),
-}
+# Every normalizer, as `attnscope.normalizers.parse` reads it.
+SUBJECTS = (
+    "softmax",
+    "ssmax",
+    "logn:n_train=512",
+    "softmax1",
+    "sink_softmax:sink=0.5",
+    "sigmoid",
+    "topk:k=64",
+    "sparsemax",
+    "entmax15",
+    "entmax:alpha=1.2",
+    "entmax:alpha=1.6",
+    "entmax:alpha=1.9",
+    "lipmax",
+    "asentmax",
+    "adaptive_temperature",
+    "f_normalizer",
+    "sa_softmax",
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def measure(
     lengths: Sequence[int] = (128, 1024, 8192),
     repeats: int = 5,
     subjects: Sequence[str] | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = None,
 ) -> dict[str, Any]:
     """Time the normalizers on Gaussian logits; `rows` is the number of rows at length 1,024."""
     chosen = list(SUBJECTS) if subjects is None else list(subjects)
@@ -98,16 +99,16 @@ def measure(
     # Logits, gradients, weights and the results of both passes.
     needed = max(max(1, rows * 1024 // length) * length for length in lengths) * 4 * _TENSORS
     refuse_beyond_memory(needed, f"--rows {rows} and --lengths {','.join(map(str, lengths))}")
-    results = []
-    for length in lengths:
-        generator = torch.Generator().manual_seed(length)
-        z = torch.randn(max(1, rows * 1024 // length), length, generator=generator)
-        g = torch.randn(z.shape, generator=generator)
-        _both(_softmax, z.detach().requires_grad_(), g)
-        for label in chosen:
-            progress(f"{label}, length {length}")
-            name, settings = SUBJECTS[label]
-            results.append(_measure_one(label, get(name, **settings), z, g, repeats))
+    results: list[Result] = []
+    with reporting(progress) as report:
+        for length in lengths:
+            generator = torch.Generator().manual_seed(length)
+            z = torch.randn(max(1, rows * 1024 // length), length, generator=generator)
+            g = torch.randn(z.shape, generator=generator)
+            _both(_softmax, z.detach().requires_grad_(), g)
+            for label in chosen:
+                report(Step(len(results), len(chosen) * len(lengths), f"{label}, length {length:,}"))
+                results.append(_measure_one(label, parse(label), z, g, repeats))
     return {
         "benchmark": "normalizers",
         "rows_at_1024": rows,
@@ -191,7 +192,7 @@ def _peer_function(label: str) -> Callable[[Tensor], Tensor] | None:
         return lambda x: peer.sparsemax(x, dim=-1)
     if label == "entmax15":
         return lambda x: peer.entmax15(x, dim=-1)
-    if label.startswith("entmax("):
-        alpha = float(label.removeprefix("entmax(").removesuffix(")"))
+    if label.startswith("entmax:alpha="):
+        alpha = float(label.removeprefix("entmax:alpha="))
         return lambda x: peer.entmax_bisect(x, alpha=alpha, dim=-1)
     return None

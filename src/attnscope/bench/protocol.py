@@ -18,6 +18,7 @@ from attnscope.bench.resident import resident_peak, run_with_plain_allocator
 from attnscope.bench.timing import TINY, beside, built, check_size, in_own_process, plain_forward, run_again, seconds_of
 from attnscope.errors import InputError
 from attnscope.experiments.settings import FIXED_N, PAPER_N, SEPARABILITY_N, plan
+from attnscope.progress import Progress, Step, reporting
 
 PAPER_MACHINE = "Apple M1 Pro, 10 cores"
 
@@ -45,7 +46,7 @@ def measure(
     width: int = 768,
     repeats: int = 3,
     algorithms: Sequence[int] = tuple(ALGORITHMS),
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = None,
 ) -> dict[str, Any]:
     """Time and memory of each algorithm: seconds, ratio to the plain forward, bytes above the model."""
     unknown = [number for number in algorithms if number not in ALGORITHMS]
@@ -54,19 +55,20 @@ def measure(
     plan(None, length=length)  # refuse invalid lengths
     check_size(length, layers, heads, width, repeats)
     size = {"length": length, "layers": layers, "heads": heads, "width": width}
-    results = []
-    for number in algorithms:
-        about = ALGORITHMS[number]
-        progress(f"algorithm {number}: {about.measures}")
-        times = in_own_process(_times, number, size, repeats)
-        place = size | {"number": number, "threads": torch.get_num_threads()}
-        results.append(
-            {"algorithm": number, "measures": about.measures}
-            | times
-            | {"paper_seconds": 60 * about.paper_minutes}
-            | {"times_faster": round(60 * about.paper_minutes / times["seconds"], 1)}
-            | {"peak_bytes": run_with_plain_allocator(__name__, place)}
-        )
+    results: list[dict[str, Any]] = []
+    with reporting(progress) as report:
+        for number in algorithms:
+            about = ALGORITHMS[number]
+            report(Step(len(results), len(algorithms), f"algorithm {number}"))
+            times = in_own_process(_times, number, size, repeats)
+            place = size | {"number": number, "threads": torch.get_num_threads()}
+            results.append(
+                {"algorithm": number, "measures": about.measures}
+                | times
+                | {"paper_seconds": 60 * about.paper_minutes}
+                | {"times_faster": round(60 * about.paper_minutes / times["seconds"], 1)}
+                | {"peak_bytes": run_with_plain_allocator(__name__, place)}
+            )
     return {
         "benchmark": "protocol",
         "size": size,

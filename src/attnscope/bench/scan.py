@@ -28,7 +28,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ from attnscope.bench.timing import (
 )  # fmt: skip
 from attnscope.errors import InputError
 from attnscope.planning import whole_number
+from attnscope.progress import Progress, Step, reporting
 
 SUBJECTS = ("last", "last+bounds", "all", "all+bounds", "first", "naive", "transformer_lens", "nnsight")
 MODELS = ("random", "sample")
@@ -65,7 +67,7 @@ def measure(
     subjects: Sequence[str] | None = None,
     models: Sequence[str] = MODELS,
     shorter: int | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = None,
 ) -> dict[str, Any]:
     """Time and memory of each subject on a GPT-2-like model with random weights and on the embedded sample.
 
@@ -75,25 +77,18 @@ def measure(
     chosen = list(SUBJECTS if subjects is None else subjects) + ([] if rows is None else [f"rows={rows}"])
     _refuse(chosen, models, length, layers, heads, width, rows, repeats, shorter)
     size = {"length": length, "layers": layers, "heads": heads, "width": width}
-    results = []
-    for model in models:
-        place = size | {"sample": int(model == "sample")}
-        there = [name for name in chosen if name not in PACKAGES or importlib.util.find_spec(name) is not None]
-        progress(f"{model}: memory")
-        peaks = {name: _peaks(name, place, shorter) for name in [_FORWARD, *there] if name != "first"}
-        for name in chosen:
-            if name == "first" and model != "sample":
-                continue
-            if name not in there:
-                results.append({"model": model, "subject": name, "installed": False})
-                continue
-            progress(f"{model}: {name}")
-            if name == "first":
-                results.append({"model": model, "subject": name, "installed": True} | _first_scan())
-                continue
-            version = importlib.metadata.version(PACKAGES[name]) if name in PACKAGES else None
-            found = {"model": model, "subject": name, "installed": True, "version": version}
-            results.append(found | in_own_process(_times, name, place, repeats) | _memory(peaks[name], peaks[_FORWARD]))
+    names = {model: [name for name in chosen if name != "first" or model == "sample"] for model in models}
+    total = sum(1 + sum(1 if name == "first" else 2 for name in those if _there(name)) for those in names.values())
+    numbers = count()
+    results: list[dict[str, Any]] = []
+    with reporting(progress) as report:
+        for model, those in names.items():
+            place = size | {"sample": int(model == "sample")}
+
+            def step(what: str, model: str = model) -> None:
+                report(Step(next(numbers), total, f"{model}: {what}"))
+
+            results += [{"model": model} | found for found in _measure_model(those, place, repeats, shorter, step)]
     return {
         "benchmark": "scan",
         "size": size,
@@ -105,6 +100,33 @@ def measure(
         "results": results,
         "naive_over_all": {model: _naive_over_all(results, model) for model in models},
     }
+
+
+def _there(name: str) -> bool:
+    """Whether a subject can be measured: another capture tool must be installed."""
+    return name not in PACKAGES or importlib.util.find_spec(name) is not None
+
+
+def _measure_model(
+    names: list[str], place: dict[str, int], repeats: int, shorter: int | None, step: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    """The result of each subject on one model; `step` is called before each measurement."""
+    peaks = {}
+    for name in [_FORWARD, *names]:
+        if name != "first" and _there(name):
+            step(f"memory of {name}")
+            peaks[name] = _peaks(name, place, shorter)
+    for name in names:
+        found: dict[str, Any] = {"subject": name, "installed": _there(name)}
+        if found["installed"]:
+            step(name)
+        if name == "first":
+            found |= _first_scan()
+        elif found["installed"]:
+            found["version"] = importlib.metadata.version(PACKAGES[name]) if name in PACKAGES else None
+            times = in_own_process(_times, name, place, repeats)
+            found |= times | _memory(peaks[name], peaks[_FORWARD])
+        yield found
 
 
 def _refuse(

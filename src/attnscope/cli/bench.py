@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
@@ -37,46 +36,22 @@ def normalizers(
     json
         Print one JSON object on standard output and nothing else.
     """
+    from rich.console import Console
+
     from attnscope.bench.normalizers import measure
+    from attnscope.cli.bench_tables import print_normalizers
 
     report = measure(
         rows,
         whole_numbers("--lengths", lengths),
         repeats,
         None if only is None else only.split(","),
-        progress=lambda line: print(f"  {line}", file=sys.stderr),
     )
     if json:
         print(json_module.dumps(report))
     else:
-        _print_table(report)
+        print_normalizers(Console(), report)
     return 0
-
-
-def _print_table(report: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"normalizers against torch.softmax, {report['threads']} threads, float32")
-    table.add_column("normalizer")
-    peer = report["peer"] or "entmax (not installed)"
-    for heading in ("length", "rows", "s", "ratio", "s+back", "ratio", f"x {peer}", "error"):
-        table.add_column(heading, justify="right")
-    for result in report["results"]:
-        speedup = result["peer_speedup"]
-        table.add_row(
-            result["normalizer"],
-            f"{result['length']:,}",
-            f"{result['rows']:,}",
-            f"{result['forward_seconds']:.3f}",
-            f"{result['forward_ratio']:.2f}",
-            f"{result['total_seconds']:.3f}",
-            f"{result['total_ratio']:.2f}",
-            "" if speedup is None else f"{speedup:.0f}x",
-            f"{result['largest_error']:.0e}",
-        )
-    Console().print(table)
-    print(f"memory: {report['memory']}")
 
 
 @bench.command
@@ -120,7 +95,10 @@ def scan(
     json
         Print one JSON object on standard output and nothing else.
     """
+    from rich.console import Console
+
     from attnscope.bench.scan import measure
+    from attnscope.cli.bench_tables import print_scans
 
     report = measure(
         length,
@@ -132,49 +110,12 @@ def scan(
         None if only is None else tuple(only.split(",")),
         tuple(models.split(",")),
         shorter,
-        progress=lambda line: print(f"  {line}", file=sys.stderr),
     )
     if json:
         print(json_module.dumps(report))
     else:
-        _print_scan_table(report)
+        print_scans(Console(), report)
     return 0
-
-
-def _print_scan_table(report: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"against the plain forward pass, {report['threads']} threads")
-    table.add_column("model")
-    table.add_column("subject")
-    grown = () if report["shorter"] is None else (f"MB at {report['shorter']:,}", "growth")
-    for heading in ("s", "forward s", "ratio", "peak MB", "forward MB", "ratio", *grown):
-        table.add_column(heading, justify="right")
-    for result in report["results"]:
-        if not result["installed"]:
-            table.add_row(result["model"], result["subject"], "not installed")
-            continue
-        if result["subject"] == "first":
-            table.add_row(result["model"], "first scan, compiling", f"{result['seconds']:.1f}")
-            continue
-        names = ("peak_bytes", "forward_peak_bytes", "shorter_peak_bytes")
-        peaks = ["" if result.get(name) is None else f"{result[name] / 1e6:,.0f}" for name in names]
-        growth = () if report["shorter"] is None else (peaks[2], _number(result["growth"]))
-        table.add_row(
-            result["model"],
-            result["subject"] + (f" ({result['heads_timed']} heads timed)" if "heads_timed" in result else ""),
-            f"{result['seconds']:.3f}",
-            f"{result['forward_seconds']:.3f}",
-            f"{result['time_ratio']:.2f}",
-            *peaks[:2],
-            _number(result["memory_ratio"]),
-            *growth,
-        )
-    Console().print(table)
-    for model, ratio in report["naive_over_all"].items():
-        if ratio is not None:
-            print(f"{model}: the naive way takes {ratio:g} times as long as our scan of all rows")
 
 
 @bench.command
@@ -213,40 +154,16 @@ def protocol(
     json
         Print one JSON object on standard output and nothing else.
     """
+    from rich.console import Console
+
     from attnscope.bench.protocol import measure
+    from attnscope.cli.bench_tables import print_protocol
 
     report = measure(
         length, layers, heads, width, repeats, whole_numbers("--only", only),
-        progress=lambda line: print(f"  {line}", file=sys.stderr),
     )  # fmt: skip
     if json:
         print(json_module.dumps(report))
     else:
-        _print_protocol_table(report)
+        print_protocol(Console(), report)
     return 0
-
-
-def _print_protocol_table(report: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"the paper's algorithms over all rows, {report['threads']} threads")
-    for heading in ("algorithm", "s", "forward s", "ratio", "peak MB", "paper s", "times faster"):
-        table.add_column(heading, justify="right")
-    for result in report["results"]:
-        peak = result["peak_bytes"]
-        table.add_row(
-            str(result["algorithm"]),
-            f"{result['seconds']:.1f}",
-            f"{result['forward_seconds']:.2f}",
-            f"{result['time_ratio']:.1f}",
-            "" if peak is None else f"{peak / 1e6:,.0f}",
-            f"{result['paper_seconds']:,.0f}",
-            f"{result['times_faster']:g}",
-        )
-    Console().print(table)
-    print(f"the paper's times: {report['paper_machine']}")
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
