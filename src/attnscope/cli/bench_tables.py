@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from attnscope.diagnosis.sentences import counted
-from attnscope.report.terminal import add_row, paragraph, table
+from attnscope.report.terminal import add_row, paragraph, table, titled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +18,7 @@ def print_normalizers(console: Console, report: dict[str, Any]) -> None:
     for (length, rows), results in _grouped(report["results"], "length", "rows"):
         headings = ["Normalizer", "forward seconds", "forward / softmax", "both seconds", "both / softmax"]
         headings += [f"faster than {report['peer']}"] if report["peer"] else []
-        made = table([*headings, "largest error"], f"{rows:,} rows of {length:,} logits")
+        made = table([*headings, "largest error"])
         for result in results:
             faster = "" if result["peer_speedup"] is None else f"{result['peer_speedup']:.0f} times"
             add_row(
@@ -31,12 +31,12 @@ def print_normalizers(console: Console, report: dict[str, Any]) -> None:
                 *([faster] if report["peer"] else []),
                 f"{result['largest_error']:.0e}",
             )
-        console.print(made)
+        console.print(titled(f"{rows:,} rows of {length:,} logits", made))
         console.print()
     note = (
-        f"Medians of {counted(report['repeats'], 'repeat')} on {_threads(report)}, float32. forward / softmax: time of the weights "
-        "over that of torch.softmax on the same logits; both: with the gradient; largest error: against the definition "
-        f"in float64. {report['memory'][0].upper()}{report['memory'][1:]}."
+        f"Medians of {counted(report['repeats'], 'repeat')} on {_threads(report)}, float32. forward / softmax: time of "
+        "the weights over that of torch.softmax on the same logits; both: with the gradient; largest error: against "
+        f"the definition in float64. {report['memory'][0].upper()}{report['memory'][1:]}."
     )
     console.print(paragraph(note, style="dim"))
     if not report["peer"]:
@@ -50,7 +50,7 @@ def print_scans(console: Console, report: dict[str, Any]) -> None:
     headings += [] if shorter is None else [f"peak MB at {shorter:,}", "growth"]
     for (model,), results in _grouped(report["results"], "model"):
         timed = [one for one in results if one["installed"] and one["subject"] != "first"]
-        made = table(headings, f"{model} model")
+        made = table(headings)
         for result in timed:
             heads = f" ({result['heads_timed']} heads timed)" if "heads_timed" in result else ""
             grown = () if shorter is None else (_megabytes(result["shorter_peak_bytes"]), _ratio(result["growth"]))
@@ -66,7 +66,7 @@ def print_scans(console: Console, report: dict[str, Any]) -> None:
                 *grown,
             )
         if timed:
-            console.print(made)
+            console.print(titled(f"The {model} model", made))
         for result in results:
             if result["subject"] == "first":
                 words = f"The first scan on a machine, which compiles its loops: {result['seconds']:.1f} s."

@@ -39,6 +39,10 @@ TextOption = Annotated[
     ),
 ]
 BosOption = Annotated[bool, Parameter(negative="", help="Put the model's begin token before each window.")]
+VerboseOption = Annotated[
+    bool,
+    Parameter(name=["--verbose", "-v"], negative="", help="Print all tables and notes, not only the most important."),
+]
 JsonOption = Annotated[bool, Parameter(negative="", help="Print one JSON object on standard output and nothing else.")]
 DeviceOption = Annotated[str, Parameter(help="Where the model runs, e.g. cpu or cuda:0.")]
 DtypeOption = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,6 +22,7 @@ from attnscope.cli.runs import (
     RevisionOption,
     TextOption,
     TrustOption,
+    VerboseOption,
     compiling_announced,
     dated_folder,
     end,
@@ -31,6 +33,9 @@ from attnscope.errors import InputError
 
 if TYPE_CHECKING:
     from attnscope.scanning import ScanResult
+
+_TABLES = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet")
+_FILES = ("report.html", "findings.json", *_TABLES, "tokens.json", "run.json")
 
 
 def scan(
@@ -54,6 +59,7 @@ def scan(
     verify: Flag = False,
     threshold: Annotated[list[str] | None, Parameter(negative="")] = None,
     out: OutOption = None,
+    verbose: VerboseOption = False,
     json: JsonOption = False,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -128,9 +134,9 @@ def scan(
     from rich.console import Console
 
     from attnscope.capture.text import read_text
+    from attnscope.cli.closing import print_closing
     from attnscope.diagnosis.thresholds import Thresholds
     from attnscope.planning import row_choice
-    from attnscope.report.diagnosis import print_findings
     from attnscope.report.summary import print_summary
     from attnscope.scanning import scan as scan_model
 
@@ -170,19 +176,41 @@ def scan(
     if json:
         print(json_module.dumps(_as_json(result, folder), allow_nan=False))
     else:
-        print_summary(console, result.rows, result.topn, result.run)
-        if result.findings is not None:
-            print_findings(console, result.findings.content)
-            print(f"\nfindings  {folder / 'findings.json'}", end="")
-        print(f"\nreport  {folder / 'report.html'}\ntables  {folder / 'rows.parquet'}, {folder / 'topn.parquet'}")
+        print_summary(console, result.rows, result.topn, result.run, result.findings, verbose)
+        options = {"text": text, "length": length, "revision": revision}
+        options |= {"device": None if device == "cpu" else device, "dtype": None if dtype == "float32" else dtype}
+        commands = _next_commands(result, model, folder, options)
+        files = [name for name in _FILES if (folder / name).is_file()]
+        print_closing(console, folder, files, folder / "report.html", commands)
     return end(result.skipped_heads)
+
+
+def _next_commands(
+    result: ScanResult, model: str | None, folder: Path, options: Mapping[str, object]
+) -> dict[str, str]:
+    """What to type next, with the reason."""
+    from attnscope.cli.closing import command_line
+
+    if result.findings is None:
+        first = command_line("scan", model, **options) + " --diagnose"
+        commands = {first: "Which heads matter most, why, and what to do."}
+    else:
+        step = result.findings["verdict"]["next"]
+        commands = {step["command"]: step["why"]}
+    if model is None:
+        other = command_line("scan", "openai-community/gpt2", "--diagnose")
+        commands[other] = "The same for a model of the hub; a folder or a .gguf file works too."
+    elif result.run["model"]["class"].endswith(("ForCausalLM", "LMHeadModel")):  # others have no next token
+        commands[command_line("compare", model, text=options["text"])] = "What other normalizers do to this model."
+    parent = None if str(folder.parent) == "runs" else folder.parent
+    commands[command_line("serve", parent)] = "All runs in the browser: open, compare, start new scans."
+    return commands
 
 
 def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
     from attnscope.report import overview
 
-    tables = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet")
-    files = {name: str(folder / name) for name in (*tables, "tokens.json", "run.json", "report.html")}
+    files = {name: str(folder / name) for name in _FILES if name != "findings.json"}
     heads = [] if result.topn.is_empty() else overview.heads(result.rows, result.topn, result.run).to_dicts()
     answer = {"run": result.run, "files": files, "heads": heads}
     if result.findings is not None:

@@ -1,183 +1,157 @@
-"""The summary of a scan in the terminal: the layer x head map and two short tables."""
+"""A scan in the terminal: heading, verdict, map, key numbers; on request the tables behind them and all findings."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console, Group
-from rich.table import Table
 from rich.text import Text
 
-from attnscope.columns import label
+from attnscope.columns import COLUMNS, label
+from attnscope.diagnosis.sentences import counted
+from attnscope.diagnosis.thresholds import Thresholds, limit_words
 from attnscope.report import overview
+from attnscope.report.diagnosis import print_details, print_state_map, print_verdict
+from attnscope.report.maps import separability_map
+from attnscope.report.notes import notable_numbers
+from attnscope.report.terminal import add_row, number, paragraph, plain, short_path, table, titled
 from attnscope.tables import OWN, within_support
 
 if TYPE_CHECKING:
     import polars as pl
 
-# From dark blue over grey to yellow (the cividis scale), readable with any color vision.
-_SCALE = (
-    "#00224e",
-    "#123570",
-    "#3b496c",
-    "#575d6d",
-    "#707173",
-    "#8a8678",
-    "#a59c74",
-    "#c3b369",
-    "#e1cc55",
-    "#fee838",
-)
-
-_NOTE = "proved: the range the theory allows; printed: as the paper has it; random set: expected for N tokens at random"
+_MEASURED = ("separability", "participation", "sink_weight", "entropy_ratio", "jacobian_norm")
+_DIAGNOSED = ("tokens_needed", "growth_exponent")
 
 
-def print_summary(console: Console, rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> None:
-    """Print the heading, the map of heads and the tables of medians."""
-    console.print(Group(_heading(run), Text()))
+def print_summary(
+    console: Console,
+    rows: pl.DataFrame,
+    topn: pl.DataFrame,
+    run: dict[str, Any],
+    findings: Mapping[str, Any] | None = None,
+    verbose: bool = False,
+) -> None:
+    """Print a scan, the verdict first; if `verbose` also the tables by N and by length, and all findings."""
+    console.print(_heading(run))
+    console.print()
+    if findings is not None:
+        print_verdict(console, findings, verbose)
+        print_state_map(console, findings)
     if topn.is_empty():
         return
     topn = within_support(rows, topn)
-    unmeasured = run["settings"].get("bounds", "paper") is None
-    note = Text(_NOTE + ("; -: measured with --bounds paper" if unmeasured else ""), style="dim")
-    console.print(Group(_map(rows, topn, run), Text(), _by_n(topn, run), note, Text(), _by_length(rows, run)))
+    heads = overview.heads(rows, topn, run)
+    if findings is None:
+        _print_notes(console, heads, run, overview.usual_n(topn), verbose)
+    if findings is None or verbose:
+        console.print(Group(separability_map(rows, topn, run), Text()))
+    console.print(_key_numbers(heads, run, overview.usual_n(topn), findings, verbose))
     labels = sorted(topn["normalizer"].unique().to_list(), key=lambda name: (not name.startswith(OWN), name))
     if len(labels) > 1:
         console.print(Group(Text(), _what_if(rows, topn, run, labels)))
+    if verbose:
+        console.print(Group(Text(), _by_n(topn, run), Text(), _by_length(rows, run)))
+        if findings is not None:
+            console.print()
+            print_details(console, findings)
 
 
 def _heading(run: dict[str, Any]) -> Text:
     model, text, settings = run["model"], run["text"], run["settings"]
-    layers = model["heads"]
-    heads = sorted({entry["heads"] for entry in layers})
-    windows = f"{settings['windows']} window" + ("s" if settings["windows"] > 1 else "")
+    heads = "/".join(str(count) for count in sorted({entry["heads"] for entry in model["heads"]}))
     return Text.assemble(
-        (model["name"], "bold"),
-        f"  {model['family']}, {len(layers)} layers x {'/'.join(map(str, heads))} heads, "
-        f"{model['parameters'] / 1e6:,.1f} M parameters\n",
-        f"text {text['source']}, {windows} of {settings['length']:,} tokens, {settings['vectors']} vectors",
-        style="default",
+        (short_path(model["name"]), "bold"),
+        f": {model['family']}, {counted(len(model['heads']), 'layer')} x {heads} heads, "
+        f"{model['parameters'] / 1e6:,.1f} M parameters; text {short_path(text['source'])}, "
+        f"{settings['windows']} x {settings['length']:,} tokens",
     )
 
 
-def _map(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> Group:
-    """Separability of every head: one cell each, in per cent."""
-    n = overview.usual_n(topn)
-    table = overview.heads(rows, topn, run)
-    layers, heads = table["layer"].unique().sort().to_list(), table["head"].unique().sort().to_list()
-    values = {(layer, head): value for layer, head, value in table.select("layer", "head", "separability").iter_rows()}
-    wide = len(heads) <= 24
-    lines = []
-    if wide:
-        lines.append(Text("      " + "".join(f"H{head:<4}" for head in heads), style="dim"))
-    for layer in layers:
-        line = Text(f"{'L' + str(layer):>4}  ", style="dim")
-        for head in heads:
-            line.append_text(_cell(values.get((layer, head)), wide))
-        lines.append(line)
-    title = Text.assemble(
-        ("Separability", "bold"),
-        f" in %: how many of the top {n} tokens stay nearer to the context than every other, "
-        f"{overview.shown_rows(run)}",
-    )
-    legend = Text("      0% ")
-    for color in _SCALE:
-        legend.append("  ", style=f"on {color}")
-    legend.append(" 100%")
-    return Group(title, *lines, legend)
+def _print_notes(console: Console, heads: pl.DataFrame, run: dict[str, Any], n: int, verbose: bool) -> None:
+    """What stands out in a scan without a diagnosis."""
+    console.print(Text("Measured, not diagnosed. What stands out:", style="bold"))
+    for note in notable_numbers(heads, run, n):
+        console.print(paragraph(note["title"], 2, "- "))
+        if verbose:
+            console.print(paragraph(note["sentence"], 4, style="dim"))
+    console.print()
 
 
-def _cell(value: float | None, wide: bool) -> Text:
-    if value is None:
-        return Text("  -  " if wide else "-", style="dim")
-    level = min(int(value * len(_SCALE)), len(_SCALE) - 1)
-    ink = "#ffffff" if level < len(_SCALE) // 2 else "#000000"
-    return Text(f"{value * 100:4.0f} " if wide else " ", style=f"{ink} on {_SCALE[level]}")
+def _key_numbers(
+    heads: pl.DataFrame, run: dict[str, Any], n: int, findings: Mapping[str, Any] | None, verbose: bool
+) -> Group:
+    """Medians over heads, and the range of the middle 80%; if `verbose`, also what each quantity means."""
+    diagnosed = [] if findings is None else [head["evidence"] for head in findings["heads"]]
+    found = {name: heads[name].to_list() for name in _MEASURED}
+    found |= {name: [one[name] for one in diagnosed] for name in _DIAGNOSED}
+    known = {name: [value for value in values if value is not None] for name, values in found.items()}
+    on = f"{overview.shown_rows(run)}, {counted(run['settings']['windows'], 'window')}"
+    of_diagnosis = "" if findings is None else f"the {findings['windows']} windows of the diagnosis"
+    made = table(["Key number", "Median head", "Middle 80% of heads", "Measured"], texts=(0, 3))
+    limits = limit_words(Thresholds().as_json() if findings is None else findings["thresholds"])
+    meanings = []
+    for name, values in known.items():
+        if values:
+            low, middle, high = (number(name, float(value)) for value in np.quantile(values, (0.1, 0.5, 0.9)))
+            add_row(made, label(name, n), middle, f"{low} to {high}", of_diagnosis if name in _DIAGNOSED else on)
+            meaning = COLUMNS[name].meaning.format_map(limits | {"n": n})
+            meanings.append(paragraph(f"{label(name)}: {meaning}", 2, style="dim"))
+    return Group(made, *(meanings if verbose else ()))
 
 
-def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Table:
-    title = f"By N {overview.shown_rows(run)}, median over heads"
+def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Group:
+    """Medians over heads for each N: distances with their bounds, and separability."""
     several = run["settings"]["windows"] > 1
-    if several:
-        title += ", +- spread over windows"
-    table = _table(
-        title,
-        "N",
-        label("top_mass"),
-        label("distance"),
-        "proved",
-        "printed",
-        "random set",
-        "printed",
-        label("separability"),
-        "5-95%",
-    )
-    for line in overview.median_by_n(topn, run).iter_rows(named=True):
-        over_windows = line["separability_spread"] if several else None
-        spread = "" if over_windows is None else f"+-{over_windows * 100:.0f}"
-        table.add_row(
+    where = f"{overview.shown_rows(run)}, median over heads"
+    lines = list(overview.median_by_n(topn, run).iter_rows(named=True))
+    bounds = ("proved range", "printed bound", "random set, proved", "random set, printed")
+    distances = table(["N", label("top_mass"), label("distance"), *bounds], ())
+    spreads = ["over windows"] if several else []
+    shares = table(["N", label("separability"), *spreads, "5% to 95% of heads"], ())
+    for line in lines:
+        add_row(
+            distances,
             str(line["n"]),
-            _formatted(line["top_mass"], ".3f"),
-            _number(line["distance"]),
-            f"{_number(line['distance_lower'])}-{_number(line['distance_upper'])}",
-            _number(line["distance_bound_printed"]),
-            f"{_number(line['expected_lower'])}-{_number(line['expected_upper'])}",
-            _number(line["expected_printed"]),
-            _formatted(line["separability"], ".0%") + spread,
-            f"{_formatted(line['separability_q05'], '.0%')}-{_formatted(line['separability_q95'], '.0%')}",
+            number("top_mass", line["top_mass"]),
+            plain(line["distance"]),
+            f"{plain(line['distance_lower'])} to {plain(line['distance_upper'])}",
+            plain(line["distance_bound_printed"]),
+            f"{plain(line['expected_lower'])} to {plain(line['expected_upper'])}",
+            plain(line["expected_printed"]),
         )
-    return table
+        low, high = number("separability", line["separability_q05"]), number("separability", line["separability_q95"])
+        spread = line["separability_spread"]
+        over = ["-" if spread is None else f"+-{spread:.0%}"] if several else []
+        add_row(shares, str(line["n"]), number("separability", line["separability"]), *over, f"{low} to {high}")
+    note = (
+        "proved: the range that the theory allows; printed: as the paper prints it; random set: expected distance for "
+        "N tokens chosen at random"
+    )
+    if run["settings"].get("bounds", "paper") is None:
+        note += "; -: measured with --bounds paper"
+    distances_by_n = titled(f"Distance by N {where}", distances)
+    return Group(distances_by_n, paragraph(note, style="dim"), Text(), titled(f"Separability by N {where}", shares))
 
 
-def _by_length(rows: pl.DataFrame, run: dict[str, Any]) -> Table:
+def _by_length(rows: pl.DataFrame, run: dict[str, Any]) -> Group:
     names = ("entropy_ratio", "max_weight", "sink_weight", "participation", "jacobian_norm")
     what = "" if run["settings"]["rows"] == "last" else " up to each power of two"
-    table = _table(f"By length{what}, median over heads", "Length", *map(label, names))
+    made = table(["Length", *map(label, names)], ())
     for line in overview.median_by_length(rows, run).iter_rows(named=True):
-        table.add_row(
-            f"{line['length']:,}",
-            _formatted(line["entropy_ratio"], ".2f"),
-            _formatted(line["max_weight"], ".3f"),
-            _formatted(line["sink_weight"], ".3f"),
-            _formatted(line["participation"], ".1f"),
-            _formatted(line["jacobian_norm"], ".3f"),
-        )
-    return table
+        add_row(made, f"{line['length']:,}", *(number(name, line[name]) for name in names))
+    return titled(f"By length{what}, median over heads", made)
 
 
-def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels: list[str]) -> Table:
+def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels: list[str]) -> Group:
     """One line for each normalizer, on the same logits; a row has no top N to separate if fewer keys get weight."""
-    n = overview.usual_n(topn)
-    title = f"What if, {overview.shown_rows(run)}, median over heads"
     names = ("separability", "defined", "top_mass", "max_weight", "support", "jacobian_norm")
-    table = _table(f"{title}, N = {n}", "Normalizer", *map(label, names))
+    title = f"What if, {overview.shown_rows(run)}, N = {overview.usual_n(topn)}, median over heads"
+    made = table(["Normalizer", *map(label, names)])
     for normalizer in labels:
         line = overview.median_of_heads(rows, topn, run, normalizer)
-        table.add_row(
-            normalizer,
-            _formatted(line["separability"], ".0%"),
-            _formatted(line["defined"] or None, ".0%"),
-            _formatted(line["top_mass"], ".3f"),
-            _formatted(line["max_weight"], ".3f"),
-            _formatted(line["support"], ",.0f"),
-            _formatted(line["jacobian_norm"], ".3f"),
-        )
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    """A table without lines, narrow enough for 80 columns."""
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _formatted(value: float | None, form: str) -> str:
-    """A formatted number, or a dash for None."""
-    return "-" if value is None else f"{value:{form}}"
-
-
-def _number(value: float | None) -> str:
-    """Three significant figures, without exponent up to large numbers."""
-    return _formatted(value, ",.0f" if value is not None and abs(value) >= 100 else ".3g")
+        line["defined"] = line["defined"] or None
+        add_row(made, normalizer, *(number(name, line[name]) for name in names))
+    return titled(title, made)

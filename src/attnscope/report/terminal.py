@@ -1,43 +1,39 @@
-"""Tables, paragraphs and closing lines for a terminal of 80 columns.
+"""Tables and paragraphs for a terminal of 80 columns.
 
-Requirements of the design:
-
-- headings are broken into lines at their spaces, and cells of numbers are never broken or cut;
-- text wraps between words, under its own indentation;
-- what has to be copied (paths, commands) is never broken by a line end of ours.
+Headings are broken into lines at their spaces, cells of numbers are neither broken nor cut, and text wraps between
+words, under its own indentation.
 """
 
 from __future__ import annotations
 
-import shlex
-import shutil
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
+from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from attnscope.columns import COLUMNS
 
 _LONGEST_HEADING = 9  # characters of one of its lines, unless a word is longer
 
 
-def table(headings: Sequence[str], title: str = "", texts: int = 1) -> Table:
-    """A table without lines, whose first `texts` columns hold text and the others numbers."""
-    lines = [_heading_lines(heading) for heading in headings]
+def table(headings: Sequence[str], texts: Collection[int] = (0,)) -> Table:
+    """A table without lines; the columns `texts` hold text, the others numbers."""
+    lines = [[heading] if index in texts else _heading_lines(heading) for index, heading in enumerate(headings)]
     height = max((len(one) for one in lines), default=0)
-    made = Table(
-        title=title or None, title_justify="left", title_style="bold", header_style="bold", box=None,
-        padding=(0, 1, 0, 0), pad_edge=False,
-    )  # fmt: skip
+    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for index, heading in enumerate(lines):
         text = "\n".join([*[""] * (height - len(heading)), *heading])  # the last lines of all are on one line
-        made.add_column(text, justify="left" if index < texts else "right", no_wrap=index >= texts, overflow="fold")
+        made.add_column(
+            text, justify="left" if index in texts else "right", no_wrap=index not in texts, overflow="fold"
+        )
     return made
+
+
+def titled(title: str, made: Table) -> Group:
+    """A table under its title, which may be wider than the table."""
+    return Group(Text(title, style="bold"), made)
 
 
 def _heading_lines(heading: str) -> list[str]:
@@ -59,6 +55,29 @@ def add_row(made: Table, *cells: str | Text) -> None:
     made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
+def number(name: str, value: float | None) -> str:
+    """A value of a declared quantity: shares in per cent, others in three figures; a dash for None."""
+    if value is None or value != value:
+        return "-"
+    if COLUMNS[name].style == "share":
+        if 0 < value < 0.0005:
+            return "<0.1%"
+        return f"{value:.0%}" if value >= 0.0995 or value == 0 else f"{value:.1%}"
+    return plain(value)
+
+
+def plain(value: float | None) -> str:
+    """Three significant figures, without exponent for everyday sizes; a dash for None."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if 100 <= abs(value) < 1e7 else f"{value:.3g}"
+
+
+def short_path(name: str) -> str:
+    """The last part of a path; names such as openai-community/gpt2 stay."""
+    return name.rstrip("/").rpartition("/")[2] if name.startswith((".", "/", "~")) or name.count("/") > 1 else name
+
+
 def paragraph(words: str | Text, indent: int = 0, first: str = "", style: str = "") -> Padding:
     """Text with all lines indented; `first` is put before its first line, inside the indentation."""
     text = Text(words, style=style) if isinstance(words, str) else words
@@ -69,25 +88,3 @@ def paragraph(words: str | Text, indent: int = 0, first: str = "", style: str = 
     grid.add_column()
     grid.add_row(Text(first, style=style), text)
     return Padding(grid, (0, 0, 0, indent))
-
-
-def print_closing(console: Console, files: Sequence[Path], report: Path | None, commands: Mapping[str, str]) -> None:
-    """Print the last lines of a command: its files, how to open the report, and what to type next, with the reason."""
-    if files:
-        names = ", ".join(path.name for path in files)
-        console.print(Text.assemble(("Files", "bold"), f" in {files[0].parent}: {names}"), soft_wrap=True)
-    if report is not None:
-        console.print(Text.assemble(("Open", "bold"), f"  {open_command(report)}"), soft_wrap=True)
-    if commands:
-        console.print(Text("Next", style="bold"))
-        for command, reason in commands.items():
-            console.print(Text(f"  {command}"), soft_wrap=True)
-            console.print(paragraph(reason, 6, style="dim"))
-
-
-def open_command(path: Path) -> str:
-    """What opens a page from a shell here; its file:// address where there is no such command."""
-    if sys.platform == "win32":
-        return f'start "" "{path}"'
-    opener = "open" if sys.platform == "darwin" else "xdg-open"
-    return f"{opener} {shlex.quote(str(path))}" if shutil.which(opener) else path.absolute().as_uri()

@@ -1,0 +1,105 @@
+"""Maps of all heads in the terminal: one cell for each head, a line for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.text import Text
+
+from attnscope.columns import label
+from attnscope.diagnosis.states import NO_LABEL
+from attnscope.report import overview
+
+if TYPE_CHECKING:
+    import polars as pl
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+# From dark blue over grey to yellow (the cividis scale), readable with any color vision.
+_SCALE = (
+    "#00224e",
+    "#123570",
+    "#3b496c",
+    "#575d6d",
+    "#707173",
+    "#8a8678",
+    "#a59c74",
+    "#c3b369",
+    "#e1cc55",
+    "#fee838",
+)
+_MARGIN = 6  # columns before the first head
+
+
+class HeadMap:
+    """Cells of heads, as wide as the terminal has room for; layers of many heads take several lines."""
+
+    def __init__(self, heads: Mapping[tuple[int, int], Any], cell: Callable[[Any, int], Text], widest: int) -> None:
+        self.heads, self.cell, self.widest = heads, cell, widest
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """One line for each layer, or more; the heads' names above if their cells have room for them."""
+        columns = max(head for _, head in self.heads) + 1
+        room = options.max_width - _MARGIN
+        width = next((width for width in range(self.widest, 1, -1) if columns * width <= room), 1)
+        each = max(1, room // width)
+        blocks = [range(start, min(start + each, columns)) for start in range(0, columns, each)]
+        if width > len(f"H{columns - 1}"):
+            yield Text(" " * _MARGIN + "".join(f"H{head}".ljust(width) for head in blocks[0]).rstrip(), style="dim")
+        for layer in sorted({layer for layer, _ in self.heads}):
+            for block in blocks:
+                name = f"L{layer}" if block.start == 0 else ""
+                line = Text(f"{name:>{_MARGIN - 2}}  ", style="dim")
+                for head in block:
+                    line.append_text(self.cell(self.heads.get((layer, head)), width))
+                yield line
+
+
+def separability_map(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> Group:
+    """Separability of every head in per cent."""
+    n = overview.usual_n(topn)
+    table = overview.heads(rows, topn, run).select("layer", "head", "separability")
+    heads = {(layer, head): value for layer, head, value in table.iter_rows()}
+    title = Text.assemble(
+        (label("separability", n), "bold"),
+        f" in %, {overview.shown_rows(run)}: how much of the top {n} tokens lies nearer to their weighted sum than "
+        "every other token",
+    )
+    legend = Text(" " * _MARGIN + "0% ")
+    for color in _SCALE:
+        legend.append("  ", style=f"on {color}")
+    legend.append(" 100%")
+    return Group(title, HeadMap(heads, _percentage, 5), legend)
+
+
+def _percentage(value: float | None, width: int) -> Text:
+    if value is None:
+        return Text("-".center(width), style="dim")
+    level = min(int(value * len(_SCALE)), len(_SCALE) - 1)
+    ink = "#ffffff" if level < len(_SCALE) // 2 else "#000000"
+    number = f"{value * 100:.0f}"
+    return Text(f"{number} ".rjust(width) if width > len(number) else " " * width, style=f"{ink} on {_SCALE[level]}")
+
+
+def state_map(heads: list[dict[str, Any]], states: dict[str, dict[str, str]]) -> Group:
+    """One letter for each head, and what the letters mean, with the number of heads of each."""
+    entries = {(head["layer"], head["head"]): head for head in heads}
+
+    def letter(entry: dict[str, Any] | None, width: int) -> Text:
+        look = states.get(entry["state"] or NO_LABEL) if entry else None
+        if entry is None or look is None:
+            return Text(" " * width)
+        edge = "?" if entry["edge"] and width > 1 else ""
+        return Text(f"{look['mark']}{edge}".ljust(width), style=look["color"])
+
+    title = Text.assemble(("Map", "bold"), ": the simpler rule that gives nearly the same output")
+    lines = [
+        Text.assemble("      ", (look["mark"], look["color"]), f" {state:10} {count:4}  {look['short']}")
+        for state, look in states.items()
+        if (count := sum((head["state"] or NO_LABEL) == state for head in heads))
+    ]
+    unsure = sum(head["edge"] is not None for head in heads)
+    if unsure:
+        lines.append(Text(f"      ? {'unsure':10} {unsure:4}  near a limit: other rows could give another label"))
+    return Group(title, HeadMap(entries, letter, 4), *lines)
