@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from models import build, byte_tokenizer
 from rich.console import Console
+from terminal_tables import recorded_tables
 
 from attnscope import columns
 from attnscope.columns import COLUMNS, head_name, label
@@ -91,11 +92,12 @@ def test_the_page_has_the_declared_labels_and_meanings(result: ScanResult) -> No
 
 
 def test_the_summary_has_the_declared_labels(result: ScanResult) -> None:
-    console = Console(record=True, width=200, file=io.StringIO())
-    print_summary(console, result.rows, result.topn, result.run)
-    printed = console.export_text()
-    for name in ("entropy_ratio", "max_weight", "sink_weight", "participation", "jacobian_norm", "top_mass", "support"):
-        assert label(name) in printed
+    with recorded_tables() as tables:
+        print_summary(Console(file=io.StringIO()), result.rows, result.topn, result.run, result.findings, verbose=True)
+    shown = {text for table in tables for text in (*table.headings, *table.cells)}
+    plain = ("entropy_ratio", "max_weight", "sink_weight", "participation", "jacobian_norm", "top_mass", "support")
+    assert {label(name) for name in (*plain, "tokens_needed", "growth_exponent", "residual_change")} <= shown
+    assert label("separability", n=20) in shown
 
 
 def test_the_evidence_of_a_head_has_declared_names(result: ScanResult) -> None:

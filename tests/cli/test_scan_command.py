@@ -39,8 +39,9 @@ def test_a_scan_writes_its_files_and_prints_a_map(
     assert run(["scan", str(model_folder), "--text", str(book), "--length", "64", "--out", str(out)]) == 0
     assert sorted(path.name for path in out.iterdir()) == FILES
     printed = capsys.readouterr().out
-    for part in ("3 layers x 5 heads", "Separability", "L2", "H4", "By length", "report.html"):
+    for part in ("3 layers x 5 heads", "Separability", "L2", "H4", "Participation", "report.html"):
         assert part in printed
+    assert "By length" not in printed
 
 
 def test_what_has_no_value_is_a_dash(
@@ -55,9 +56,12 @@ def test_what_has_no_value_is_a_dash(
     model = build("gpt2")
     with swap(model, "sa_softmax_raw"):
         result = scan(model, book, tokenizer=byte_tokenizer(), length=64, lengths=[64])
-    print_summary(Console(width=120), result.rows, result.topn, result.run)
+    print_summary(Console(width=120), result.rows, result.topn, result.run, verbose=True)
     printed = capsys.readouterr().out
-    assert [line.split()[1:3] for line in printed.splitlines() if line.split()[:1] == ["20"]] == [["-", "-"]]
+    assert [line.split()[1:3] for line in printed.splitlines() if line.split()[:1] == ["20"]] == [
+        ["-", "-"],
+        ["-", "-"],
+    ]
 
 
 @pytest.mark.parametrize("bounds", [None, "paper"])
@@ -66,7 +70,7 @@ def test_the_summary_says_how_to_measure_the_paper_bounds(
 ) -> None:
     options: Any = {"tokenizer": byte_tokenizer(), "length": 64, "bounds": bounds}
     result = scan(build("gpt2"), book, **options)
-    print_summary(Console(width=200), result.rows, result.topn, result.run)
+    print_summary(Console(width=200), result.rows, result.topn, result.run, verbose=True)
     assert ("-: measured with --bounds paper" in capsys.readouterr().out) == (bounds is None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,8 @@ def test_the_terminal_marks_heads_without_a_label(labeled: dict[str, Any], verif
     shown = printed(verified)
     assert f"{mark} {REFUTED}" not in shown
     assert f"x {NO_LABEL:10} {count:4}  {REFUTED} did not hold inside the model" in shown
-    rows = [line for line in shown.splitlines() if line.strip().startswith("L")][:3]
+    rows = [line.split(maxsplit=1)[1] for line in shown.splitlines() if re.match(r" +L\d+ ", line)]
+    assert len(rows) == 3
     assert sum(line.count("x") for line in rows) == count
     assert not any(mark in line for line in rows)
 
