@@ -231,11 +231,11 @@ def test_the_guidelines_command_prints_predictions_and_verdicts(
     assert run(["guidelines", str(model_folder), *options]) == 0
     printed = capsys.readouterr().out
     for part in (
-        "keep the active set small",
-        "watch the entropy",
-        "avoid overly sharp softmax",
-        "predicts",
-        "measured",
+        "Keep the active set small: ",
+        "Watch the entropy: ",
+        "Avoid overly sharp softmax: ",
+        "Predicts",
+        "agrees:",
     ):
         assert part in printed
     stored = json.loads((tmp_path / "out" / "guidelines.json").read_text("utf-8"))

@@ -17,6 +17,7 @@ from attnscope.cli.runs import (
     RevisionOption,
     TextOption,
     TrustOption,
+    VerboseOption,
     compiling_announced,
     dated_folder,
     require_model,
@@ -36,6 +37,7 @@ def compare(
     calibrate: Literal["global", "head"] | None = None,
     calibration_windows: WholeNumber = 2,
     out: OutOption = None,
+    verbose: VerboseOption = False,
     json: JsonOption = False,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -79,6 +81,7 @@ def compare(
     from rich.console import Console
 
     from attnscope.capture.text import read_text
+    from attnscope.cli.closing import command_line, print_closing
     from attnscope.experiments.compare import DEFAULT_NORMALIZERS, MODES
     from attnscope.experiments.compare import compare as compare_model
     from attnscope.report.comparison import print_comparison
@@ -106,8 +109,15 @@ def compare(
         table = without_infinities(result.table.to_dicts())
         print(json_module.dumps({"run": result.run, "files": files, "table": table}))
     else:
-        print_comparison(Console(), result.table, result.run)
-        print("\n" + "\n".join(files.values()))
+        print_comparison(Console(), result.table, result.run, verbose)
+        options = {"text": text, "revision": revision}
+        advice = command_line("guidelines", model, **options)
+        commands = {advice: "The paper's advice on the active set, entropy and temperature, tested."}
+        if calibrate is None:
+            fit = command_line("compare", model, **options, calibrate="global")
+            commands = {fit: "Fit each normalizer's setting to the model before comparing."} | commands
+        picture = folder / "capacity.svg"
+        print_closing(Console(), folder, list(files), picture if "capacity.svg" in files else None, commands)
     return 0
 
 
@@ -140,8 +150,12 @@ def guidelines(
         Folder for guidelines.json. Default: runs/MODEL-DATE-TIME.
     """
     require_model(model, revision)
+    from rich.console import Console
+
     from attnscope.capture.text import read_text
+    from attnscope.cli.closing import command_line, print_closing
     from attnscope.experiments.guidelines import guidelines as try_guidelines
+    from attnscope.report.guidelines import print_guidelines
     from attnscope.tables import output_folder, without_infinities, write_all
 
     with compiling_announced(), output_folder(out or dated_folder(model)) as folder:
@@ -162,7 +176,7 @@ def guidelines(
     if json:
         print(json_module.dumps(answer))
         return 0
-    for finding in result.findings:
-        print(f"{finding.guideline}: {finding.verdict}\n  predicts  {finding.predicts}\n  measured  {finding.measured}")
-    print(f"\n{folder / 'guidelines.json'}")
+    print_guidelines(Console(), result)
+    commands = {command_line("compare", model, text=text): "Normalizers side by side, on the same model and text."}
+    print_closing(Console(), folder, ["guidelines.json"], None, commands)
     return 0

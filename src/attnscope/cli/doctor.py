@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json as json_module
 
+from typing import TYPE_CHECKING
+
 from attnscope.cli.numbers import WholeNumber
 from attnscope.cli.runs import (
     DeviceOption,
@@ -13,6 +15,9 @@ from attnscope.cli.runs import (
     RevisionOption,
     TrustOption,
 )
+
+if TYPE_CHECKING:
+    from attnscope.doctor import Examination
 
 FAILED = 1  # exit code if a check failed
 
@@ -28,7 +33,7 @@ def doctor(
     revision: RevisionOption = None,
     trust_remote_code: TrustOption = False,
 ) -> int:
-    """Check in a few seconds what can be measured of a model, and whether it is right.
+    """Check in a few seconds what can be measured in a model, and whether the numbers are right.
 
     Runs the model on a few random tokens, plain and padded, compares the weights that a scan would measure with those
     of the model's own eager attention, and prints one line for each check. The exit code is 1 if one of them fails.
@@ -57,14 +62,33 @@ def doctor(
     if json:
         print(json_module.dumps(report.as_json(), allow_nan=False))
     else:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, show_header=False)
-        marks = {"pass": "[green]ok[/]", "note": "", "fail": "[red]FAIL[/]"}
-        for check in report.checks:
-            table.add_row(marks[check.verdict], check.name, check.text)
-        console = Console(highlight=False)
-        console.print(report.model, style="bold", markup=False)
-        console.print(table)
+        _print(report, model)
     return 0 if report.passed else FAILED
+
+
+def _print(report: Examination, model: str | None) -> None:
+    """Print the verdict, every check, and what to type next."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from attnscope.cli.closing import command_line, print_closing
+    from attnscope.report.terminal import add_row, paragraph, short_path, table
+
+    console = Console(highlight=False)
+    tried = [check for check in report.checks if check.verdict != "note"]
+    failed = [check.name for check in tried if check.verdict == "fail"]
+    if failed:
+        words = f"{len(failed)} of {len(tried)} checks failed ({', '.join(failed)}): do not trust a scan of this model."
+    else:
+        words = f"all {len(tried)} checks passed: a scan measures what this model computes."
+    verdict = Text.assemble((f"{short_path(report.model)}: ", "bold"), (words, "bold red" if failed else "bold green"))
+    console.print(paragraph(verdict))
+    console.print()
+    marks = {"pass": Text("ok", "green"), "note": Text(""), "fail": Text("FAIL", "red")}
+    made = table(["", "Check", "Result"], range(3))
+    for check in report.checks:
+        add_row(made, marks[check.verdict], check.name, check.text)
+    console.print(made)
+    if not failed:
+        scan = command_line("scan", model, "--diagnose")
+        print_closing(console, commands={scan: "Which heads matter most, why, and what to do."})

@@ -1,66 +1,107 @@
-"""A comparison of normalizers as a table for the terminal."""
+"""A comparison of normalizers in the terminal: a verdict, then tables that fit 80 columns."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import polars as pl
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
-from attnscope.tables import COMPARED, comparable, named
+from attnscope.columns import COLUMNS, label
+from attnscope.report.terminal import add_row, number, paragraph, plain, short_path, table, tables, titled
+from attnscope.tables import COMPARED, OWN, comparable, named
 
-# Headings short enough for all columns to fit into 80.
-_COLUMNS = {
-    "perplexity": "perpl.",
-    "agreement": "agree",
-    "kl": "KL",
-    "separability": "separ.",
-    "distance_ratio": "dist.",
-    "entropy_ratio": "entr.",
-    "sink_weight": "sink",
-    "support": "supp.",
-    "jacobian_norm": "Jac.",
-    "time_ratio": "time",
-    "memory_ratio": "mem.",
-}
-_NOTE = (
-    "perpl.: perplexity; agree, KL: with the model itself; separ.: separability; dist.: distance ratio; "
-    "entr.: entropy ratio; sink: sink weight; supp.: support; Jac.: Jacobian norm; time, mem.: times the model's own"
-)
+_MODEL = ("perplexity", "agreement", "kl", "time_ratio", "memory_ratio")
+_HEADS = ("separability", "distance_ratio", "entropy_ratio", "sink_weight", "support", "jacobian_norm")
+_MODES = {"swapped": "Swapped into every layer", "what-if": "What if, on the model's own logits"}
+_SAME = 1e-6  # KL divergence up to which a normalizer is the model's own
 _PARTLY = "*: mean over the rows with N keys of weight, too few to compare"
 
 
-def _number(value: float) -> str:
-    """Three significant figures; 0 for magnitudes below 5e-5."""
-    return "0" if abs(value) < 5e-5 else f"{value:.3g}"
-
-
-def _cell(line: dict[str, Any], column: str) -> str:
-    """A number of the table; separability of too few rows to be compared has an asterisk."""
-    if line[column] is None:
-        return ""
-    return _number(line[column]) + ("*" if column == "separability" and line["defined"] < COMPARED else "")
-
-
-def print_comparison(console: Console, table: pl.DataFrame, run: dict[str, Any]) -> None:
-    """Print one table for each mode and length."""
-    for (mode, length), part in named(table).group_by(["mode", "length"], maintain_order=True):
-        columns = [c for c in _COLUMNS if part[c].is_not_null().any()]
-        title = f"{run['model']}, {mode}, length {length:,}, top set of {part['n'][0]}"
-        grid = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
-        grid.add_column("normalizer", overflow="fold")
-        for column in columns:
-            grid.add_column(_COLUMNS[column], justify="right", no_wrap=True)
-        for line in part.to_dicts():
-            grid.add_row(line["name"], *(_cell(line, column) for column in columns))
-        console.print(grid)
-        console.print()
-    partly = table.filter(pl.col("separability").is_not_null()).height > comparable(table).height
-    console.print(_NOTE + (f"; {_PARTLY}" if partly else ""), style="dim")
-    for calibrated in run["calibration"]:
-        value = "one value per head" if calibrated["value"] is None else f"{calibrated['value']:.3g}"
-        console.print(
-            f"{calibrated['normalizer']}: {calibrated['parameter']} = {value}, KL {calibrated['kl_before']:.3g} "
-            f"before, {calibrated['kl_after']:.3g} after, on windows that were not evaluated"
+def print_comparison(console: Console, compared: pl.DataFrame, run: dict[str, Any], verbose: bool = False) -> None:
+    """Print the verdict, then the tables of the longest length; if `verbose` those of all lengths, and the meanings."""
+    settings = run["settings"]
+    console.print(
+        Text.assemble(
+            (short_path(run["model"]), "bold"),
+            f": {len(run['normalizers'])} normalizers; text {short_path(run['text']['source'])}, "
+            f"{settings['windows']} x {settings['length']:,} tokens",
         )
+    )
+    console.print()
+    lines = named(compared)
+    longest = lines.filter(pl.col("length") == pl.col("length").max())
+    console.print(paragraph(Text.assemble(("Verdict: ", "bold"), _verdict(longest))))
+    console.print()
+    for mode, words in _MODES.items():
+        part = (lines if verbose else longest).filter(mode=mode)
+        for (length,), some in part.group_by(["length"], maintain_order=True):
+            console.print(_tables(some, f"{words}, {length:,} tokens", console.width))
+    if run["calibration"]:
+        console.print(_calibration(run["calibration"]))
+        console.print()
+    partly = compared.filter(pl.col("separability").is_not_null()).height > comparable(compared).height
+    if partly:
+        console.print(paragraph(_PARTLY, style="dim"))
+    if verbose:
+        for name in (*_MODEL, *_HEADS):
+            console.print(paragraph(f"{label(name)}: {COLUMNS[name].meaning}", style="dim"))
+
+
+def _verdict(lines: pl.DataFrame) -> str:
+    """Which normalizer changes the model least, and which separates most, at the longest length."""
+    swapped = lines.filter(mode="swapped")
+    own, others = swapped.filter(normalizer=OWN), swapped.filter(pl.col("kl") > _SAME)
+    sentences = []
+    if own.height and others.height:
+        best = others.sort("perplexity", nulls_last=True).row(0, named=True)
+        before = number("perplexity", own["perplexity"][0])
+        sentences.append(
+            f"without training, {best['name']} changes the model least: perplexity "
+            f"{number('perplexity', best['perplexity'])}, {before} with its own normalizer."
+        )
+    part = swapped if swapped.height else lines
+    known = comparable(part).filter(pl.col("separability").is_not_null())
+    base, rest = known.filter(normalizer=OWN), known.filter(pl.col("normalizer") != OWN)
+    if base.height and rest.height:
+        best = rest.sort("separability").row(-1, named=True)
+        after, before = number("separability", best["separability"]), number("separability", base["separability"][0])
+        more = best["separability"] > base["separability"][0]
+        words = f"{best['name']} separates most" if more else "None separates more than the model's own"
+        ratio = "" if best["perplexity"] is None else f", at a perplexity of {number('perplexity', best['perplexity'])}"
+        sentences.append(
+            f"{words}: separability {after}{ratio}, {before} with its own." if more else f"{words} ({before})."
+        )
+    return " ".join(sentences) or "nothing differs from the model's own normalizer."
+
+
+def _tables(part: pl.DataFrame, title: str, width: int) -> Group:
+    """What happens to the model, and what happens to its heads."""
+    n = int(part["n"][0])
+    found: list[RenderableType] = []
+    for names in (_MODEL, _HEADS):
+        kept = [name for name in names if part[name].is_not_null().any()]
+        if kept:
+            rows = [[line["name"], *(_cell(line, name) for name in kept)] for line in part.to_dicts()]
+            of_heads = f", mean over heads, N = {n}" if names is _HEADS else ""
+            made = tables(["Normalizer", *map(label, kept)], rows, width)
+            found += [titled(f"{title}{of_heads}", *made), Text()]
+    return Group(*found)
+
+
+def _cell(line: dict[str, Any], name: str) -> str:
+    """A number of the table; separability of too few rows to be compared has an asterisk."""
+    value = line[name]
+    if value is None:
+        return ""
+    return number(name, value) + ("*" if name == "separability" and line["defined"] < COMPARED else "")
+
+
+def _calibration(calibrated: list[dict[str, Any]]) -> Group:
+    made = table(["Normalizer", "Setting", "value", "KL before", "KL after"], (0, 1))
+    for one in calibrated:
+        value = "per head" if one["value"] is None else f"{one['value']:.3g}"
+        before, after = (plain(max(0.0, one[f"kl_{when}"])) for when in ("before", "after"))
+        add_row(made, one["normalizer"], one["parameter"], value, before, after)
+    return titled("Calibrated on windows that were not evaluated", made)

@@ -31,9 +31,30 @@ def table(headings: Sequence[str], texts: Collection[int] = (0,)) -> Table:
     return made
 
 
-def titled(title: str, made: Table) -> Group:
-    """A table under its title, which may be wider than the table."""
-    return Group(Text(title, style="bold"), made)
+def tables(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[Table]:
+    """Rows of a text and numbers as one table, or as several with the same texts if all columns do not fit."""
+    room = width - max(len(row[0]) for row in rows)
+    parts: list[list[int]] = [[]]
+    left = room
+    for column in range(1, len(headings)):
+        lengths = [len(line) for line in (*_heading_lines(headings[column]), *(row[column] for row in rows))]
+        needed = max(lengths) + 1
+        if parts[-1] and needed > left:
+            parts.append([])
+            left = room
+        parts[-1].append(column)
+        left -= needed
+    made = []
+    for part in parts:
+        made.append(table([headings[0], *(headings[column] for column in part)]))
+        for row in rows:
+            add_row(made[-1], row[0], *(row[column] for column in part))
+    return made
+
+
+def titled(title: str, *made: Table) -> Group:
+    """Tables under a title, which may be wider than they are."""
+    return Group(Text(title, style="bold"), *made)
 
 
 def _heading_lines(heading: str) -> list[str]:
@@ -70,6 +91,8 @@ def plain(value: float | None) -> str:
     """Three significant figures, without exponent for everyday sizes; a dash for None."""
     if value is None:
         return "-"
+    if abs(value) < 1e-6:
+        return "0"
     return f"{value:,.0f}" if 100 <= abs(value) < 1e7 else f"{value:.3g}"
 
 

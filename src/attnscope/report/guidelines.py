@@ -1,0 +1,56 @@
+"""The test of the paper's guidelines in the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from attnscope.columns import COLUMNS, label
+from attnscope.report.terminal import add_row, number, paragraph, plain, short_path, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnscope.experiments.guidelines import Guidelines
+
+_STYLES = {"agrees": "green", "disagrees": "red", "undecided": "yellow"}
+_SWEEPS = {"share": "Share of the keys", "length": "Length", "temperature": "Temperature"}
+_LEGEND = (
+    "agrees: the numbers move as predicted along the whole sweep; disagrees: the other way; undecided: by at most 2%, "
+    "or both ways."
+)
+_UNDEFINED = "-: not defined, as fewer keys than the top set get weight."
+
+
+def print_guidelines(console: Console, result: Guidelines) -> None:
+    """Print the verdicts, then each guideline with what it predicts and the numbers of its sweep."""
+    run = result.comparison.run
+    settings = run["settings"]
+    where = f"text {short_path(run['text']['source'])}, {settings['windows']} x {settings['length']:,} tokens"
+    console.print(Text.assemble((short_path(run["model"]), "bold"), f": the paper's guidelines; {where}"))
+    counts = Counter(str(finding.verdict) for finding in result.findings)
+    words = ", ".join(f"{verdict} {counts[verdict]}" for verdict in _STYLES if counts[verdict])
+    console.print(Text.assemble(("\nVerdict: ", "bold"), f"of {len(result.findings)} guidelines, {words}."))
+    for finding in result.findings:
+        console.print()
+        name = finding.guideline[0].upper() + finding.guideline[1:]
+        console.print(Text.assemble((name, "bold"), ": ", (finding.verdict, _STYLES[finding.verdict])))
+        console.print(paragraph(finding.predicts, 2, "Predicts  "))
+        names = [key for key in finding.table[0] if key != "defined"] if finding.table else []
+        made = table([_SWEEPS.get(key) or label(key) for key in names], ())
+        for line in finding.table:
+            add_row(made, *(_cell(line, key) for key in names))
+        console.print(made)
+    console.print()
+    console.print(paragraph(_LEGEND, style="dim"))
+    if any(line[key] is None for finding in result.findings for line in finding.table for key in line):
+        console.print(paragraph(_UNDEFINED, style="dim"))
+
+
+def _cell(line: dict[str, Any], key: str) -> str:
+    value = line[key]
+    if key == "length":
+        return f"{value:,}"
+    return number(key, value) if key in COLUMNS else plain(value)
