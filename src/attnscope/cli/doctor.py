@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-
 from typing import TYPE_CHECKING
 
 from attnscope.cli.numbers import WholeNumber
