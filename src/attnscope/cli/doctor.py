@@ -13,11 +13,13 @@ from attnscope.cli.runs import (
     ModelOption,
     RevisionOption,
     TrustOption,
+    VerboseOption,
 )
 
 if TYPE_CHECKING:
     from attnscope.doctor import Examination
 
+_FACTS = ("model", "layers", "positions", "memory")  # that are printed without --verbose
 FAILED = 1  # exit code if a check failed
 
 
@@ -26,6 +28,7 @@ def doctor(
     /,
     *,
     length: WholeNumber | None = None,
+    verbose: VerboseOption = False,
     json: JsonOption = False,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -61,12 +64,12 @@ def doctor(
     if json:
         print(json_module.dumps(report.as_json(), allow_nan=False))
     else:
-        _print(report, model)
+        _print(report, model, verbose)
     return 0 if report.passed else FAILED
 
 
-def _print(report: Examination, model: str | None) -> None:
-    """Print the verdict, every check, and what to type next."""
+def _print(report: Examination, model: str | None, verbose: bool) -> None:
+    """Print the verdict, the checks, a few facts or all of them, and what to type next."""
     from rich.console import Console
     from rich.text import Text
 
@@ -85,7 +88,8 @@ def _print(report: Examination, model: str | None) -> None:
     console.print()
     marks = {"pass": Text("ok", "green"), "note": Text(""), "fail": Text("FAIL", "red")}
     made = table(["", "Check", "Result"], range(3))
-    for check in report.checks:
+    shown = [check for check in report.checks if verbose or check.verdict != "note" or check.name in _FACTS]
+    for check in shown:
         add_row(made, marks[check.verdict], check.name, check.text)
     console.print(made)
     if not failed:
