@@ -9,7 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from attnscope.columns import COLUMNS, label
-from attnscope.report.terminal import add_row, number, paragraph, plain, short_path, table, tables, titled
+from attnscope.report.terminal import add_row, paragraph, short_path, table, tables, titled
+from attnscope.results.words import measured, number
 from attnscope.tables import COMPARED, OWN, comparable, named
 
 _MODEL = ("perplexity", "agreement", "kl", "time_ratio", "memory_ratio")
@@ -56,20 +57,25 @@ def _verdict(lines: pl.DataFrame) -> str:
     sentences = []
     if own.height and others.height:
         best = others.sort("perplexity", nulls_last=True).row(0, named=True)
-        before = number("perplexity", own["perplexity"][0])
+        before = measured("perplexity", own["perplexity"][0])
         sentences.append(
             f"without training, {best['name']} changes the model least: perplexity "
-            f"{number('perplexity', best['perplexity'])}, {before} with its own normalizer."
+            f"{measured('perplexity', best['perplexity'])}, {before} with its own normalizer."
         )
     part = swapped if swapped.height else lines
     known = comparable(part).filter(pl.col("separability").is_not_null())
     base, rest = known.filter(normalizer=OWN), known.filter(pl.col("normalizer") != OWN)
     if base.height and rest.height:
         best = rest.sort("separability").row(-1, named=True)
-        after, before = number("separability", best["separability"]), number("separability", base["separability"][0])
+        after, before = (
+            measured("separability", best["separability"]),
+            measured("separability", base["separability"][0]),
+        )
         more = best["separability"] > base["separability"][0]
         words = f"{best['name']} separates most" if more else "None separates more than the model's own"
-        ratio = "" if best["perplexity"] is None else f", at a perplexity of {number('perplexity', best['perplexity'])}"
+        ratio = (
+            "" if best["perplexity"] is None else f", at a perplexity of {measured('perplexity', best['perplexity'])}"
+        )
         sentences.append(
             f"{words}: separability {after}{ratio}, {before} with its own." if more else f"{words} ({before})."
         )
@@ -95,13 +101,13 @@ def _cell(line: dict[str, Any], name: str) -> str:
     value = line[name]
     if value is None:
         return ""
-    return number(name, value) + ("*" if name == "separability" and line["defined"] < COMPARED else "")
+    return measured(name, value) + ("*" if name == "separability" and line["defined"] < COMPARED else "")
 
 
 def _calibration(calibrated: list[dict[str, Any]]) -> Group:
     made = table(["Normalizer", "Setting", "value", "KL before", "KL after"], (0, 1))
     for one in calibrated:
         value = "per head" if one["value"] is None else f"{one['value']:.3g}"
-        before, after = (plain(max(0.0, one[f"kl_{when}"])) for when in ("before", "after"))
+        before, after = (number(max(0.0, one[f"kl_{when}"])) for when in ("before", "after"))
         add_row(made, one["normalizer"], one["parameter"], value, before, after)
     return titled("Calibrated on windows that were not evaluated", made)

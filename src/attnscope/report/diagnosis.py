@@ -13,7 +13,8 @@ from attnscope.diagnosis.sentences import counted, times
 from attnscope.diagnosis.states import GROUPS, NO_LABEL
 from attnscope.report.maps import state_map
 from attnscope.report.states import state_looks, withdrawn_states
-from attnscope.report.terminal import add_row, number, paragraph, table, titled
+from attnscope.report.terminal import add_row, paragraph, table, titled
+from attnscope.results.words import measured
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -84,7 +85,7 @@ def _print_ranked(console: Console, verdict: dict[str, Any], heads: list[dict[st
     for rank, one in enumerate(ranked, 1):
         numbers = evidence[one["layer"], one["head"]]
         value = one[by] if by in one else numbers[by]
-        cells = [number(by, value), number("tokens_needed", numbers["tokens_needed"])]
+        cells = [measured(by, value), measured("tokens_needed", numbers["tokens_needed"])]
         add_row(made, f"{rank}.", one["name"], one["state"] or NO_LABEL, *cells, one["what"])
     console.print(made)
     for one in ranked if verbose else ranked[:1]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from attnscope.columns import COLUMNS, label
-from attnscope.report.terminal import add_row, number, paragraph, plain, short_path, table
+from attnscope.report.terminal import add_row, paragraph, short_path, table
+from attnscope.results.words import measured, number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,4 +54,4 @@ def _cell(line: dict[str, Any], key: str) -> str:
     value = line[key]
     if key == "length":
         return f"{value:,}"
-    return number(key, value) if key in COLUMNS else plain(value)
+    return measured(key, value) if key in COLUMNS else number(value)

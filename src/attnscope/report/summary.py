@@ -16,7 +16,8 @@ from attnscope.report import overview
 from attnscope.report.diagnosis import print_details, print_state_map, print_verdict
 from attnscope.report.maps import separability_map
 from attnscope.report.notes import notable_numbers
-from attnscope.report.terminal import add_row, number, paragraph, plain, short_path, table, titled
+from attnscope.report.terminal import add_row, paragraph, short_path, table, titled
+from attnscope.results.words import measured, number
 from attnscope.tables import OWN, within_support
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _key_numbers(
     meanings = []
     for name, values in known.items():
         if values:
-            low, middle, high = (number(name, float(value)) for value in np.quantile(values, (0.1, 0.5, 0.9)))
+            low, middle, high = (measured(name, float(value)) for value in np.quantile(values, (0.1, 0.5, 0.9)))
             add_row(made, label(name, n), middle, f"{low} to {high}", of_diagnosis if name in _DIAGNOSED else on)
             meaning = COLUMNS[name].meaning.format_map(limits | {"n": n})
             meanings.append(paragraph(f"{label(name)}: {meaning}", 2, style="dim"))
@@ -115,17 +116,20 @@ def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Group:
         add_row(
             distances,
             str(line["n"]),
-            number("top_mass", line["top_mass"]),
-            plain(line["distance"]),
-            f"{plain(line['distance_lower'])} to {plain(line['distance_upper'])}",
-            plain(line["distance_bound_printed"]),
-            f"{plain(line['expected_lower'])} to {plain(line['expected_upper'])}",
-            plain(line["expected_printed"]),
+            measured("top_mass", line["top_mass"]),
+            number(line["distance"]),
+            f"{number(line['distance_lower'])} to {number(line['distance_upper'])}",
+            number(line["distance_bound_printed"]),
+            f"{number(line['expected_lower'])} to {number(line['expected_upper'])}",
+            number(line["expected_printed"]),
         )
-        low, high = number("separability", line["separability_q05"]), number("separability", line["separability_q95"])
+        low, high = (
+            measured("separability", line["separability_q05"]),
+            measured("separability", line["separability_q95"]),
+        )
         spread = line["separability_spread"]
         over = ["-" if spread is None else f"+-{spread:.0%}"] if several else []
-        add_row(shares, str(line["n"]), number("separability", line["separability"]), *over, f"{low} to {high}")
+        add_row(shares, str(line["n"]), measured("separability", line["separability"]), *over, f"{low} to {high}")
     note = (
         "proved: the range that the theory allows; printed: as the paper prints it; random set: expected distance for "
         "N tokens chosen at random"
@@ -141,7 +145,7 @@ def _by_length(rows: pl.DataFrame, run: dict[str, Any]) -> Group:
     what = "" if run["settings"]["rows"] == "last" else " up to each power of two"
     made = table(["Length", *map(label, names)], ())
     for line in overview.median_by_length(rows, run).iter_rows(named=True):
-        add_row(made, f"{line['length']:,}", *(number(name, line[name]) for name in names))
+        add_row(made, f"{line['length']:,}", *(measured(name, line[name]) for name in names))
     return titled(f"By length{what}, median over heads", made)
 
 
@@ -153,5 +157,5 @@ def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels
     for normalizer in labels:
         line = overview.median_of_heads(rows, topn, run, normalizer)
         line["defined"] = line["defined"] or None
-        add_row(made, normalizer, *(number(name, line[name]) for name in names))
+        add_row(made, normalizer, *(measured(name, line[name]) for name in names))
     return titled(title, made)

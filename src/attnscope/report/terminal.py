@@ -13,8 +13,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.columns import COLUMNS
-
 _LONGEST_HEADING = 9  # characters of one of its lines, unless a word is longer
 
 
@@ -74,26 +72,6 @@ def add_row(made: Table, *cells: str | Text) -> None:
             longest = max((len(word) for word in str(cell).split()), default=0)
             column.min_width = max(column.min_width or 0, longest)
     made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
-
-
-def number(name: str, value: float | None) -> str:
-    """A value of a declared quantity: shares in per cent, others in three figures; a dash for None."""
-    if value is None or value != value:
-        return "-"
-    if COLUMNS[name].style == "share":
-        if 0 < value < 0.0005:
-            return "<0.1%"
-        return f"{value:.0%}" if value >= 0.0995 or value == 0 else f"{value:.1%}"
-    return plain(value)
-
-
-def plain(value: float | None) -> str:
-    """Three significant figures, without exponent for everyday sizes; a dash for None."""
-    if value is None:
-        return "-"
-    if abs(value) < 1e-6:
-        return "0"
-    return f"{value:,.0f}" if 100 <= abs(value) < 1e7 else f"{value:.3g}"
 
 
 def short_path(name: str) -> str:

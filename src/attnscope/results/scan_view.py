@@ -59,12 +59,9 @@ def body(result: ScanResult) -> str:
 
 def print_summary(console: Console, result: ScanResult) -> None:
     """What `attnscope scan` prints."""
-    from attnscope.report.diagnosis import print_findings
-    from attnscope.report.summary import print_summary as print_tables
+    from attnscope.report.summary import print_summary as print_scan
 
-    print_tables(console, result.rows, result.topn, result.run)
-    if result.findings is not None:
-        print_findings(console, result.findings.content)
+    print_scan(console, result.rows, result.topn, result.run, result.findings)
 
 
 def pictures(result: ScanResult) -> dict[str, Any]:

@@ -13,7 +13,11 @@ def number(value: float | None, style: str = "number") -> str:
     if value is None or value != value:
         return "-"
     if style == "share":
+        if 0 < value < 0.0005:
+            return "<0.1%"
         return f"{value:.0%}" if value >= 0.0995 or value == 0 else f"{value:.1%}"
+    if abs(value) < 1e-6:
+        return "0"
     if abs(value) >= 100:
         return f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.2e}"
     return f"{value:.3g}"
