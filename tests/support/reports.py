@@ -80,7 +80,8 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
             ],
             "trust": "Labels can be trusted.",
             "heads": [
-                {"layer": i, "head": 3, "why": f"Why {th}.", "what": f"What {th}.", "when": f"When {th}."}
+                {"layer": i, "head": 3, "name": f"L{i}H3", "state": "broad", "kl": None, "residual_change": 0.1}
+                | {"why": f"Why {th}.", "what": f"What {th}.", "when": f"When {th}."}
                 for i, th in enumerate(("first", "second"))
             ],
             "ranked_by": "change of the residual stream",
