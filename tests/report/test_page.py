@@ -23,6 +23,7 @@ from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
 from attnscope.report.notes import notable_numbers
 from attnscope.report.page import document, render
+from attnscope.report.patterns import page_patterns
 from attnscope.scanning import ScanResult, scan
 
 WEB = Path(overview.__file__).parent / "web"
@@ -135,6 +136,72 @@ def test_a_large_model_stays_under_five_megabytes(result: ScanResult) -> None:
     page = render(rows, topn, result.run, token_weights=large_shown(result.token_weights, 48, 64))
     assert len(data_of(page)["heads"]["layer"]) == 48 * 64
     assert len(page) < 5_000_000
+
+
+def test_a_model_of_full_patterns_stays_under_five_megabytes(result: ScanResult) -> None:
+    """As many heads as have patterns of 64 x 64 cells, of an encoder, which has no empty ones."""
+    assert result.token_weights
+    patterns = result.token_weights.patterns
+    assert patterns is not None
+    filled = patterns.with_columns(pl.col("weights").list.eval(pl.element().fill_null(0.01)))
+    rows, topn = (enlarged(table, 12, 24) for table in (result.rows, result.topn))
+    weights = tables.TokenWeights(result.token_weights.weights, *[result.token_weights.texts] * 2, filled)
+    page = render(rows, topn, result.run, token_weights=large_shown(weights, 12, 24))
+    assert data_of(page)["patterns"]["grids"] == [
+        {"rows": list(range(64)), "first_key": 0, "keys_per_cell": 1, "cells": 64}
+    ]
+    assert len(page) < 5_000_000
+
+
+def read_letters(letters: str) -> list[float | None]:
+    """Numbers from pairs of letters, by the definition in report/patterns.py."""
+    pairs = [letters[k : k + 2] for k in range(0, len(letters), 2)]
+    return [
+        None if pair == "  " else 0.0 if pair == "!!" else (ord(pair[0]) - 25) / 10 ** int(pair[1]) for pair in pairs
+    ]
+
+
+def test_patterns_keep_two_figures_of_every_cell(result: ScanResult) -> None:
+    assert result.token_weights
+    table = result.token_weights.patterns
+    assert table is not None
+    data = data_of(render(result.rows, result.topn, result.run, token_weights=result.token_weights))["patterns"]
+    head = table.filter(layer=1, head=2)
+    grid = data["grids"][data["grid"][7]]
+    assert grid["rows"] == head["position"].to_list()
+    cells = read_letters(data["cells"][7])
+    for shown, weight in zip(cells, head["weights"].explode().to_list(), strict=True):
+        assert shown == (None if weight is None else pytest.approx(weight, rel=0.0501))
+        assert shown is None or shown == 0 or len(f"{shown:e}".split("e")[0].rstrip("0").replace(".", "")) <= 2
+    assert read_letters(data["first"][7]) == pytest.approx(head["first_key_weight"].to_list(), rel=0.0501)
+
+
+def test_cells_of_a_large_model_are_sums_over_longer_runs_of_keys() -> None:
+    weights = [[0.1, 0.2, None, 0.05], [0.11, 0.22, 0.33, 0.34]]
+    lines = [
+        {"window": 0, "layer": layer, "head": 0, "position": row, "first_key": 0, "keys_per_cell": 3}
+        | {"first_key_weight": 0.1, "weights": weights[row] * 16}
+        for layer in range(293)  # one head more than have 64 x 64 cells
+        for row in range(2)
+    ]
+    table = pl.DataFrame(lines, schema=tables.PATTERNS)
+    shown = page_patterns(table, table.select("layer", "head").unique(maintain_order=True))
+    assert shown is not None
+    assert shown["grids"] == [{"rows": (0, 1), "first_key": 0, "keys_per_cell": 6, "cells": 32}]
+    assert read_letters(shown["cells"][5]) == pytest.approx([0.3, 0.05] * 16 + [0.33, 0.67] * 16)
+
+
+def test_numbers_name_the_rows_they_are_from(result: ScanResult) -> None:
+    data = data_of(render(result.rows, result.topn, result.run, findings=made_findings([(0, 0)]) | {"rows": 32}))
+    assert data["sources"] == {
+        "scan": ["2 rows that see 64 tokens, in 2 windows", "2 rows that see 32 tokens, in 2 windows"],
+        "diagnosis": "32 rows in each of 2 windows of 128 tokens spread over the text",
+    }
+    many = scan(build("gpt2"), "Words and more words. " * 9, tokenizer=byte_tokenizer(), length=64, rows=16)
+    assert data_of(render(many.rows, many.topn, many.run))["sources"]["scan"][:2] == [
+        "8 rows that see 36 to 64 tokens, in 1 window",
+        "4 rows that see 20 to 32 tokens, in 1 window",
+    ]
 
 
 def test_findings_replace_the_notable_numbers(result: ScanResult) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from attnscope import tables
@@ -21,9 +22,28 @@ def enlarged(table: pl.DataFrame, layers: int, heads: int) -> pl.DataFrame:
 
 def large_shown(token_weights: tables.TokenWeights, layers: int, heads: int) -> tables.TokenWeights:
     """The weights over the text for every head of a larger model."""
+    patterns = None if token_weights.patterns is None else enlarged_patterns(token_weights.patterns, layers, heads)
     return tables.TokenWeights(
-        enlarged(token_weights.weights, layers, heads), token_weights.tokens, token_weights.texts
+        enlarged(token_weights.weights, layers, heads), token_weights.tokens, token_weights.texts, patterns
     )
+
+
+def enlarged_patterns(patterns: pl.DataFrame, layers: int, heads: int) -> pl.DataFrame:
+    """The pattern of one head for every head of a larger model, with noise that no compression removes."""
+    random = np.random.default_rng(0)
+    one = patterns.filter(layer=0, head=0)
+    cells = np.array(one["weights"].to_list(), dtype=np.float32)
+    parts = [
+        one.with_columns(
+            layer=pl.lit(layer, pl.Int32),
+            head=pl.lit(head, pl.Int32),
+            weights=pl.Series(list(cells * random.uniform(0, 2, cells.shape).astype(np.float32))),
+        )
+        for layer in range(layers)
+        for head in range(heads)
+    ]
+    whole = pl.concat(parts).cast(dict(tables.PATTERNS))
+    return whole.with_columns(pl.col("weights").list.eval(pl.element().fill_nan(None)))
 
 
 def made_claims() -> dict[str, Any]:
@@ -58,6 +78,7 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
             "evidence": {
                 "error_first_key": 0.91,
                 "error_local": 0.42,
+                "participation": 4.2,
                 "tokens_needed": 10.0 + i,
                 "null_uniform": 0.3,
                 "null_random": 0.2,

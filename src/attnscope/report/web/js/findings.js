@@ -33,12 +33,24 @@ function findingCard(run, finding) {
     ? element("button", { type: "button", class: "link", onclick: () => mark(finding) }, `Show ${heads.length === 1 ? "the head" : `the ${heads.length.toLocaleString("en-US")} heads`} on the map`)
     : null;
   return element(
-    "li", { class: `finding ${severity}` },
+    "li", { class: `finding ${severity}`, id: cardId(run, finding), tabindex: "-1" },
     element("h3", {}, run.data.findings ? element("span", { class: "severity" }, SEVERITIES[severity]) : null, visible(finding.title)),
-    element("p", {}, visible(finding.sentence)),
-    finding.advice ? element("p", { class: "advice" }, element("b", {}, "What to do: "), visible(finding.advice)) : null,
+    element("p", {}, unbroken(finding.sentence)),
+    finding.advice ? element("p", { class: "advice" }, element("b", {}, "What to do: "), unbroken(finding.advice)) : null,
     button,
   );
+}
+
+function cardId(run, finding) {
+  return `finding-${runs.indexOf(run)}-${run.findings.indexOf(finding)}`;
+}
+
+/** Go to the card of a finding, unfolding what it is in. */
+function showCard(run, finding) {
+  const card = byId(cardId(run, finding));
+  for (let holder = card.closest("details"); holder; holder = holder.parentElement.closest("details")) holder.open = true;
+  card.scrollIntoView({ behavior: "smooth", block: "center" });
+  card.focus({ preventScroll: true });
 }
 
 /** Dim all heads but those of a finding, and go to the first of them. */

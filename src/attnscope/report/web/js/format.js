@@ -49,6 +49,11 @@ function visible(text) {
     .replace(HIDDEN, (hidden) => `\\u${hidden.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
 
+/** Text for the page whose command-line options are not broken at the end of a line. */
+function unbroken(text) {
+  return visible(text).split(/(--[\w-]+)/).map((part) => (part.startsWith("--") ? element("span", { class: "option" }, part) : part));
+}
+
 /** The text of a token: with spaces that can be seen. */
 function tokenText(text) {
   return visible(text).replace(/[ \u00a0\u2000-\u200a\u3000]/g, "·");

@@ -2,17 +2,20 @@
 
 const KEY_NUMBERS = ["participation", "tokens_needed", "sink_weight", "separability", "growth_exponent", "jacobian_norm"];
 
-/** The key numbers of a head, each with what it is from. */
+/** The key numbers of a head, each with what it is from: the scan, the diagnosis, or both. */
 function keyNumbers({ run, i, group }) {
-  const shown = KEY_NUMBERS.filter((name) => run.data.measures[name] && (view.compare !== "lengths" || !run.data.measures[name].whole));
+  const whole = view.compare !== "lengths"; // the diagnosis has one length
+  const evidence = (whole && run.judgment(i)?.evidence) || {};
+  const shown = KEY_NUMBERS.filter((name) => run.data.measures[name] && (whole || !run.data.measures[name].whole));
   const tiles = shown.map((name) => {
     const measure = run.data.measures[name];
-    const evidence = run.judgment(i)?.evidence ?? {};
-    const interval = measure.whole && known(evidence[`${name}_low`]) ? ` ${written(measure, evidence[`${name}_low`])} to ${written(measure, evidence[`${name}_high`])}` : "";
+    const interval = known(evidence[`${name}_low`]) ? `(${written(measure, evidence[`${name}_low`])} to ${written(measure, evidence[`${name}_high`])})` : "";
+    const number = (value, from, more) => element("dd", {}, element("b", {}, written(measure, value)), ` ${from}`, more ? [" ", element("span", {}, more)] : null);
     return element(
       "div", { class: "tile" },
       element("dt", {}, measureTerm(name)),
-      element("dd", {}, element("b", {}, written(measure, run.value(name, i, group))), interval ? element("span", { class: "soft", title: "95% interval" }, interval) : null, element("span", { class: "soft" }, measure.whole ? "diagnosis" : "scan")),
+      measure.whole ? null : number(run.value(name, i, group), "scan"),
+      known(evidence[name]) ? number(evidence[name], "diagnosis", interval) : null,
     );
   });
   return element("dl", { class: "tiles" }, tiles);
@@ -21,7 +24,7 @@ function keyNumbers({ run, i, group }) {
 /** Which rows the numbers of a panel are from. */
 function sourcesWords({ run, group }) {
   const { sources } = run.data;
-  const diagnosed = sources.diagnosis && view.compare !== "lengths" ? ` Diagnosis: ${sources.diagnosis}${run.judged.size ? ", with 95% intervals" : ""}.` : "";
+  const diagnosed = sources.diagnosis && view.compare !== "lengths" ? ` Diagnosis: ${sources.diagnosis}; 95% intervals in parentheses.` : "";
   return `Scan: ${sources.scan[group]}.${diagnosed}`;
 }
 
@@ -85,10 +88,11 @@ function errorLine(rule, error, limit, withdrawn) {
   return element("tr", {}, element("th", { scope: "row" }, rule.words), element("td", {}, whole), element("td", {}, share(error)), element("td", { class: "soft" }, verdict));
 }
 
-/** The findings that name this head and not most others too. */
+/** The findings that name this head and not most others too, each a way to its card. */
 function mentions(run, i) {
   const specific = (finding) => finding.severity === "act" || finding.severity === "watch" || (finding.heads ?? []).length < run.count / 2;
   const about = run.findings.filter((finding) => specific(finding) && (finding.heads ?? []).some(([layer, head]) => layer === run.layer(i) && head === run.head(i)));
   if (!about.length) return null;
-  return element("ul", { class: "mentions" }, about.map((finding) => element("li", {}, element("strong", {}, `${visible(finding.title)}.`), ` ${visible(finding.advice ?? finding.sentence)}`)));
+  const way = (finding) => element("button", { type: "button", class: "link", onclick: () => showCard(run, finding) }, visible(finding.title));
+  return element("p", { class: "mentions" }, about.length === 1 ? "Finding about it: " : "Findings about it: ", about.map((finding, k) => [k ? "; " : "", way(finding)]), ".");
 }

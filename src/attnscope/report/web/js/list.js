@@ -25,6 +25,7 @@ function headList(run) {
   const columns = [...named, ...[...scanned, ...diagnosed].map((name) => [name, run.data.measures[name].label, run.data.measures[name].sentence])];
   const header = columns.map(([name, text, sentence]) => {
     const sort = view.order.by === name ? (view.order.down ? "descending" : "ascending") : "none";
+    if (printing) return element("th", { scope: "col" }, text); // buttons are not repeated on every sheet
     const button = element("button", { type: "button", class: "sort", "data-column": name, onclick: () => sortBy(name) }, text, sort === "none" ? "" : view.order.down ? " ▾" : " ▴");
     return element("th", { scope: "col", "aria-sort": sort }, sentence ? hinted(button, sentence) : button);
   });

@@ -126,9 +126,8 @@ class Run {
   get facts() {
     const { run, findings } = this.data;
     const { windows, length } = run.settings;
-    const scanned = `Scanned on ${shortName(run.text.source)}: ${plural(windows, "window")} of ${plural(length, "token")}, ${visible(run.finished).slice(0, 10)}.`;
-    const diagnosed = findings?.windows ? ` Diagnosed on ${plural(findings.windows, "window")} of ${plural(findings.length, "token")} spread over the text.` : "";
-    return `${plural(this.layers.length, "layer")}, ${plural(this.count, "head")}. ${scanned}${diagnosed}`;
+    const diagnosed = findings?.windows ? ` Diagnosis: ${plural(findings.windows, "window")} of ${plural(findings.length, "token")} spread over it.` : "";
+    return `${plural(this.layers.length, "layer")}, ${plural(this.count, "head")}. Text: ${shortName(run.text.source)}. Scan: ${plural(windows, "window")} of ${plural(length, "token")}.${diagnosed} ${visible(run.finished).slice(0, 10)}.`;
   }
 
   /** Which of the two runs of a comparison it is. */

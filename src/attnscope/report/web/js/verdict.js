@@ -30,11 +30,11 @@ function verdictCard(run, judged) {
   const withdrawn = (summary.withdrawn ?? []).map((one) => element("p", { class: "withdrawn" }, stateBadge(NO_LABEL), " ", visible(one.sentence)));
   const { agreement } = judged;
   const kappa = agreement ? term(`Agreement beyond chance: kappa ${number(agreement.kappa)}.`, "Cohen's kappa: agreement of labels from different windows, beyond chance. 0 is chance, 1 is perfect; above 0.8 counts as very good.") : null;
-  const trust = summary.trust || agreement ? element("p", { class: "soft small" }, visible(summary.trust ?? ""), " ", kappa) : null;
+  const trust = summary.trust || agreement ? element("p", { class: "soft small" }, unbroken(summary.trust ?? ""), " ", kappa) : null;
   return element(
     "div", { class: "verdict" },
     summary.headline ? element("p", { class: "headline" }, visible(summary.headline)) : null,
-    (summary.warnings ?? []).map((words) => element("p", { class: "warning" }, visible(words))),
+    (summary.warnings ?? []).map((words) => element("p", { class: "warning" }, unbroken(words))),
     stateBar(run),
     withdrawn,
     view.compare === "runs" ? rankedHeads(run) : rankedNames(run),
@@ -45,7 +45,7 @@ function verdictCard(run, judged) {
 
 /** The command to type next, and why. */
 function nextStep({ command, why }) {
-  return element("div", { class: "next" }, element("p", {}, element("b", {}, "Next: "), visible(why ?? "")), element("pre", { tabindex: "0" }, visible(command)));
+  return element("div", { class: "next" }, element("p", {}, element("b", {}, "Next: "), unbroken(why ?? "")), element("pre", { tabindex: "0" }, visible(command).split(" ").map((word, k) => [k ? " " : "", element("span", { class: "word" }, word)])));
 }
 
 /** A link that opens the panel of a head. */
