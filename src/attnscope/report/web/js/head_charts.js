@@ -110,8 +110,8 @@ function alongFigure(subject, name, limits) {
     name: windows.length > 1 ? `window ${window + 1}` : "measured", role: roles[k],
     points: points(name, rows.filter((row) => row.window === window)),
   }));
-  const lines = many ? [] : series;
-  if (name === "jacobian_norm") lines.push({ name: "upper bound", role: "soft", dash: "5 3", bare: true, points: points("jacobian_bound", rows.filter((row) => row.window === windows[0])) });
+  const bound = name === "jacobian_norm" ? [{ name: "upper bound", role: "soft", dash: "5 3", bare: true, points: points("jacobian_bound", rows.filter((row) => row.window === windows[0])) }] : [];
+  const drawn = many ? { dots: [...series, ...bound] } : { lines: [...series, ...bound] };
   const left_out = [
     run.data.rows.of > run.data.rows.window.length ? ` ${run.data.rows.window.length.toLocaleString("en-US")} of ${run.data.rows.of.toLocaleString("en-US")} rows are in this report.` : "",
     windows.length > roles.length ? ` The first ${roles.length} of ${windows.length} windows are drawn.` : "",
@@ -119,6 +119,6 @@ function alongFigure(subject, name, limits) {
   const measure = run.data.measures[name];
   const lengths = [...new Set(rows.map((row) => row.length))].sort((a, b) => a - b);
   return chartFigure(subject, `${measure.label} by length`, name.replaceAll("_", "-"), {
-    x: { ...LENGTH_AXIS, log: !many, values: many ? undefined : lengths }, y: { range: measure.fixed ? [0, 1] : limits[name], format: (value) => written(measure, value) }, lines, dots: many ? series : [],
+    x: { ...LENGTH_AXIS, log: !many, values: many ? undefined : lengths }, y: { range: measure.fixed ? [0, 1] : limits[name], format: (value) => written(measure, value) }, ...drawn,
   }, `Each point is one row of the scan. ${measure.sentence}${left_out.join("")}`);
 }
