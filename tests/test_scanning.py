@@ -324,5 +324,5 @@ def test_the_name_of_a_file_and_an_empty_string_are_no_text(tokenizer: Any, text
 
 @pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device": "meta"}])
 def test_a_loaded_model_is_not_converted(option: dict[str, str], tokenizer: Any, text: str) -> None:
-    with pytest.raises(InputError, match=r"use to\(\) of the model itself"):
+    with pytest.raises(InputError, match=r"call to\(\) of the model"):
         scan(build("gpt2"), text, tokenizer=tokenizer, length=16, **option)

@@ -288,7 +288,7 @@ def _parity(
         if call.kind == "self" and call.rows != kept[item] and not (decoder and call.causal)
     ]
     if wrong:
-        parts.append(f"rows of padding are not told apart in {wrong[0][1]}")
+        parts.append(f"rows of padding are not recognized in {wrong[0][1]}")
     elif mask is not None:
         parts.append("rows of padding left out")
     if not (by_weights or by_outputs):
@@ -323,7 +323,7 @@ def _memory(model: Model, trials: list[list[_Trial]], length: int) -> Check:
         "memory",
         "note",
         f"{_bytes(weights)} of weights; at {length:,} tokens {_bytes(layer)} for one layer's vectors and at most "
-        f"{_bytes(DEFAULT_MEMORY)} for measuring (--memory-budget), beside what the forward itself takes",
+        f"{_bytes(DEFAULT_MEMORY)} for measuring (--memory-budget), in addition to the forward pass itself",
     )
 
 

@@ -227,12 +227,12 @@ def _temperatures(values: Any) -> tuple[float, ...]:
     from attnscope.normalizers import _checks
 
     values = plain(values)
-    found = [values] if isinstance(values, int | float) else [plain(value) for value in values]
-    for value in found:
+    listed = [values] if isinstance(values, int | float) else [plain(value) for value in values]
+    for value in listed:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
             raise InputError(f"--temperature takes positive numbers; received {shown(value)}")
         _checks.temperature(value)
-    return tuple(dict.fromkeys(float(value) for value in found))
+    return tuple(dict.fromkeys(float(value) for value in listed))
 
 
 def plain(value: Any) -> Any:
@@ -255,7 +255,7 @@ def _whole_numbers(name: str, values: Any) -> list[int] | None:
     if values is None:
         return None
     values = plain(values)
-    found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
-    if not found:
+    items = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
+    if not items:
         raise InputError(f"{name} takes at least one number; received none")
-    return [whole_number(name, value) for value in found]
+    return [whole_number(name, value) for value in items]

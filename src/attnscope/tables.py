@@ -181,23 +181,23 @@ def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         _remove_half_written(folder)
         for name, write_to in files.items():
-            place = folder / name
-            if place.is_dir():
-                raise OutputError(f"cannot write {str(place)!r}: a folder is in the way")
-            handle, beside = tempfile.mkstemp(dir=folder, prefix=f"{_HALF_WRITTEN}{name}-")
+            target = folder / name
+            if target.is_dir():
+                raise OutputError(f"cannot write {str(target)!r}: a folder is in the way")
+            handle, unfinished = tempfile.mkstemp(dir=folder, prefix=f"{_HALF_WRITTEN}{name}-")
             os.close(handle)
-            staged[place] = Path(beside)
-            write_to(staged[place])
-            staged[place].chmod(0o666 & ~umask)
-        for place, beside_it in staged.items():
-            beside_it.replace(place)
+            staged[target] = Path(unfinished)
+            write_to(staged[target])
+            staged[target].chmod(0o666 & ~umask)
+        for target, staged_file in staged.items():
+            staged_file.replace(target)
     except OutputError:
         raise
     except (OSError, pl.exceptions.PolarsError) as error:
         raise OutputError(f"cannot write to {str(folder)!r}: {_reason(error)}") from error
     finally:
-        for beside_it in staged.values():
-            beside_it.unlink(missing_ok=True)
+        for staged_file in staged.values():
+            staged_file.unlink(missing_ok=True)
 
 
 # The tables that a scan keeps of a finished window.
@@ -225,8 +225,8 @@ def save_run(
         if token_weights.patterns is not None:
             files["patterns.parquet"] = token_weights.patterns.write_parquet
     if findings is not None:
-        found = json.dumps(findings, indent=1, allow_nan=False) + "\n"
-        files["findings.json"] = lambda path: path.write_text(found, encoding="utf-8")
+        text = json.dumps(findings, indent=1, allow_nan=False) + "\n"
+        files["findings.json"] = lambda path: path.write_text(text, encoding="utf-8")
     files["run.json"] = lambda path: path.write_text(record, encoding="utf-8")
     write_all(folder, files)
     for name in ("findings.json", "patterns.parquet"):  # those of an older run do not belong to these tables
@@ -325,12 +325,12 @@ def without_infinities(value: Any) -> Any:
 def load_findings(folder: Path) -> dict[str, Any] | None:
     """The findings of a run; None if it was not diagnosed or they cannot be read."""
     try:
-        found = json.loads((folder / "findings.json").read_text("utf-8"), object_hook=_with_todays_names)
+        loaded = json.loads((folder / "findings.json").read_text("utf-8"), object_hook=_with_todays_names)
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(loaded, dict):
         return None
-    return found if found.get("schema") == FINDINGS_VERSION else _with_missing_entries(found)
+    return loaded if loaded.get("schema") == FINDINGS_VERSION else _with_missing_entries(loaded)
 
 
 def _read(file: Path, schema: pl.Schema, version: int) -> pl.DataFrame:

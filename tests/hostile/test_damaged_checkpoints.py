@@ -169,7 +169,7 @@ def test_an_index_names_safetensors_files_beside_it(folder: Path, named: Any, mo
         raise AssertionError("a pickle was opened")
 
     monkeypatch.setattr(torch, "load", opened)
-    with pytest.raises(ModelError, match=r"allow_pickle|not a file beside it"):
+    with pytest.raises(ModelError, match=r"allow_pickle|not a file in its folder"):
         load_model(folder)
 
 

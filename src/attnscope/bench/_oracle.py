@@ -38,8 +38,8 @@ def topk(z: Rows, k: int) -> Rows:
     """Softmax over the first k of the row in stable descending order."""
     w = np.zeros_like(z)
     for row, target in zip(z, w, strict=True):
-        kept = sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
-        target[kept] = softmax(row[None, kept])[0]
+        chosen = sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
+        target[chosen] = softmax(row[None, chosen])[0]
     return w
 
 

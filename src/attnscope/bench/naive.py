@@ -151,7 +151,7 @@ def _set_columns(
         largest_other = torch.where(rank == 0, heaviest[:, 1:], heaviest[:, :1])
         least = (2 * largest_other - total).clamp_min(0)
         ball = radius.unsqueeze(-1)
-        found = {
+        numbers = {
             "top_mass": mass,
             "distance": (far * others).sum(-1),
             "distance_bound_printed": (1 - mass) * across
@@ -170,6 +170,6 @@ def _set_columns(
             "separability_lower": ((xi < ball) & chosen).sum(-1) / n,
             "separability_upper": ((least < ball) & chosen).sum(-1) / n,
         }
-        for name, value in found.items():
+        for name, value in numbers.items():
             columns.setdefault(name, []).append(value)
     return {name: torch.stack(values, -1) for name, values in columns.items()}

@@ -19,12 +19,12 @@ PACKAGES = {"transformer_lens": "transformer-lens", "nnsight": "nnsight"}
 def capture_with_transformer_lens(module: Any, ids: Sequence[int]) -> Callable[[], dict[str, list[torch.Tensor]]]:
     """TransformerLens: `run_with_cache` of patterns and values, through its bridge to the model."""
     lens = importlib.import_module("transformer_lens")
-    own = _eager_copy(module)
+    copied = _eager_copy(module)
     with tempfile.TemporaryDirectory() as folder:  # the bridge needs a name to look up: a folder with the config
-        own.config.architectures = [type(own).__name__]
-        own.config.save_pretrained(folder)
+        copied.config.architectures = [type(copied).__name__]
+        copied.config.save_pretrained(folder)
         _any_tokenizer().save_pretrained(folder)
-        bridge = lens.TransformerBridge.boot_transformers(folder, hf_model=own, device="cpu")
+        bridge = lens.TransformerBridge.boot_transformers(folder, hf_model=copied, device="cpu")
     inputs, wanted = torch.tensor([list(ids)]), ("hook_pattern", "hook_v")
 
     def run() -> dict[str, list[torch.Tensor]]:
@@ -32,8 +32,8 @@ def capture_with_transformer_lens(module: Any, ids: Sequence[int]) -> Callable[[
             _, cache = bridge.run_with_cache(
                 inputs, return_type=None, names_filter=lambda name: name.rpartition(".")[2] in wanted
             )
-        kept = {name: [value for key, value in cache.items() if key.endswith(name)] for name in wanted}
-        return {"weights": kept["hook_pattern"], "values": kept["hook_v"]}
+        cached = {name: [value for key, value in cache.items() if key.endswith(name)] for name in wanted}
+        return {"weights": cached["hook_pattern"], "values": cached["hook_v"]}
 
     return run
 
@@ -56,9 +56,9 @@ def capture_with_nnsight(module: Any, ids: Sequence[int]) -> Callable[[], dict[s
 
 
 def _eager_copy(module: Any) -> Any:
-    own = copy.deepcopy(module)
-    own.set_attn_implementation("eager")
-    return own
+    copied = copy.deepcopy(module)
+    copied.set_attn_implementation("eager")
+    return copied
 
 
 def _any_tokenizer() -> Any:

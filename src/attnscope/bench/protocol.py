@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 import torch
 
 from attnscope.bench.resident import resident_peak, run_with_plain_allocator
-from attnscope.bench.timing import TINY, beside, built, check_size, in_own_process, plain_forward, run_again, seconds_of
+from attnscope.bench.timing import (
+    TINY,
+    built,
+    check_size,
+    in_own_process,
+    plain_forward,
+    relative_times,
+    run_again,
+    seconds_of,
+)
 from attnscope.errors import InputError
 from attnscope.experiments.settings import FIXED_N, PAPER_N, SEPARABILITY_N, plan
 from attnscope.progress import Progress, Step, reporting
@@ -61,13 +70,13 @@ def measure(
             about = ALGORITHMS[number]
             report(Step(len(results), len(algorithms), f"algorithm {number}"))
             times = in_own_process(_times, number, size, repeats)
-            place = size | {"number": number, "threads": torch.get_num_threads()}
+            arguments = size | {"number": number, "threads": torch.get_num_threads()}
             results.append(
                 {"algorithm": number, "measures": about.measures}
                 | times
                 | {"paper_seconds": 60 * about.paper_minutes}
                 | {"times_faster": round(60 * about.paper_minutes / times["seconds"], 1)}
-                | {"peak_bytes": run_with_plain_allocator(__name__, place)}
+                | {"peak_bytes": run_with_plain_allocator(__name__, arguments)}
             )
     return {
         "benchmark": "protocol",
@@ -90,7 +99,7 @@ def _times(number: int, size: dict[str, int], repeats: int) -> dict[str, Any]:
     while run_again(runs, repeats):
         runs.append(seconds_of(run))
         forwards.append(seconds_of(forward))
-    return beside(runs, forwards)
+    return relative_times(runs, forwards)
 
 
 def _algorithm(number: int, model: Any, ids: list[int]) -> Callable[[], object]:

@@ -39,11 +39,11 @@ from attnscope.bench.resident import resident_peak, run_with_plain_allocator
 from attnscope.bench.timing import (
     ENOUGH,
     TINY,
-    beside,
     built,
     check_size,
     in_own_process,
     plain_forward,
+    relative_times,
     run_again,
     seconds_of,
 )  # fmt: skip
@@ -83,12 +83,12 @@ def measure(
     results: list[dict[str, Any]] = []
     with reporting(progress) as report:
         for model, those in names.items():
-            place = size | {"sample": int(model == "sample")}
+            arguments = size | {"sample": int(model == "sample")}
 
             def step(what: str, model: str = model) -> None:
                 report(Step(next(numbers), total, f"{model}: {what}"))
 
-            results += [{"model": model} | found for found in _measure_model(those, place, repeats, shorter, step)]
+            results += [{"model": model} | line for line in _measure_model(those, arguments, repeats, shorter, step)]
     return {
         "benchmark": "scan",
         "size": size,
@@ -108,25 +108,25 @@ def _there(name: str) -> bool:
 
 
 def _measure_model(
-    names: list[str], place: dict[str, int], repeats: int, shorter: int | None, step: Callable[[str], None]
+    names: list[str], arguments: dict[str, int], repeats: int, shorter: int | None, step: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
     """The result of each subject on one model; `step` is called before each measurement."""
     peaks = {}
     for name in [_FORWARD, *names]:
         if name != "first" and _there(name):
             step(f"memory of {name}")
-            peaks[name] = _peaks(name, place, shorter)
+            peaks[name] = _peaks(name, arguments, shorter)
     for name in names:
-        found: dict[str, Any] = {"subject": name, "installed": _there(name)}
-        if found["installed"]:
+        line: dict[str, Any] = {"subject": name, "installed": _there(name)}
+        if line["installed"]:
             step(name)
         if name == "first":
-            found |= _first_scan()
-        elif found["installed"]:
-            found["version"] = importlib.metadata.version(PACKAGES[name]) if name in PACKAGES else None
-            times = in_own_process(_times, name, place, repeats)
-            found |= times | _memory(peaks[name], peaks[_FORWARD])
-        yield found
+            line |= _first_scan()
+        elif line["installed"]:
+            line["version"] = importlib.metadata.version(PACKAGES[name]) if name in PACKAGES else None
+            times = in_own_process(_times, name, arguments, repeats)
+            line |= times | _memory(peaks[name], peaks[_FORWARD])
+        yield line
 
 
 def _refuse(
@@ -159,10 +159,10 @@ def _naive_over_all(results: list[dict[str, Any]], model: str) -> float | None:
     return round(naive / ours, 1) if naive and ours else None
 
 
-def _peaks(name: str, place: dict[str, int], shorter: int | None) -> list[int | None]:
+def _peaks(name: str, arguments: dict[str, int], shorter: int | None) -> list[int | None]:
     """Peak memory of a subject at the full length, and at the shorter one."""
-    lengths = [place["length"]] if shorter is None else [place["length"], shorter]
-    sizes = [place | {"length": length, "name": name, "threads": torch.get_num_threads()} for length in lengths]
+    lengths = [arguments["length"]] if shorter is None else [arguments["length"], shorter]
+    sizes = [arguments | {"length": length, "name": name, "threads": torch.get_num_threads()} for length in lengths]
     return [run_with_plain_allocator(__name__, size) for size in sizes]
 
 
@@ -170,10 +170,10 @@ def _memory(own: list[int | None], forward: list[int | None]) -> dict[str, Any]:
     def ratio(above: int | None, below: int | None) -> float | None:
         return None if above is None or not below else round(above / below, 3)
 
-    found = {"peak_bytes": own[0], "forward_peak_bytes": forward[0], "memory_ratio": ratio(own[0], forward[0])}
+    peaks = {"peak_bytes": own[0], "forward_peak_bytes": forward[0], "memory_ratio": ratio(own[0], forward[0])}
     if len(own) == 1:
-        return found
-    return found | {
+        return peaks
+    return peaks | {
         "shorter_peak_bytes": own[1],
         "shorter_forward_peak_bytes": forward[1],
         "growth": ratio(*own),
@@ -181,12 +181,12 @@ def _memory(own: list[int | None], forward: list[int | None]) -> dict[str, Any]:
     }
 
 
-def _times(name: str, place: dict[str, int], repeats: int) -> dict[str, Any]:
+def _times(name: str, arguments: dict[str, int], repeats: int) -> dict[str, Any]:
     """Time a subject and the plain forward."""
     if name == "naive":
-        return _naive_times(place)
+        return _naive_times(arguments)
     _subject(name, *built(TINY))()
-    model, ids = built(place)
+    model, ids = built(arguments)
     run, forward = _subject(name, model, ids), _subject(_FORWARD, model, ids)
     forward()
     run()
@@ -195,27 +195,27 @@ def _times(name: str, place: dict[str, int], repeats: int) -> dict[str, Any]:
     while run_again(runs, repeats):
         runs.append(seconds_of(run))
         forwards.append(seconds_of(forward))
-    return beside(runs, forwards)
+    return relative_times(runs, forwards)
 
 
-def _naive_times(place: dict[str, int]) -> dict[str, Any]:
+def _naive_times(arguments: dict[str, int]) -> dict[str, Any]:
     """Time the naive computation, on as many heads as a minute allows, and the plain forward."""
     from attnscope.bench import naive
 
     tiny, few = built(TINY)
     naive.timed(tiny.module, few, _sizes(few), 0)
-    model, ids = built(place)
+    model, ids = built(arguments)
     forward = _subject(_FORWARD, model, ids)
     forward()
     before = seconds_of(forward)
-    found = naive.timed(model.module, ids, _sizes(ids), ENOUGH)
-    return beside([found.seconds], [before, seconds_of(forward)]) | {"heads_timed": found.heads_timed}
+    timing = naive.timed(model.module, ids, _sizes(ids), ENOUGH)
+    return relative_times([timing.seconds], [before, seconds_of(forward)]) | {"heads_timed": timing.heads_timed}
 
 
-def _peak(name: str, place: dict[str, int]) -> int | None:
+def _peak(name: str, arguments: dict[str, int]) -> int | None:
     """Bytes that a subject needs above the loaded model."""
     _subject(name, *built(TINY))()
-    return resident_peak(_subject(name, *built(place)))
+    return resident_peak(_subject(name, *built(arguments)))
 
 
 def _first_scan() -> dict[str, Any]:

@@ -102,7 +102,7 @@ def run_again(runs: list[float], repeats: int) -> bool:
     return len(runs) < _MORE * repeats and sum(runs) < _LITTLE
 
 
-def beside(runs: list[float], forwards: list[float]) -> dict[str, Any]:
+def relative_times(runs: list[float], forwards: list[float]) -> dict[str, Any]:
     """Runs and the forwards before, between and after them."""
     around = [(before + after) / 2 for before, after in pairwise(forwards)]
     ratios = [round(own / other, 3) for own, other in zip(runs, around, strict=True)]

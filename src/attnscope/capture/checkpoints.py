@@ -115,7 +115,7 @@ def indexed_files(index: Path) -> dict[str, str]:
         raise ModelError(f"{str(index)!r} has no weight_map of tensors and files")
     for tensor, file in files.items():
         if not isinstance(file, str) or Path(file).name != file:
-            raise ModelError(f"{str(index)!r} names {file!r} for {tensor}, which is not a file beside it")
+            raise ModelError(f"{str(index)!r} names {file!r} for {tensor}, which is not a file in its folder")
     return files
 
 
@@ -169,8 +169,8 @@ def _finder(name: str, options: dict[str, Any]) -> Callable[[str], Path | None]:
         from transformers.utils.hub import cached_file
 
         with foreign_errors(f"read {file} of {name!r}"):
-            found = cached_file(name, file, _raise_exceptions_for_missing_entries=False, **options)
-        return None if found is None else Path(found)
+            local = cached_file(name, file, _raise_exceptions_for_missing_entries=False, **options)
+        return None if local is None else Path(local)
 
     return find
 
@@ -189,7 +189,7 @@ def _weight_files(
     named = config.get("transformers_weights")
     wanted = [*_SAFE, *(_PICKLED if allow_pickle else ())] if named is None else [named]
     if not all(isinstance(file, str) and Path(file).name == file for file in wanted):
-        raise ModelError(f"the config.json of {name!r} names {named!r} as weights, which is not a file beside it")
+        raise ModelError(f"the config.json of {name!r} names {named!r} as weights, which is not a file in its folder")
     first = next((path for file in wanted if (path := find(file)) is not None), None)
     if first is None:
         raise ModelError(

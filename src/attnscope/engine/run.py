@@ -134,7 +134,7 @@ def _run_window(
     record = measurer.start(window.number)
     record.tokens = len(window.forwards[-1].tokens)
     measuring = False
-    place = f"window {window.number + 1} of {begin.windows}, " if begin.windows > 1 else ""
+    prefix = f"window {window.number + 1} of {begin.windows}, " if begin.windows > 1 else ""
     with _sources(model.module, measurer.vectors) as sources:
         for index, each in enumerate(window.forwards):
             calls = 0
@@ -147,7 +147,7 @@ def _run_window(
                 calls += 1
                 if progress is not None:  # a layer that attends twice counts once
                     done = begin.done + index * layers + min(calls, layers)
-                    progress(begin._replace(done=done, layer=layer, doing=place + f"layer {layer}"))
+                    progress(begin._replace(done=done, layer=layer, doing=prefix + f"layer {layer}"))
                 measuring = False
 
             doing, advice = f"run {model.name} ({model.family})", "check that transformers runs it on input_ids alone"

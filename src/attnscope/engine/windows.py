@@ -46,7 +46,7 @@ def plan_windows(
     before, after = special_tokens(model.tokenizer)
     extra = len(before) + len(after)
     if lengths[0] <= extra:
-        raise InputError(f"--lengths {lengths[0]} leaves no room beside the {extra} special tokens")
+        raise InputError(f"--lengths {lengths[0]} leaves no room for the {extra} special tokens")
     return [
         Window(
             number,

@@ -97,9 +97,9 @@ def calibrate(
     if scope not in ("global", "head"):
         raise InputError(f"--calibrate takes global or head; received {scope!r}")
     with torch.no_grad():
-        own = [next_token_logits(module, ids) for ids in windows]
-    found = _calibrate_global(module, normalizer, windows, own)
-    return found if scope == "global" else _calibrate_heads(module, found, windows, own, steps)
+        reference = [next_token_logits(module, ids) for ids in windows]
+    calibrated = _calibrate_global(module, normalizer, windows, reference)
+    return calibrated if scope == "global" else _calibrate_heads(module, calibrated, windows, reference, steps)
 
 
 def _calibrate_global(module: Any, normalizer: Normalizer, windows: Sequence[Tensor], own: list[Tensor]) -> Calibrated:
@@ -171,16 +171,16 @@ def _calibrate_heads(
     try:
         learned = change.parameters
         optimizer = torch.optim.Adam(learned, lr=0.05)
-        best, kept = math.inf, [p.detach().clone() for p in learned]
+        best, best_values = math.inf, [p.detach().clone() for p in learned]
         for _ in range(steps + 1):
             optimizer.zero_grad()
             loss = mean_divergence(module, windows, own)
             if float(loss.detach()) < best:
-                best, kept = float(loss.detach()), [p.detach().clone() for p in learned]
+                best, best_values = float(loss.detach()), [p.detach().clone() for p in learned]
             loss.backward()
             optimizer.step()
         with torch.no_grad():
-            for parameter, value in zip(learned, kept, strict=True):
+            for parameter, value in zip(learned, best_values, strict=True):
                 parameter.copy_(value)
         modules = list(change.rules.values())
     finally:

@@ -218,13 +218,13 @@ class Window(WindowRecord):
         index = [n - 1 for n in drawn_n]
         top = profile[:, :, 0][..., index]
         drawn = draw_sets(grouped, rows.vectors, gram, top, drawn_n, self.settings.draws, self._seed(row_key))
-        beside = {name: flat[:, k][:, index] for k, name in enumerate(reduce.COLUMNS)}
-        beside |= {f"drawn_{name}": value.reshape(rows.heads, -1) for name, value in drawn._asdict().items()}
+        drawn_columns = {name: flat[:, k][:, index] for k, name in enumerate(reduce.COLUMNS)}
+        drawn_columns |= {f"drawn_{name}": value.reshape(rows.heads, -1) for name, value in drawn._asdict().items()}
         norms = rows.vectors.norm(dim=-1).repeat_interleave(rows.heads // len(rows.vectors), 0)
         scaled = (weights[:, 0] * norms).sum(-1)
-        beside["scaled_sum"] = np.repeat(scaled.numpy()[:, None], len(drawn_n), 1)
+        drawn_columns["scaled_sum"] = np.repeat(scaled.numpy()[:, None], len(drawn_n), 1)
         of_draws = keyed | {"draws": self.settings.draws}
-        pieces["drawn"].append(row_key.frame(beside, keys, of_draws, n=drawn_n))
+        pieces["drawn"].append(row_key.frame(drawn_columns, keys, of_draws, n=drawn_n))
         if longest and keys > SATURATION_N:
             self._separability(pieces, row_key, kind, rows, weights)
         if row_key.prefix == self.settings.lengths[0] and row_key.window == row_key.row == 0 and row_key.sink == "kept":

@@ -93,12 +93,12 @@ def _gather(row: Any, lanes: Any, top: Any, scale: Any, level: Any, hits: Any, p
     `lanes` has been shifted and scaled already.
     """
     width = row.size // _FOLDS
-    found = 0
+    gathered = 0
     for lane in range(width):
-        hits[found] = lane
-        found += lanes[lane] > level
+        hits[gathered] = lane
+        gathered += lanes[lane] > level
     count = 0
-    for hit in range(found):
+    for hit in range(gathered):
         for j in range(hits[hit], _FOLDS * width, width):
             value = (row[j] - top) * scale
             places[count] = j
@@ -127,16 +127,16 @@ def _sparsemax_threshold(values: Any, tau: Any) -> Any:
     solved = 0
     while True:  # ends: the support only shrinks
         total = 0.0
-        kept = 0
+        remaining = 0
         for j in range(values.size):
             value = float(values[j])
             inside = value > tau
-            kept += inside
+            remaining += inside
             total += value if inside else 0.0
-        if kept == solved or kept == 0:
+        if remaining == solved or remaining == 0:
             return tau
-        tau = (total - 1.0) / kept
-        solved = kept
+        tau = (total - 1.0) / remaining
+        solved = remaining
 
 
 @loop

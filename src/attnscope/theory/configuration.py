@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Below this share of (|u| + |v|)^2, |u|^2 - 2 u.v + |v|^2 has lost ten digits or more
-# and the difference is formed directly.
+# and the difference is computed directly.
 CANCELLATION = 1e-5
 
 
@@ -55,7 +55,7 @@ def top_sets(
 
 
 def leave_one_out(values: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch keys"]:
-    """Sum over all other entries, as prefix plus suffix sum: total minus self loses small terms beside a large one."""
+    """Sum over all other entries, as prefix plus suffix sum: total minus self loses small terms next to a large one."""
     zero = torch.zeros_like(values[..., :1])
     before = torch.cat([zero, values.cumsum(-1)[..., :-1]], -1)
     after = torch.cat([values.flip(-1).cumsum(-1).flip(-1)[..., 1:], zero], -1)

@@ -27,11 +27,11 @@ def figure(table: pl.DataFrame) -> Figure:
         .filter(pl.col("separability").is_not_null(), pl.col("perplexity").is_finite(), mode="swapped", length=longest)
         .select("name", "normalizer", "calibration", "perplexity", "separability", "kl", "jacobian_norm")
     )
-    own = pl.col("normalizer") == "own"
+    is_own = pl.col("normalizer") == "own"
     placed = points.select("normalizer", "calibration", text="name", x="perplexity", value="separability")
     series = [
-        *((mark, placed.filter(~own, calibration=kind)) for kind, mark in MARKS.items()),
-        (OWN, placed.filter(own)),
+        *((mark, placed.filter(~is_own, calibration=kind)) for kind, mark in MARKS.items()),
+        (OWN, placed.filter(is_own)),
     ]
     present = [one for one in series if not one[1].is_empty()] or series
     low, high = _ends(points["separability"])

@@ -76,27 +76,29 @@ def criticals(e: Evidence, expectation: str, kind: str = "first") -> pl.DataFram
 def _critical_share(accepted: tuple[float, float], every_length: bool, *expectations: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
         share = (pl.col("n") / pl.col("length")).first()
-        found = []
+        measurements = []
         for expectation in expectations:
             table = criticals(e, expectation)
             lengths = table["prefix"].unique().sort().to_list()
             suffix = "" if expectation == "printed" else f", E1 {expectation}"
             for length in lengths if every_length else lengths[-1:]:
                 at = f"L = {length}"
-                found += e.measure(f"critical N / L{suffix}", table.filter(prefix=length), share, accepted, at)
-        return found
+                measurements += e.measure(f"critical N / L{suffix}", table.filter(prefix=length), share, accepted, at)
+        return measurements
 
     return measured
 
 
 def _critical_exponent(*expectations: str) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
-        found = []
+        measurements = []
         for expectation in expectations:
             table = criticals(e, expectation).filter(pl.mean("none").over("prefix") < 0.5)
             suffix = "" if expectation == "printed" else f", E1 {expectation}"
-            found += e.exponent(f"exponent b of critical N = c L^b{suffix}", table, pl.first("n"), (-np.inf, 0.999))
-        return found
+            measurements += e.exponent(
+                f"exponent b of critical N = c L^b{suffix}", table, pl.first("n"), (-np.inf, 0.999)
+            )
+        return measurements
 
     return measured
 

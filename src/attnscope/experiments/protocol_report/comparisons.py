@@ -89,7 +89,7 @@ def comparisons(claims: Sequence[dict[str, Any]]) -> list[Comparison]:
 
 def grids(compared: Sequence[Comparison]) -> list[Grid]:
     """The comparisons as tables: one per subject, a line per statement and form, a column per reading."""
-    found = []
+    built = []
     for number, title in TITLES.items():
         chosen = [one for one in compared if one.figure.startswith(number)]
         columns = list(dict.fromkeys(_across(one) for one in chosen))
@@ -102,8 +102,8 @@ def grids(compared: Sequence[Comparison]) -> list[Grid]:
             row = tuple(cells.get(column) for column in columns)
             made.append(Line(first.figure, first.paper, first.rule, detail, row))
         if made:
-            found.append(Grid(title, tuple(" ".join(column) for column in columns), tuple(made)))
-    return found
+            built.append(Grid(title, tuple(" ".join(column) for column in columns), tuple(made)))
+    return built
 
 
 def nearest(compared: Sequence[Comparison]) -> list[Comparison]:

@@ -32,7 +32,7 @@ def readings(tables: dict[str, pl.DataFrame], name: str) -> list[tuple[Labels, E
     kind = KINDS[name]
     table = _balls(tables[name]) if name == "protocol_separability" else tables[name]
     columns = list(kind.labels)
-    found = []
+    shaped_readings = []
     for values in table.select(columns).unique(maintain_order=True).rows():
         chosen = table.filter(*(pl.col(column) == value for column, value in zip(columns, values, strict=True)))
         labels = {
@@ -41,8 +41,8 @@ def readings(tables: dict[str, pl.DataFrame], name: str) -> list[tuple[Labels, E
         }
         shaped = kind.shape(chosen.with_columns(row=0))
         evidence = Evidence(shaped, labels.get("vectors", ""), "kept")
-        found.append((labels | {"first_key": "kept"}, evidence))
-    return found
+        shaped_readings.append((labels | {"first_key": "kept"}, evidence))
+    return shaped_readings
 
 
 def _balls(table: pl.DataFrame) -> pl.DataFrame:

@@ -1,6 +1,6 @@
 """Figures 2a, 2b, 2c, 3 and 4 from the protocol's tables, in the paper's layout.
 
-A row of panels for each reading of a causal row; in it the paper's quantity, and the corrected one beside it.
+A row of panels for each reading of a causal row: the paper's quantity, and the corrected one next to it.
 """
 
 from __future__ import annotations

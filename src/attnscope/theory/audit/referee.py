@@ -138,10 +138,10 @@ class AuditReport(Result):
 
     def claim(self, id: str) -> ClaimReport:
         """The report on one claim."""
-        found = next((claim for claim in self.claims if claim.id == id), None)
-        if found is None:
+        match = next((claim for claim in self.claims if claim.id == id), None)
+        if match is None:
             raise InputError(f"no claim {shown(id)}; there are {', '.join(claim.id for claim in self.claims)}")
-        return found
+        return match
 
     @property
     def plot(self) -> AuditPlots:

@@ -312,7 +312,7 @@ def _two_logits(case: Case) -> TwoLogits:
 def _draw_two_logits(generator: Generator) -> Iterator[Case]:
     for others in cycle((0, 1, 5, 29)):
         temperature = _temperatures(generator).clamp_min(0.01)
-        # Two live logits (a far above T ln L) and a step small beside T: the regime of a first-order expansion.
+        # Two live logits (a far above T ln L) and a step much smaller than T: the regime of a first-order expansion.
         live = 20 + 30 * uniform(generator, BATCH)
         yield {
             "height": temperature * live,
