@@ -34,13 +34,27 @@ def three_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("three_claims")
-def test_one_line_per_claim(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_claim_has_its_statement_verdict_and_rates(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["audit"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    by_claim = {line.split()[0]: line for line in lines if line.strip()}
-    assert "holds with condition" in by_claim["theorem-1-fixed"]
-    assert "1 > -1" in by_claim["theorem-1-fixed"]
-    assert "fails" in by_claim["corollary-3"]
+    out = capsys.readouterr().out
+    assert " ".join(out.split()).startswith(
+        "Verdict: of 3 claims as the paper prints them, 1 fails, 1 holds with condition, 1 holds."
+    )
+    by_claim = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    assert by_claim["corollary-3"].split()[1] == "fails"
+    assert by_claim["theorem-1-fixed"].split()[-1] == "0.0%"  # of the corrected form
+    assert "|J|_2 <= min{ 1/(4T), sqrt 2 }" in out
+    assert "holds with condition: none that meets a condition does" in " ".join(out.split())
+
+
+@pytest.mark.usefixtures("three_claims")
+def test_counterexamples_and_places_come_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit"]) == 0
+    assert "1 > -1" not in capsys.readouterr().out
+    assert run(["audit", "--verbose"]) == 0
+    out = capsys.readouterr().out
+    assert "1 > -1" in out
+    assert "Theorem 1(1)" in out
 
 
 def test_one_claim_in_full(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +62,7 @@ def test_one_claim_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.startswith("corollary-3: fails")
     assert "smallest counterexample:" in out
+    assert "accepted: 0%" in out
     assert "claimed 0.5 <= 0.25, off by 0.25" in out
 
 

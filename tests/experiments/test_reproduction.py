@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from rich.console import Console
 from scipy import stats
+from terminal_tables import recorded_tables
 
 import attnscope
 from attnscope.cli import run
@@ -17,6 +20,7 @@ from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.claims.evidence import Measurement
 from attnscope.experiments.intervals import Estimate
 from attnscope.experiments.settings import FigureStyle
+from attnscope.report.reproduction import print_claims
 
 SETTINGS = {"length": 64, "windows": 3, "draws": 19}
 FIGURES = ["figure-1", "figure-2a", "figure-2b", "figure-2c", "figure-3", "figure-4"]
@@ -186,16 +190,19 @@ def test_the_command_prints_one_json_object(
     assert answered["claims"] == done.claims
 
 
-def test_the_command_prints_one_line_per_claim(done: Reproduction, capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
-    from attnscope.report.reproduction import print_claims
-
-    print_claims(Console(width=120), done)
-    printed = capsys.readouterr().out
-    for claim in done.claims:
-        line = next(line for line in printed.splitlines() if line.startswith(claim["id"] + " "))
-        assert claim["verdict"] in line
+def test_the_command_prints_every_claim_with_its_number_and_range(done: Reproduction) -> None:
+    with recorded_tables(width=200) as tables:
+        print_claims(Console(file=io.StringIO()), done)
+    (table,) = tables
+    columns = {heading: table.columns[heading] for heading in ("Claim", "measured", "accepted", "Printed", "Corrected")}
+    for index, claim in enumerate(done.claims):
+        assert columns["Claim"][index].endswith(claim["claim"])
+        assert columns["Printed"][index] == (claim["printed"] or "-")
+        assert columns["Corrected"][index] == (claim["corrected"] or "-")
+    falls = next(index for index, claim in enumerate(done.claims) if claim["id"] == "separability-falls")
+    (nearest,) = [one for one in done.claims[falls]["readings"] if one.get("nearest")]
+    assert columns["measured"][falls] == f"{nearest['measured'][0]['value']:.3g}"
+    assert columns["accepted"][falls] == "-1 to -0.05"
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,13 @@ WIDTH = 80
 class Drawn:
     """A table: its headings and cells as they were given, and the lines that were drawn."""
 
+    columns: dict[str, list[str]]
     headings: list[str]
-    cells: list[str]
     lines: list[str]
+
+    @property
+    def cells(self) -> list[str]:
+        return [cell for cells in self.columns.values() for cell in cells]
 
 
 @contextmanager
@@ -36,8 +40,9 @@ def recorded_tables(width: int = WIDTH) -> Iterator[list[Drawn]]:
             text = io.StringIO()
             Console(file=text, width=width, force_terminal=True, color_system=None).print(table)
             headings = [" ".join(str(column.header).split()) for column in table.columns]
-            cells = [str(cell) for column in table.columns for cell in column._cells]
-            found.append(Drawn(headings, cells, [line.rstrip() for line in text.getvalue().splitlines()]))
+            cells = [[str(cell) for cell in column.cells] for column in table.columns]
+            lines = [line.rstrip() for line in text.getvalue().splitlines()]
+            found.append(Drawn(dict(zip(headings, cells, strict=True)), headings, lines))
         return draw(table, console, options)
 
     with pytest.MonkeyPatch.context() as patch:

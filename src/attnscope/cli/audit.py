@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from attnscope.cli.numbers import WholeNumber
-from attnscope.cli.runs import JsonOption, compiling_announced
+from attnscope.cli.runs import JsonOption, VerboseOption, compiling_announced
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ def audit(
     effort: Literal["quick", "full"] = "quick",
     seed: WholeNumber = 0,
     claims_file: Annotated[Path | None, Parameter(name="--own")] = None,
+    verbose: VerboseOption = False,
     json: JsonOption = False,
 ) -> int:
     """Test every claim of the paper, printed and corrected, on random and adversarial configurations.
 
-    Prints one line per claim: the verdict, how often each form was violated, how tight it is, and the smallest
-    counterexample. Exits with code 1 if a corrected form was violated.
+    Prints each claim with its statement, its verdict and how often each form was violated. Exits with code 1 if a
+    corrected form was violated.
 
     Examples:
 
@@ -56,6 +57,7 @@ def audit(
     """
     from rich.console import Console
 
+    from attnscope.cli.closing import command_line, print_closing
     from attnscope.planning import whole_number
     from attnscope.report.audit import print_audit, print_claim
     from attnscope.theory import audit as referee
@@ -69,10 +71,16 @@ def audit(
         report = referee.audit(claims, effort, seed)
     if json:
         print(json_module.dumps(_as_json(report), allow_nan=False))
-    elif claim is not None:
-        print_claim(Console(highlight=False), report.claims[0])
     else:
-        print_audit(Console(highlight=False), report)
+        console = Console(highlight=False)
+        if claim is not None:
+            print_claim(console, report.claims[0])
+            closing = command_line("audit"), "All claims of the paper."
+        else:
+            print_audit(console, report, verbose)
+            first = next((one.id for one in report.claims if one.verdict == "fails"), report.claims[0].id)
+            closing = command_line("audit", claim=first, own=claims_file), "One claim in full, with a counterexample."
+        print_closing(console, commands=dict([closing]))
     return 0 if report.sound else CORRECTED_VIOLATED
 
 

@@ -18,6 +18,7 @@ from attnscope.cli.runs import (
     RevisionOption,
     TextOption,
     TrustOption,
+    VerboseOption,
     compiling_announced,
     end,
     resumable,
@@ -42,6 +43,7 @@ def reproduce(
     figure_titles: Flag = False,
     bos: BosOption = False,
     out: OutOption = None,
+    verbose: VerboseOption = False,
     json: JsonOption = False,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -94,6 +96,7 @@ def reproduce(
     from rich.console import Console
 
     from attnscope.capture.text import read_text
+    from attnscope.cli.closing import command_line, print_closing
     from attnscope.experiments.reproduction import reproduce as run_experiments
     from attnscope.planning import row_choice
     from attnscope.report.reproduction import print_claims
@@ -122,7 +125,18 @@ def reproduce(
     if json:
         print(json_module.dumps(_as_json(result), allow_nan=False))
     else:
-        print_claims(Console(highlight=False), result)
+        console = Console(highlight=False)
+        print_claims(console, result, verbose)
+        page = folder / "protocol.html"
+        files = [name for name in ("claims.md", "claims.json", "protocol.html", "figures") if (folder / name).exists()]
+        again = command_line("reproduce", model, text=text, out=out) + " --verbose"
+        serve = command_line("serve", None if str(folder.parent) == "runs" else folder.parent)
+        commands = {serve: "The claims and figures in the browser."}
+        if not verbose and page.is_file():
+            commands = {
+                again: "Every reading of the protocol; the tables are reused, so this takes seconds."
+            } | commands
+        print_closing(console, folder, files, page if page.is_file() else None, commands)
     return end(result.skipped_heads)
 
 

@@ -1,85 +1,125 @@
-"""An audit of claims in the terminal: one line per claim, or one claim in full."""
+"""An audit of claims in the terminal: the verdict, a table of all claims, or one claim in full."""
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from attnscope.report.terminal import add_row, paragraph, table
+from attnscope.results.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from attnscope.theory.audit import AuditReport, ClaimReport, Counterexample, Trial
 
-WIDE = 190  # terminal width from which a claim is printed on one line
-UNLIMITED = 400  # line width of a file or a pipe
+_STYLES = {"fails": "red", "holds with condition": "yellow", "vacuous": "yellow", "holds": "green"}
+_PLURALS = {
+    "fails": "fail", "holds with condition": "hold with a condition", "vacuous": "are vacuous", "holds": "hold",
+}  # fmt: skip
+_LEGEND = (
+    "holds: no configuration violates the form; holds with condition: none that meets a condition does; fails: some "
+    "configuration does; vacuous: it says nothing in 99% of the configurations. Violated: share of the configurations "
+    "drawn at random; accepted is 0%, also for those that a search then finds near the worst (by attack). Where the "
+    "paper prints no form (-), the verdict is on the corrected one."
+)
 
 
-def print_audit(console: Console, report: AuditReport) -> None:
-    """Print one line per claim; in a narrow terminal, places and counterexamples follow in a separate list."""
-    from rich.table import Table
-
-    if not console.is_terminal:
-        console.width = UNLIMITED
-    wide = console.width >= WIDE
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("claim", no_wrap=True)
-    if wide:
-        table.add_column("place", no_wrap=True)
-    table.add_column("verdict", no_wrap=wide)
-    for heading in ("tried", "printed\nviolated", "\nslack", "corrected\nviolated", "\nslack"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    if wide:
-        table.add_column("smallest counterexample")
-    for claim in report.claims:
-        cells = [claim.verdict, str(claim.tried), _rate(claim.printed), _slack(claim.printed)]
-        cells += [_worst_rate(claim), _slack(_tightest(claim))]
-        example = _short(_counterexample(claim))
-        table.add_row(claim.id, *([claim.place, *cells, example] if wide else cells))
-    console.print(table)
-    if not wide:
-        console.print("\nPlaces and smallest counterexamples", style="bold")
-        for claim in report.claims:
-            console.print(f"{claim.id} ({claim.place}) {_short(_counterexample(claim))}")
-    console.print(
-        f"\nviolated: share of the configurations drawn. slack: median of bound/value, 1 is attained. "
-        f"seed {report.seed}, effort {report.effort}."
-    )
-    if report.sound:
-        console.print("No corrected form was violated. attnscope audit --claim ID shows a claim in full.")
+def print_audit(console: Console, report: AuditReport, verbose: bool = False) -> None:
+    """Print the verdict and one entry per claim; if `verbose` also where it is printed and the counterexamples."""
+    console.print(paragraph(Text.assemble(("Verdict: ", "bold"), _verdict(report))))
+    broken = [claim.id for claim in report.claims if claim.corrected_violated]
+    if broken:
+        console.print(paragraph(f"A corrected form was violated: {', '.join(broken)}.", style="bold red"))
     else:
-        broken = ", ".join(claim.id for claim in report.claims if claim.corrected_violated)
-        console.print(f"A corrected form was violated: {broken}.", style="bold red")
+        console.print(paragraph("No corrected form was violated.", style="bold green"))
+    console.print()
+    made = table(["Claim and its statement", "Verdict", "printed, violated", "corrected, violated"], (0, 1))
+    made.columns[1].max_width = len("condition")
+    for claim in report.claims:
+        name = Text.assemble((claim.id, "bold"), f"\n{_statement(claim)}")
+        rates = (_rate(claim.printed), _worst_rate(claim))
+        add_row(made, name, Text(claim.verdict, _STYLES[claim.verdict]), *rates)
+    console.print(made)
+    console.print()
+    console.print(paragraph(_LEGEND, style="dim"))
+    if verbose:
+        _print_details(console, report)
+
+
+def _verdict(report: AuditReport) -> str:
+    counts = Counter(str(claim.verdict) for claim in report.claims if claim.printed is not None)
+    verbs = {verdict: verdict if counts[verdict] == 1 else _PLURALS[verdict] for verdict in _STYLES}
+    words = ", ".join(f"{counts[verdict]} {verb}" for verdict, verb in verbs.items() if counts[verdict])
+    of_paper = f"of {counted(counts.total(), 'claim')} as the paper prints them, {words}. " if words else ""
+    own = [claim for claim in report.claims if claim.printed is None]
+    hold = sum(claim.verdict == "holds" for claim in own)
+    beyond = (
+        f"Of {counted(len(own), 'claim')} beyond the paper, {hold} {'holds' if hold == 1 else 'hold'}. " if own else ""
+    )
+    return f"{of_paper}{beyond}Effort {report.effort}, seed {report.seed}."
+
+
+def _statement(claim: ClaimReport) -> str:
+    """The form as printed; for claims that the paper does not print, the first one claimed."""
+    if claim.printed is not None:
+        return claim.printed.statement
+    first, *more = (trial.statement for trial in claim.corrected)
+    return f"{first} (and {len(more)} more)" if more else first
+
+
+def _print_details(console: Console, report: AuditReport) -> None:
+    console.print(Text("\nPlaces, configurations, slack and smallest counterexamples", style="bold"))
+    words = "Slack: median of bound / value where both are positive; 1 is attained."
+    console.print(paragraph(words, style="dim"))
+    for claim in report.claims:
+        slack = f"slack {_slack(claim.printed)} printed, {_slack(_tightest(claim))} corrected"
+        console.print(paragraph(f"{claim.place}; {claim.tried:,} configurations; {slack}", 2, f"{claim.id}  "))
+        example = _counterexample(claim)
+        if example is not None:
+            console.print(paragraph(_short(example), 4))
 
 
 def print_claim(console: Console, claim: ClaimReport) -> None:
     """Print a claim in full: its forms, how often each was violated, and numbers to check by hand."""
-    console.print(f"{claim.id}: {claim.verdict}", style="bold")
-    console.print(f"place      {claim.place}\nspace      {claim.space}\ntried      {claim.tried} configurations")
-    if claim.condition:
-        console.print(f"condition  {claim.condition}")
-    if claim.note:
-        console.print(f"note       {claim.note}")
-    trials = [("printed", claim.printed), ("printed, under the condition", claim.conditioned)]
-    trials += [("corrected" if claim.printed else "claimed", trial) for trial in claim.corrected]
+    console.print(Text.assemble((claim.id, "bold"), ": ", (claim.verdict, _STYLES[claim.verdict])))
+    facts = {"Place": claim.place, "Space": claim.space, "Tried": f"{claim.tried:,} configurations"}
+    facts |= {"Condition": claim.condition or "", "Note": claim.note}
+    for name, words in facts.items():
+        if words:
+            console.print(paragraph(words, 2, f"{name:10} "))
+    trials = [("Printed", claim.printed), ("Printed, under the condition", claim.conditioned)]
+    trials += [("Corrected" if claim.printed else "Claimed", trial) for trial in claim.corrected]
     for name, trial in trials:
-        if trial is None:
-            continue
-        console.print(f"\n{name}: {trial.statement}", style="bold", soft_wrap=True)
+        if trial is not None:
+            console.print()
+            console.print(paragraph(f"{name}: {trial.statement}", style="bold"))
+            _print_trial(console, trial)
+    console.print()
+    console.print(paragraph(_LEGEND, style="dim"))
+
+
+def _print_trial(console: Console, trial: Trial) -> None:
+    words = f"violated in {trial.violations:,} of {trial.drawn:,} drawn ({trial.rate:.1%}; accepted: 0%)"
+    console.print(paragraph(f"{words}; {trial.attacked:,} more tried near the worst", 2))
+    if trial.slack is not None:
+        words = f"slack {_slack(trial)} (median), {_number(trial.least_slack)} (least): bound / value, 1 is attained"
+        console.print(paragraph(words, 2))
+    if trial.empty:
+        console.print(paragraph(f"says nothing in {trial.empty:.0%} of the configurations", 2))
+    if trial.counterexample:
+        console.print(paragraph("smallest counterexample:", 2))
+        for key, value in trial.counterexample.values.items():
+            console.print(paragraph(_plain(value), 4, f"{key} = "))
         console.print(
-            f"  violated in {trial.violations} of {trial.drawn} drawn; {trial.attacked} more tried near the worst"
-        )
-        if trial.slack is not None:
-            console.print(f"  slack {_slack(trial)} (median), {_number(trial.least_slack)} (least)")
-        if trial.empty:
-            console.print(f"  says nothing in {trial.empty:.0%}")
-        if trial.counterexample:
-            console.print("  smallest counterexample:")
-            for key, value in trial.counterexample.values.items():
-                console.print(f"    {key} = {_plain(value)}", soft_wrap=True)
-            console.print(
-                f"    claimed {trial.counterexample.smaller:.6g} <= {trial.counterexample.larger:.6g}, "
-                f"off by {trial.counterexample.excess:.6g}"
+            paragraph(
+                f"claimed {trial.counterexample.smaller:.6g} <= {trial.counterexample.larger:.6g}, "
+                f"off by {trial.counterexample.excess:.6g}",
+                4,
             )
+        )
 
 
 def _counterexample(claim: ClaimReport) -> Counterexample | None:
@@ -90,8 +130,8 @@ def _counterexample(claim: ClaimReport) -> Counterexample | None:
 
 def _tightest(claim: ClaimReport) -> Trial | None:
     """The corrected form with the smallest median slack."""
-    trials = [trial for trial in claim.corrected if trial.slack is not None]
-    return min(trials, key=lambda trial: trial.slack or math.inf, default=None)
+    known = [(trial.slack, index) for index, trial in enumerate(claim.corrected) if trial.slack is not None]
+    return claim.corrected[min(known)[1]] if known else None
 
 
 def _rate(trial: Trial | None) -> str:
@@ -113,12 +153,10 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}" if value < 1e4 else f"{value:.0e}"
 
 
-def _short(example: Counterexample | None) -> str:
-    if example is None:
-        return ""
+def _short(example: Counterexample) -> str:
     values = "; ".join(f"{key} {_plain(value)}" for key, value in example.values.items())
     text = f"{values}: {example.smaller:.4g} > {example.larger:.4g}"
-    return text if len(text) <= 120 else f"{example.smaller:.4g} > {example.larger:.4g} (see --claim)"
+    return text if len(text) <= 120 else f"{example.smaller:.4g} > {example.larger:.4g} (--claim has the numbers)"
 
 
 def _plain(value: Any) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attnscope.experiments.guidelines import Guidelines
 
 _STYLES = {"agrees": "green", "disagrees": "red", "undecided": "yellow"}
+_PLURALS = {"agrees": "agree with the model", "disagrees": "disagree", "undecided": "undecided"}
 _SWEEPS = {"share": "Share of the keys", "length": "Length", "temperature": "Temperature"}
 _LEGEND = (
     "agrees: the numbers move as predicted along the whole sweep; disagrees: the other way; undecided: by at most 2%, "
@@ -32,7 +33,7 @@ def print_guidelines(console: Console, result: Guidelines) -> None:
     where = f"text {short_path(run['text']['source'])}, {settings['windows']} x {settings['length']:,} tokens"
     console.print(Text.assemble((short_path(run["model"]), "bold"), f": the paper's guidelines; {where}"))
     counts = Counter(str(finding.verdict) for finding in result.findings)
-    words = ", ".join(f"{verdict} {counts[verdict]}" for verdict in _STYLES if counts[verdict])
+    words = ", ".join(f"{counts[verdict]} {_PLURALS[verdict]}" for verdict in _STYLES if counts[verdict])
     console.print(Text.assemble(("\nVerdict: ", "bold"), f"of {len(result.findings)} guidelines, {words}."))
     for finding in result.findings:
         console.print()

@@ -16,7 +16,7 @@ from attnscope.report import overview
 from attnscope.report.diagnosis import print_details, print_state_map, print_verdict
 from attnscope.report.maps import separability_map
 from attnscope.report.notes import notable_numbers
-from attnscope.report.terminal import add_row, paragraph, short_path, table, titled
+from attnscope.report.terminal import add_row, paragraph, short_path, table, tables, titled
 from attnscope.results.words import measured, number
 from attnscope.tables import OWN, within_support
 
@@ -52,7 +52,7 @@ def print_summary(
     console.print(_key_numbers(heads, run, overview.usual_n(topn), findings, verbose))
     labels = sorted(topn["normalizer"].unique().to_list(), key=lambda name: (not name.startswith(OWN), name))
     if len(labels) > 1:
-        console.print(Group(Text(), _what_if(rows, topn, run, labels)))
+        console.print(Group(Text(), _what_if(rows, topn, run, labels, console.width)))
     if verbose:
         console.print(Group(Text(), _by_n(topn, run), Text(), _by_length(rows, run)))
         if findings is not None:
@@ -149,13 +149,13 @@ def _by_length(rows: pl.DataFrame, run: dict[str, Any]) -> Group:
     return titled(f"By length{what}, median over heads", made)
 
 
-def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels: list[str]) -> Group:
+def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels: list[str], width: int) -> Group:
     """One line for each normalizer, on the same logits; a row has no top N to separate if fewer keys get weight."""
     names = ("separability", "defined", "top_mass", "max_weight", "support", "jacobian_norm")
     title = f"What if, {overview.shown_rows(run)}, N = {overview.usual_n(topn)}, median over heads"
-    made = table(["Normalizer", *map(label, names)])
+    lines = []
     for normalizer in labels:
         line = overview.median_of_heads(rows, topn, run, normalizer)
         line["defined"] = line["defined"] or None
-        add_row(made, normalizer, *(measured(name, line[name]) for name in names))
-    return titled(title, made)
+        lines.append([normalizer, *(measured(name, line[name]) for name in names)])
+    return titled(title, *tables(["Normalizer", *map(label, names)], lines, width))

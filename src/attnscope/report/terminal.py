@@ -29,9 +29,15 @@ def table(headings: Sequence[str], texts: Collection[int] = (0,)) -> Table:
     return made
 
 
-def tables(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[Table]:
-    """Rows of a text and numbers as one table, or as several with the same texts if all columns do not fit."""
-    room = width - max(len(row[0]) for row in rows)
+def tables(
+    headings: Sequence[str], rows: Sequence[Sequence[str | Text]], width: int, text_width: int | None = None
+) -> list[Table]:
+    """Rows of a text and numbers as one table, or as several with the same texts if all columns do not fit.
+
+    Texts are as wide as they are, or wrapped at `text_width` or more.
+    """
+    longest = max(len(row[0]) for row in rows)
+    room = width - min(longest, text_width or longest)
     parts: list[list[int]] = [[]]
     left = room
     for column in range(1, len(headings)):

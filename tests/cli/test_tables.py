@@ -1,0 +1,129 @@
+"""Every table of the terminal at 80 columns: no cell is cut, no word broken, no two headings are the same."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from protocol_tables import protocol_tables
+from rich.console import Console
+from terminal_tables import assert_readable, recorded_tables
+
+from attnscope.bench.normalizers import SUBJECTS
+from attnscope.bench.protocol import ALGORITHMS
+from attnscope.cli import run
+from attnscope.cli.bench_tables import print_normalizers, print_protocol, print_scans
+from attnscope.experiments.protocol_report.claims import answer_protocol
+from attnscope.report import protocol_table
+from attnscope.report.audit import print_audit
+from attnscope.theory.audit import AuditReport, ClaimReport, Trial
+from attnscope.theory.claims import CLAIMS
+
+CONSOLE = {"width": 80, "force_terminal": True, "color_system": None}
+
+
+@pytest.fixture
+def book(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "a book.txt"
+    path.write_text(text * 4, encoding="utf-8")
+    return path
+
+
+WHAT_IFS = "adaptive_temperature:temperature=2.125,entmax:alpha=1.2,entmax:alpha=1.25,topk:k=8:temperature=1.125"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tables"),
+    [
+        (["scan", "--windows", "3", "--bounds", "paper", "--verbose"], 4),
+        (["scan", "--normalizer", WHAT_IFS, "--verify", "--verbose"], 7),
+        (["compare", "--normalizers", f"softmax,sparsemax,{WHAT_IFS}", "--calibrate", "global"], 4),
+        (["compare", "--normalizers", "softmax,sparsemax", "--calibrate", "head", "--verbose"], 4),
+        (["guidelines"], 3),
+        (["doctor", "--verbose"], 1),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
+)
+def test_tables_of_commands_on_a_model(
+    arguments: list[str], tables: int, model_folder: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lengths = {"scan": ["--length", "64"], "compare": ["--lengths", "16,48"], "guidelines": ["--lengths", "16,48"]}
+    options = [] if arguments[0] == "doctor" else ["--text", str(book), "--out", str(tmp_path / "out")]
+    sizes = ["--top-n", "5"] if arguments[0] in ("compare", "guidelines") else []
+    command = [*arguments[:1], str(model_folder), *arguments[1:], *options, *sizes, *lengths.get(arguments[0], [])]
+    with recorded_tables() as found:
+        assert run(command) == 0
+    assert len(found) >= tables
+    for table in found:
+        assert_readable(table)
+
+
+def test_tables_of_the_protocol() -> None:
+    kinds = ("value", "hidden_unit", "embedding")
+    with recorded_tables() as found:
+        claims = answer_protocol(protocol_tables(windows=2, vectors=kinds))
+        protocol_table.print_protocol(Console(file=io.StringIO(), **CONSOLE), claims)
+    assert len(found) > 3  # six readings do not fit beside each other
+    for table in found:
+        assert_readable(table)
+
+
+def test_the_table_of_an_audit() -> None:
+    def trial(statement: str, violations: int) -> Trial:
+        return Trial(statement, 1000, 12345, violations, True, 1.0, 1.0, 0.0, None)
+
+    verdicts: Any = ("holds", "holds with condition", "fails", "vacuous")
+    claims = [
+        ClaimReport(
+            claim.id,
+            claim.place,
+            claim.space.name,
+            verdicts[index % len(verdicts)],
+            trial(claim.printed.statement, 1000 * (index % 2)) if claim.printed else None,
+            tuple(trial(form.statement, 1000) for form in claim.corrected),
+            None,
+            None,
+            "",
+        )
+        for index, claim in enumerate(CLAIMS)
+    ]
+    with recorded_tables() as found:
+        print_audit(Console(file=io.StringIO(), **CONSOLE), AuditReport("full", 0, tuple(claims)))
+    (table,) = found
+    assert_readable(table)
+    assert {"by attack", "100.0%"} <= set(table.cells)
+
+
+def test_tables_of_benchmarks() -> None:
+    large = 12345.678
+    normalizers: dict[str, Any] = {"threads": 64, "repeats": 5, "peer": "entmax 1.3.1", "memory": "words"}
+    normalizers["results"] = [
+        {"normalizer": name, "length": 8192, "rows": 147456, "forward_seconds": 123.456, "forward_ratio": 1234.56}
+        | {"total_seconds": 123.456, "total_ratio": 1234.56, "peer_speedup": large, "largest_error": 1e-16}
+        for name in SUBJECTS
+    ]
+    scans: dict[str, Any] = {"threads": 2, "shorter": 4096, "naive_over_all": {"random": 27.1}}
+    scans["results"] = [
+        {"model": "random", "subject": subject, "installed": True, "seconds": 1234.567, "forward_seconds": 123.456}
+        | {"time_ratio": 1234.56, "peak_bytes": 1e11, "forward_peak_bytes": 1e11, "memory_ratio": 123.45}
+        | {"shorter_peak_bytes": 1e11, "growth": 12.34, **more}
+        for subject, more in (("last+bounds", {}), ("naive", {"heads_timed": 144}), ("transformer_lens", {}))
+    ]
+    scans["results"] += [{"model": "random", "subject": "nnsight", "installed": False}]
+    protocol: dict[str, Any] = {"threads": 2, "size": {"length": 1024}, "paper_machine": "a machine"}
+    protocol["results"] = [
+        {"algorithm": number, "measures": about.measures, "seconds": 12345.6, "forward_seconds": 12.34}
+        | {"time_ratio": 12345.6, "peak_bytes": 1e11, "paper_seconds": 61440.0, "times_faster": 123456.0}
+        for number, about in ALGORITHMS.items()
+    ]
+    with recorded_tables() as found:
+        console = Console(file=io.StringIO(), **CONSOLE)
+        print_normalizers(console, normalizers)
+        print_scans(console, scans)
+        print_protocol(console, protocol)
+    assert len(found) == 3
+    for table in found:
+        assert_readable(table)
