@@ -141,7 +141,7 @@ def test_no_label_of_a_picture_is_clipped_or_covered(opened: Open, reports: Path
     assert touching == []
 
 
-def test_a_cell_tells_its_numbers(opened: Open, reports: Path, result: ScanResult) -> None:
+def test_a_cell_shows_its_numbers(opened: Open, reports: Path, result: ScanResult) -> None:
     page = opened((reports / "judged.html").as_uri())
     page.locator("#cell-0-1-2").hover()
     own = result.rows.filter(layer=1, head=2, length=128, normalizer="own").row(0, named=True)
@@ -151,7 +151,7 @@ def test_a_cell_tells_its_numbers(opened: Open, reports: Path, result: ScanResul
     assert lines[2] == "Tokens needed: 17"
 
 
-def test_a_chart_tells_its_numbers_to_pointer_and_keys(opened: Open, reports: Path, result: ScanResult) -> None:
+def test_a_chart_shows_its_numbers_to_pointer_and_keys(opened: Open, reports: Path, result: ScanResult) -> None:
     page = opened((reports / "plain.html").as_uri() + "#head=L1H2")
     chart = page.locator(".subject figure", has=page.locator(".figure-title", has_text="Top mass")).locator("svg")
     own = result.topn.filter(layer=1, head=2, length=128, normalizer="own").sort("n")
@@ -165,7 +165,7 @@ def test_a_chart_tells_its_numbers_to_pointer_and_keys(opened: Open, reports: Pa
     assert page.locator("#hint").inner_text() == expected[-2]
 
 
-def test_the_bar_of_states_tells_its_numbers(opened: Open, reports: Path) -> None:
+def test_the_bar_of_states_shows_its_numbers(opened: Open, reports: Path) -> None:
     page = opened((reports / "judged.html").as_uri())
     page.locator(".state-bar .part").nth(1).hover()
     assert page.locator("#hint").inner_text().startswith("sink-bound: 3 of 15 heads, 20%.")

@@ -23,7 +23,7 @@ function drawClaims() {
   ));
   section.replaceChildren(
     element("h2", { id: "claims-title" }, "The paper's claims"),
-    element("p", { class: "soft" }, `What the paper says, tried on this model or on drawn configurations: word for word, and in the form that can be proved. ${claimsCounted(claims)}`, saving),
+    element("p", { class: "soft" }, `What the paper says, tested on this model or on random configurations: as printed, and in the form that can be proved. ${claimsCounted(claims)}`, saving),
     element("div", { class: "scroll" }, element("table", { class: "claims" },
       element("thead", {}, element("tr", {}, header.map((text) => element("th", { scope: "col", class: "words" }, text)))),
       element("tbody", {}, body))),

@@ -83,9 +83,11 @@ function settingsApart() {
 function comparisonTop() {
   const apart = settingsApart().map(([name, one, other]) => element("tr", {}, element("th", { scope: "row" }, name), element("td", { class: "words" }, visible(one)), element("td", { class: "words" }, visible(other))));
   const [one, other] = runs;
+  const others = sameShape(one, other) && one.data.run.model.name !== other.data.run.model.name;
   return [
     element("h1", {}, `A: ${one.short} compared with B: ${other.short}`),
     sameShape(one, other) ? null : element("p", { class: "warning" }, `The models have different shapes: A has ${one.shape}, B has ${other.shape}. A head of one is no head of the other, so the page shows both verdicts and both maps, and no differences. Click a head on either map for its panel.`),
+    others ? element("p", { class: "notice" }, "Two models of the same shape: heads are compared by their position. That says something only if one model was made from the other, for instance fine-tuned or quantized.") : null,
     apart.length
       ? element("table", { class: "apart" }, element("thead", {}, element("tr", {}, element("th", { class: "words", scope: "col" }, "They differ in"), element("th", { class: "words", scope: "col" }, "A"), element("th", { class: "words", scope: "col" }, "B"))), element("tbody", {}, apart))
       : element("p", { class: "lead" }, `Both: ${one.facts}`),

@@ -37,7 +37,8 @@ function verdictCard(run, judged) {
     (summary.warnings ?? []).map((words) => element("p", { class: "warning" }, unbroken(words))),
     stateBar(run),
     withdrawn,
-    view.compare === "runs" ? rankedHeads(run) : rankedNames(run),
+    rankedNames(run),
+    view.compare === "runs" && summary.heads?.length ? element("details", { class: "more" }, element("summary", {}, "What to do with them, why and when"), rankedHeads(run)) : null,
     summary.next ? nextStep(summary.next) : null,
     groups.length ? element("details", { class: "more" }, element("summary", {}, "What the labels mean, and how far to trust them"), element("ul", { class: "groups" }, groups), trust) : trust,
   );
