@@ -390,3 +390,17 @@ def test_a_report_of_3072_heads_is_small_and_quick(opened: Open, result: ScanRes
     assert page.locator("table.list tbody tr").count() == 20
     page.locator("#list button.more").click()
     assert page.locator("table.list tbody tr").count() == 48 * 64
+
+
+def test_heads_ranked_by_a_test_say_which_windows_it_ran_on(opened: Open, result: ScanResult, tmp_path: Path) -> None:
+    found = made_findings([(layer, head) for layer in range(3) for head in range(5)])
+    paths = {}
+    for kl in (None, 0.08):
+        for one in found["verdict"]["heads"]:
+            one["kl"] = kl
+        found["verification"] |= {"windows": 3, "length": 128}
+        paths[kl] = tmp_path / f"{kl}.html"
+        paths[kl].write_text(render(result.rows, result.topn, result.run, found), encoding="utf-8")
+    assert "From the diagnosis: 2 windows" in opened(paths[None].as_uri()).locator(".ranked").inner_text()
+    tested = opened(paths[0.08].as_uri()).locator(".ranked").inner_text()
+    assert "From the test inside the model: 3 windows of 128 tokens" in tested

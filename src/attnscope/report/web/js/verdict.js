@@ -66,6 +66,8 @@ function rankedNames(run) {
 function rankedHeads(run) {
   const { heads = [], ranked_by: by } = run.data.findings?.verdict ?? {};
   if (!heads.length) return null;
+  const tested = known(heads[0].kl) ? run.data.findings.verification : null; // ranked by a test on other windows
+  const from = tested ? `From the test inside the model: ${plural(tested.windows, "window")} of ${plural(tested.length, "token")} that the labels are not from` : `From the diagnosis: ${run.data.sources.diagnosis}`;
   const lines = heads.map((one) => {
     const i = run.index(one.layer, one.head);
     const part = (title, words) => (words ? element("p", {}, element("span", { class: "soft" }, `${title}: `), visible(words)) : null);
@@ -78,7 +80,7 @@ function rankedHeads(run) {
   return element(
     "div", { class: "ranked" },
     element("h3", {}, heads.length === 1 ? "The head that matters most" : `The ${heads.length} heads that matter most`),
-    by ? element("p", { class: "soft small" }, `Ranked by ${visible(by)}. (diagnosis: ${run.data.sources.diagnosis})`) : null,
+    by ? element("p", { class: "soft small" }, `Ranked by ${visible(by)}. ${from}.`) : null,
     element("ol", {}, lines),
   );
 }
