@@ -94,5 +94,5 @@ function mentions(run, i) {
   const about = run.findings.filter((finding) => specific(finding) && (finding.heads ?? []).some(([layer, head]) => layer === run.layer(i) && head === run.head(i)));
   if (!about.length) return null;
   const way = (finding) => element("button", { type: "button", class: "link", onclick: () => showCard(run, finding) }, visible(finding.title));
-  return element("p", { class: "mentions" }, about.length === 1 ? "Finding about it: " : "Findings about it: ", about.map((finding, k) => [k ? "; " : "", way(finding)]), ".");
+  return element("p", { class: "mentions" }, `${run.data.findings ? "Findings" : "Notable numbers"} that name it: `, about.map((finding, k) => [k ? "; " : "", way(finding)]), ".");
 }
