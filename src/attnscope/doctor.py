@@ -1,7 +1,8 @@
 """What can be measured in a model, and how: every answer is tested on the model itself.
 
-    >>> report = attnscope.doctor.examine(attnscope.capture.load_model("path/to/model"))
+    >>> report = attnscope.doctor.examine(attnscope.load_model())
     >>> [check.name for check in report.checks if check.verdict == "fail"]
+    []
 
 The model runs on a few random tokens, as one sequence and as a batch that is padded on the left, on the right and not
 at all. Weights are rebuilt from what a scan captures and compared with those of the model's own eager attention; what

@@ -37,7 +37,12 @@ UNREADABLE: dict[str, str] = {
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from and how it is loaded, as plain data: another process can load the same model."""
+    """Where a model comes from and how it is loaded, as plain data: another process can load the same model.
+
+    >>> from attnscope.capture import ModelSource
+    >>> ModelSource().load().name  # the embedded sample
+    'sample'
+    """
 
     name: str | None = None  # a folder, a .gguf file or a hub id; None for the embedded sample
     revision: str | None = None
@@ -63,7 +68,25 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model, its tokenizer, and what a scan needs to know about them."""
+    """A loaded model, its tokenizer, and what a scan needs to know about them.
+
+    >>> model = attnscope.load_model()
+    >>> model.name, model.causal
+    ('sample', True)
+
+    Attributes
+    ----------
+    module
+        The transformers model.
+    tokenizer
+        Its tokenizer.
+    name, revision
+        What it was loaded as.
+    source
+        How it was loaded; None for a model that was given as an object.
+    unused_weights
+        Names of weights that its files have and attention does not need.
+    """
 
     module: PreTrainedModel
     tokenizer: Any
@@ -145,8 +168,36 @@ def load_model(
 ) -> Model:
     """Load a model and its tokenizer, ready to scan.
 
-    `device_map` spreads it over devices, memory and disk as accelerate does. Code that comes with a model runs only
-    with `trust_remote_code`; pickled weights, which can contain code too, are read only with `allow_pickle`.
+    >>> model = attnscope.load_model()  # the embedded sample; or a folder, a .gguf file, a hub id
+    >>> result = attnscope.scan(model, length=64, progress=False)
+    >>> result.run["model"]["name"]
+    'sample'
+
+    Give the result to several functions to load a model once.
+
+    Parameters
+    ----------
+    model
+        A hub id, a folder, a `.gguf` file, a loaded transformers model, or nothing for the embedded sample.
+    tokenizer
+        The tokenizer of a loaded model. Default: the one beside the weights.
+    device
+        Where the model runs, e.g. "cpu" or "cuda:0".
+    dtype
+        Number type of the weights: "float32", "float16", "bfloat16", "float64" or "auto" for that of the file.
+    revision
+        Branch, tag or commit of a hub model.
+    device_map
+        Spread the model over devices, memory and disk, as accelerate does.
+    trust_remote_code
+        Run code that comes with the model.
+    allow_pickle
+        Read pickled weights, which can contain code too.
+
+    Returns
+    -------
+    Model
+        attnscope.ModelError says why a model cannot be loaded.
     """
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")

@@ -3,12 +3,6 @@
 The module calls `record(query, key, value, ...)` just before it computes its attention. During a scan the call is
 measured; at any other time `record` returns immediately.
 
-    >>> class Mine(torch.nn.Module):
-    ...     def forward(self, x):
-    ...         query, key, value = self.project(x)  # (batch, heads, tokens, size) each
-    ...         attnscope.capture.record(query, key, value, causal=True, module=self)
-    ...         return my_kernel(query, key, value)
-
 Requirement: importing this file loads nothing heavy, and an idle `record` is one lookup.
 """
 
@@ -62,11 +56,41 @@ def record(
 ) -> None:
     """Report one attention call of a custom module to the scan that is running, if any.
 
-    The logits are query · key x `scale` (default: one over the root of the key size), through `softcap`, plus
-    `bias` and a float `mask`; a boolean `mask` is True where a key is visible. Masks and biases broadcast to (batch,
-    heads, queries, keys), and -1e4 or less in a float mask hides a key. `causal` hides later keys, whatever the
-    mask says about them. `sinks` are logits without a key. `module` is the attention module (default: the innermost
-    one on the call stack).
+    >>> class Mine(torch.nn.Module):
+    ...     def forward(self, x):  # (batch, heads, tokens, size)
+    ...         attnscope.capture.record(x, x, x, causal=True, module=self)
+    ...         return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+    >>> result = attnscope.scan(Mine(), inputs=torch.randn(1, 2, 8, 4), top_n=[2], progress=False)
+    >>> result.heads.height
+    2
+
+    The logits are query · key x `scale`, through `softcap`, plus `bias` and a float `mask`. Masks and biases broadcast
+    to (batch, heads, queries, keys).
+
+    Parameters
+    ----------
+    query : (batch, heads, queries, key_dims)
+        Queries.
+    key : (batch, kv_heads, keys, key_dims)
+        Keys; heads may share them.
+    value : (batch, kv_heads, keys, dims)
+        Values; heads may share them.
+    mask
+        Boolean, True where a key is visible; or a float that is added, where -1e4 or less hides a key.
+    scale
+        Factor of the products. Default: one over the root of the key size.
+    causal
+        Hide later keys, whatever the mask says about them.
+    bias
+        Added to the logits.
+    softcap
+        Largest magnitude of a logit: softcap tanh(logit / softcap).
+    sinks : (heads,)
+        Logits that take weight and have no key.
+    cross
+        Whether the keys come from another sequence than the queries. Default: not known.
+    module
+        The attention module. Default: the innermost one on the call stack.
     """
     recorder = _active.get()
     if recorder is None:

@@ -26,7 +26,12 @@ _TRIAL_SECONDS = 2.0  # of processor time; a usual tokenizer takes a thousandth 
 
 @dataclass(frozen=True)
 class Text:
-    """A text and where it came from."""
+    """A text and where it came from.
+
+    >>> from attnscope.capture import Text
+    >>> Text("It was a bright cold day in April.", "a novel").digest[:8]
+    'b53c86ee'
+    """
 
     content: str
     source: str
@@ -77,6 +82,11 @@ def corpus(name: str) -> Text:
     ----------
     name
         "war-and-peace". The command line calls it `corpus:war-and-peace`.
+
+    Returns
+    -------
+    Text
+        The novel without the license around it.
     """
     return Text(corpora.read_corpus(name), f"{corpora.PREFIX}{name}")
 
@@ -89,10 +99,24 @@ def _is_file(name: str) -> bool:
 
 
 def read_text(source: str | Path | None) -> Text:
-    """The text of a file, of standard input (`-`), of a corpus (`corpus:NAME`), or the embedded sample (None).
+    """The text of a file, as the command line names it.
+
+    >>> _ = Path("book.txt").write_text("It was a bright cold day in April.")
+    >>> attnscope.capture.read_text("book.txt").source
+    'book.txt'
 
     A book of Project Gutenberg is read without its header and footer; any other text to the byte. More than
     `corpora.LARGEST` bytes are refused: their tokens would take some 150 times as many.
+
+    Parameters
+    ----------
+    source
+        A file, "-" for standard input, "corpus:NAME" for a corpus, or None for the embedded sample.
+
+    Returns
+    -------
+    Text
+        attnscope.InputError says why a text cannot be read.
     """
     if source is None:
         return Text((resources.files("attnscope") / "sample" / "text.txt").read_text("utf-8"), "sample")

@@ -29,8 +29,10 @@ _NO_SPACE_AFTER = tuple("([{\u201c\u2018'\u2019-\u2010\u2011\u2014/$#")
 def token_texts(tokenizer: Any, tokens: Sequence[int]) -> tuple[list[str], list[str]]:
     """The tokenizer's names of tokens, and the text that each stands for.
 
-    >>> names, texts = token_texts(tokenizer, tokens)
+    >>> model = attnscope.load_model()
+    >>> names, texts = token_texts(model.tokenizer, model.tokenizer("a few words")["input_ids"])
     >>> "".join(texts)  # the text itself; WordPiece has lost its spaces and capitals
+    'a few words'
     """
     kinds = sorted(set(tokens))
     with foreign_errors("name tokens", CHECK_TOKENIZER):

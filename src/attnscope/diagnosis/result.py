@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 class Diagnosis(Result, Mapping[str, Any]):
     """What a diagnosis found: every head's state with its evidence, ranked findings, a verdict.
 
-    >>> found = attnscope.diagnose(progress=False)
-    >>> found.headline
-    >>> found.heads.filter(state="broad").sort("tokens_needed")
-    >>> found["findings"][0]["advice"]
+    >>> found = attnscope.diagnose(length=64, windows=2, rows=8, progress=False)
+    >>> found.headline == found["verdict"]["headline"]
+    True
+    >>> found.heads.height == len(found["heads"])
+    True
 
     It is also the mapping that `findings.json` holds (docs/diagnosis.md): `found["heads"]`, `found["findings"]`,
     `found["verdict"]`, `found["agreement"]`, `found["verification"]`, `found["thresholds"]`.

@@ -59,16 +59,49 @@ def diagnose(
     trust_remote_code: bool = False,
     progress: Progress = None,
 ) -> Diagnosis:
-    """Label every head with the simpler rule that would do its work, and say what follows.
+    """Label every head with the simplest rule that gives nearly the same output, and say what follows.
 
-        >>> found = attnscope.diagnose("path/to/model", Path("book.txt"))
-        >>> [finding["sentence"] for finding in found["findings"]]
+    >>> found = attnscope.diagnose(length=64, windows=2, rows=8, progress=False)
+    >>> sorted(found.heads.columns[:4])
+    ['head', 'layer', 'state', 'sureness']
 
-    `windows` of `length` tokens (4, or as many as fit), spread over the text, are watched at `rows` rows each. With
-    `verify`, the labels are tried on other windows (4, or as many as fit): heads' weights are replaced inside the model
-    by what their state says would be enough, and the change of the next-token distribution is compared with that for
-    random heads. Labels that do not hold are withdrawn. `what_if` is the rows table of a scan with other normalizers.
-    Returns what `findings.json` holds (docs/diagnosis.md).
+    Parameters
+    ----------
+    model
+        A hub id, a folder, a `.gguf` file, a loaded transformers model (with `tokenizer`), what `load_model` returns,
+        or nothing for the embedded sample.
+    text
+        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), or
+        nothing for the sample text.
+    tokenizer
+        The tokenizer of a loaded model.
+    length
+        Tokens in a window. Default: 1,024, or the model's limit if that is less.
+    windows
+        How many windows, spread over the text, from 2 up. Default: 4, or as many as fit.
+    rows
+        How many rows of each window are measured.
+    bos
+        Put the model's begin token before each window.
+    thresholds
+        The limits of the labels.
+    verify
+        Test the labels on other windows (4, or as many as fit): heads' weights are replaced inside the model by what
+        their state says would be enough, and the change of the next-token distribution is compared with that for
+        random heads. Labels that do not hold are withdrawn.
+    what_if
+        The table `rows` of a scan with other normalizers.
+    seed
+        Seed of the random sets and heads.
+    device, dtype, revision, trust_remote_code
+        How the model is loaded: see `load_model`.
+    progress
+        What to show: see `attnscope.progress`.
+
+    Returns
+    -------
+    Diagnosis
+        States, evidence, findings and a verdict (docs/diagnosis.md).
     """
     limits = thresholds or Thresholds()
     text = given_text(text)

@@ -21,8 +21,11 @@ _COUNTS = ("near_keys", "separability_n")
 class Thresholds:
     """Limits of the states and of the findings; errors are relative errors of a head's output.
 
-    >>> Thresholds(local=0.2)
-    >>> Thresholds.parse(["local=0.2", "near_keys=16"])
+    >>> from attnscope import Thresholds
+    >>> Thresholds(local=0.2).local
+    0.2
+    >>> Thresholds.parse(["local=0.2", "near_keys=16"]).near_keys
+    16.0
     """
 
     sink_bound: float = 0.3  # error with the first key alone, below: sink-bound

@@ -1,8 +1,7 @@
 """Experiments on any model: the paper's own, comparisons of normalizers, and tests of the paper's guidelines.
 
-    >>> from attnscope.experiments import reproduce
-    >>> result = reproduce(out="runs/reproduce-sample")
-    >>> {claim["id"]: claim["verdict"] for claim in result.claims}
+    >>> sorted(name for name in dir(attnscope.experiments) if name[0].isupper())
+    ['Comparison', 'Reproduction']
 
 | file | contents |
 |---|---|

@@ -73,6 +73,11 @@ SCHEMA = pl.Schema(
 class Comparison(Result):
     """The table of a comparison of normalizers, and the record of how it was made.
 
+    >>> options = {"lengths": [32], "top_n": 5, "modes": ["what-if"], "progress": False}
+    >>> comparison = attnscope.compare(normalizers=["sparsemax"], **options)
+    >>> comparison.table.columns[:4]
+    ['mode', 'normalizer', 'calibration', 'parameter']
+
     Attributes
     ----------
     table
@@ -167,10 +172,48 @@ def compare(
     trust_remote_code: bool = False,
     progress: Progress = None,
 ) -> Comparison:
-    """Compare normalizers on a causal model and a text.
+    """Compare normalizers on a causal model and a text: fidelity, capacity, gradients, cost.
 
-    `lengths` are prefixes of each window. With `calibration`, each normalizer's setting is also optimized on
-    `calibration_windows` windows that follow those evaluated, for the model ("global") or for each head ("head").
+    >>> options = {"lengths": [32], "top_n": 5, "modes": ["what-if"], "progress": False}
+    >>> comparison = attnscope.compare(normalizers=["sparsemax", "entmax:alpha=1.3"], **options)
+    >>> comparison.table["normalizer"].to_list()
+    ['own', 'sparsemax', 'entmax:alpha=1.3']
+
+    Parameters
+    ----------
+    model
+        A hub id, a folder, a `.gguf` file, a loaded transformers model (with `tokenizer`), what `load_model` returns,
+        or nothing for the embedded sample.
+    text
+        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), or
+        nothing for the sample text.
+    normalizers
+        Names with settings, e.g. "entmax:alpha=1.3".
+    lengths
+        Prefixes of each window to report, in tokens. Default: powers of two up to the model's limit or 1,024.
+    windows
+        How many consecutive windows of the text to evaluate.
+    top_n
+        The size of the top set.
+    modes
+        "what-if" applies each normalizer to the original logits of every layer; "swapped" replaces it in the model, so
+        that the change propagates.
+    calibration
+        Also fit each normalizer's parameter to the smallest KL divergence from the unmodified model: one value for all
+        heads ("global") or one for each ("head").
+    calibration_windows
+        How many further windows to calibrate on.
+    tokenizer
+        The tokenizer of a loaded model.
+    device, dtype, revision, trust_remote_code
+        How the model is loaded: see `load_model`.
+    progress
+        What to show: see `attnscope.progress`.
+
+    Returns
+    -------
+    Comparison
+        With `table`, `plot`, `save(folder)`.
     """
     with reporting(progress, "loading the model") as report:
         model = resolve_model(

@@ -68,7 +68,37 @@ def guidelines(
     progress: Progress = None,
     **options: Any,
 ) -> Guidelines:
-    """Try the three guidelines on a causal model and a text."""
+    """Test the paper's three guidelines for designing attention on a causal model and a text.
+
+    >>> from attnscope.experiments.guidelines import guidelines
+    >>> tested = guidelines(lengths=[8, 16], top_n=2, progress=False)
+    >>> [finding.guideline for finding in tested.findings]
+    ['keep the active set small', 'watch the entropy', 'avoid overly sharp softmax']
+
+    Parameters
+    ----------
+    model
+        A hub id, a folder, a `.gguf` file, a loaded transformers model (with `tokenizer`), what `load_model` returns,
+        or nothing for the embedded sample.
+    text
+        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), or
+        nothing for the sample text.
+    lengths
+        Prefixes of each window, in tokens. Default: powers of two up to the model's limit or 1,024.
+    windows
+        How many consecutive windows of the text to evaluate.
+    top_n
+        The size of the top set.
+    progress
+        What to show: see `attnscope.progress`.
+    **options
+        How the model is loaded: see `load_model`.
+
+    Returns
+    -------
+    Guidelines
+        A finding with a verdict for each guideline, and the comparison they were read from.
+    """
     with reporting(progress, "loading the model") as report:
         model = resolve_model(model, **options)
         lengths = plan(model.positions, None, lengths, [top_n]).lengths

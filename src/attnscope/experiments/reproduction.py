@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 class Reproduction(Result):
     """The paper's experiments on a model: tables, evaluated claims, figures.
 
+    >>> result = attnscope.load_run("runs/reproduce-gpt2")  # doctest: +SKIP
+    >>> {claim["id"]: claim["verdict"] for claim in result.claims}  # doctest: +SKIP
+
     Attributes
     ----------
     tables
@@ -125,17 +128,52 @@ def reproduce(
     progress: Progress = None,
     notice: Callable[[str], None] | None = None,
 ) -> Reproduction:
-    """Run the experiments of section 3 over all rows, draw the figures, and answer the claims.
+    """Run the paper's experiments on a model, draw its figures, and evaluate its claims.
 
-        >>> result = reproduce("openai-community/gpt2", "corpus:war-and-peace", out="runs/gpt2")
-        >>> [claim["id"] for claim in result.claims if claim["verdict"] == "disagrees"]
+    >>> result = attnscope.reproduce("openai-community/gpt2", out="runs/gpt2")  # doctest: +SKIP
+    >>> [claim["id"] for claim in result.claims if claim["verdict"] == "disagrees"]  # doctest: +SKIP
 
-    `model` is a hub id, a folder, a `.gguf` file, or nothing for the embedded sample; `text` a file,
-    `corpus:war-and-peace`, or nothing for the sample text. `rows` is "all" for the paper's own protocol, beside
-    the last row of each length; "last" or a number for the last rows alone. `figure_width` is that of one or two
-    columns of a page (3.3 or 6.9 inches), `figure_titles` draws the captions above the figures. Everything is written
-    to `out`; a later call with the same settings draws from the tables there, and takes up the windows of an
+    Everything is written to `out`; a later call with the same settings draws from the tables there, and continues an
     interrupted run.
+
+    Parameters
+    ----------
+    model
+        A hub id, a folder, a `.gguf` file, or nothing for the embedded sample.
+    text
+        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), or
+        nothing for the sample text.
+    out
+        Folder for tables, figures and claims.
+    length
+        Tokens in a window. Default: 1,024, or the model's limit if that is less.
+    windows
+        How many consecutive windows of the text; a verdict needs two, a 95% interval six.
+    rows
+        "all" for the paper's own protocol and the last row of each length; "last" or a number for so many last rows.
+    vectors
+        Kinds of vectors that the weights average: "value", "output", "hidden", "hidden_unit", "embedding".
+    draws
+        How many random sets of each size.
+    seed
+        Seed of the random sets and directions.
+    bos
+        Put the model's begin token before each window.
+    figure_width
+        Of one or two columns of a page: "one-column" (3.3 inches) or "two-column" (6.9 inches).
+    figure_titles
+        Draw the captions above the figures.
+    device, dtype, revision, trust_remote_code
+        How the model is loaded: see `load_model`.
+    progress
+        What to show: see `attnscope.progress`.
+    notice
+        Called with messages. Default: they are printed to standard error.
+
+    Returns
+    -------
+    Reproduction
+        Tables, evaluated claims, figures.
     """
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
     style = FigureStyle(figure_width, figure_titles)

@@ -35,7 +35,12 @@ from attnscope.normalizers._rows import lengths, per_row, prepare
 
 @dataclass(frozen=True)
 class Facts:
-    """Properties that hold for every row of a normalizer's weights."""
+    """Properties that hold for every row of a normalizer's weights.
+
+    >>> from attnscope.normalizers import Sparsemax
+    >>> Sparsemax.facts.sparse, Sparsemax.facts.sums_to_one
+    (True, True)
+    """
 
     sums_to_one: bool = True
     at_most_one: bool = True  # the total never exceeds one
@@ -47,7 +52,13 @@ class Facts:
 
 
 class Normalizer(ABC):
-    """A map from logits to weights, with bounds on its weights and on its Jacobian."""
+    """A map from logits to weights, with bounds on its weights and on its Jacobian.
+
+    >>> from attnscope.normalizers import Softmax
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> Softmax()(logits), Softmax().jacobian_norm(logits)
+    (tensor([0.6439, 0.2369, 0.0871, 0.0321]), tensor(0.3630))
+    """
 
     name: ClassVar[str]
     facts: ClassVar[Facts]
@@ -79,7 +90,12 @@ class Normalizer(ABC):
 
 @dataclass(frozen=True, eq=False)
 class RowMap:
-    """One of the maps of `_maps.py` with its parameters; scale, alpha and sink have shape (..., 1)."""
+    """One of the maps of `_maps.py` with its parameters; scale, alpha and sink have shape (..., 1).
+
+    >>> from attnscope.normalizers import Entmax
+    >>> Entmax(alpha=1.3).row_map(torch.tensor([4.0])).kind
+    'entmax'
+    """
 
     kind: Kind
     scale: Tensor | None = None
@@ -111,6 +127,13 @@ _SUPREMUM: dict[Kind, float] = {
 
 class MappedNormalizer(Normalizer):
     """A normalizer that is one of the maps of `_maps.py`, on logits scaled by c(n).
+
+    >>> class Half(MappedNormalizer):
+    ...     name, facts = "half", Facts()
+    ...     def row_map(self, n):
+    ...         return RowMap("softmax", scale=torch.full_like(n, 0.5))
+    >>> Half().weights(torch.tensor([2.0, 0.0]))
+    tensor([0.7311, 0.2689])
 
     A subclass returns the map and its parameters from `row_map`; everything else follows from the
     map's Jacobian, c (diag(u) - u u^T / U).
@@ -215,7 +238,22 @@ Registered = TypeVar("Registered", bound=type[Normalizer])
 
 
 def register(cls: Registered) -> Registered:
-    """Class decorator that makes a normalizer available to `get` under its name."""
+    """Class decorator that makes a normalizer available to `get` under its name.
+
+    >>> @register  # doctest: +SKIP
+    ... class Mine(MappedNormalizer):
+    ...     name = "mine"
+
+    Parameters
+    ----------
+    cls
+        A subclass of `Normalizer` with a `name` of its own.
+
+    Returns
+    -------
+    type[Normalizer]
+        The class itself.
+    """
     if cls.name in _REGISTRY:
         raise InputError(f"a normalizer named {cls.name!r} is already registered: choose another name")
     _REGISTRY[cls.name] = cls
@@ -223,12 +261,37 @@ def register(cls: Registered) -> Registered:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all registered normalizers, sorted."""
+    """Names of all registered normalizers, sorted.
+
+    >>> names()[:4]
+    ('adaptive_temperature', 'asentmax', 'entmax', 'entmax15')
+
+    Returns
+    -------
+    tuple[str, ...]
+        Names that `get` and `parse` take.
+    """
     return tuple(sorted(_REGISTRY))
 
 
 def get(name: str, /, **settings: Any) -> Normalizer:
-    """Create a normalizer by name with its settings, e.g. `get("entmax", alpha=1.5)`."""
+    """Create a normalizer by name with its settings, e.g. `get("entmax", alpha=1.5)`.
+
+    >>> get("entmax", alpha=1.3)(torch.tensor([1.0, 0.0]))
+    tensor([0.7855, 0.2145])
+
+    Parameters
+    ----------
+    name
+        One of `names()`.
+    **settings
+        Those of the normalizer.
+
+    Returns
+    -------
+    Normalizer
+        With these settings; attnscope.InputError if there is no such name or setting.
+    """
     if name not in _REGISTRY:
         raise InputError(f"no normalizer is named {shown(name)}: choose from {', '.join(names())}")
     try:

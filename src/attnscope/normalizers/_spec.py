@@ -12,7 +12,12 @@ from attnscope.normalizers._base import Facts, Normalizer, get
 
 
 class Tempered(Normalizer):
-    """Another normalizer at temperature T: its weights of z / T, its Jacobian divided by T."""
+    """Another normalizer at temperature T: its weights of z / T, its Jacobian divided by T.
+
+    >>> from attnscope.normalizers import Sparsemax
+    >>> Tempered(Sparsemax(), 2.0).weights(torch.tensor([1.0, 0.0]))
+    tensor([0.7500, 0.2500])
+    """
 
     def __init__(self, inner: Normalizer, temperature: float) -> None:
         _checks.temperature(temperature)
@@ -52,7 +57,20 @@ class Tempered(Normalizer):
 def parse(spec: str) -> Normalizer:
     """Create a normalizer from a string: `sparsemax`, `entmax:alpha=1.3`, `ssmax:s=0.5:temperature=2`.
 
+    >>> parse("entmax:alpha=1.3").weights(torch.tensor([1.0, 0.0]))
+    tensor([0.7855, 0.2145])
+
     Settings follow the name, each after a colon. Every normalizer accepts a `temperature` from 1e-30 to 1e30.
+
+    Parameters
+    ----------
+    spec
+        A name, then settings as name=value, each after a colon.
+
+    Returns
+    -------
+    Normalizer
+        With these settings; attnscope.InputError says which names and settings there are.
     """
     if not isinstance(spec, str):
         raise InputError(f"a normalizer is written as name:setting=value, received {spec!r}")

@@ -43,7 +43,12 @@ def _beta(entropy: Tensor) -> Tensor:
 @register
 @dataclass(frozen=True, eq=False)
 class AdaptiveTemperature(Normalizer):
-    """softmax(beta(H) z), beta from the entropy H of softmax(z)."""
+    """softmax(beta(H) z), beta from the entropy H of softmax(z).
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> AdaptiveTemperature().weights(logits)
+    tensor([0.6996, 0.2145, 0.0657, 0.0202])
+    """
 
     name: ClassVar[str] = "adaptive_temperature"
     facts: ClassVar[Facts] = Facts()
@@ -105,5 +110,22 @@ class AdaptiveTemperature(Normalizer):
 
 
 def adaptive_temperature(logits: Tensor, visible: Tensor | None = None) -> Tensor:
-    """softmax(beta(H) z): see `AdaptiveTemperature`."""
+    """softmax(beta(H) z): see `AdaptiveTemperature`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> adaptive_temperature(logits)
+    tensor([0.6996, 0.2145, 0.0657, 0.0202])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return AdaptiveTemperature().weights(logits, visible)

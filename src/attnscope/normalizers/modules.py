@@ -50,7 +50,14 @@ class _LearnedNormalizer(nn.Module):
 
 
 class LearnedSSMax(_LearnedNormalizer):
-    """softmax((s ln n + b) z) with s, and b if given, learned per head: see `SSMax`."""
+    """softmax((s ln n + b) z) with s, and b if given, learned per head: see `SSMax`.
+
+    >>> module = LearnedSSMax(heads=2)
+    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
+    torch.Size([2, 3, 3])
+    >>> [name for name, _ in module.named_parameters()]
+    ['s']
+    """
 
     def __init__(self, heads: int, s: float = 0.43, b: float | None = None) -> None:
         super().__init__()
@@ -64,7 +71,14 @@ class LearnedSSMax(_LearnedNormalizer):
 
 
 class LearnedSink(_LearnedNormalizer):
-    """softmax([z, sink]) without its last weight, one sink learned per head: see `SinkSoftmax`."""
+    """softmax([z, sink]) without its last weight, one sink learned per head: see `SinkSoftmax`.
+
+    >>> module = LearnedSink(heads=2)
+    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
+    torch.Size([2, 3, 3])
+    >>> [name for name, _ in module.named_parameters()]
+    ['sink']
+    """
 
     def __init__(self, heads: int, sink: float = 0.0) -> None:
         super().__init__()
@@ -77,7 +91,14 @@ class LearnedSink(_LearnedNormalizer):
 
 
 class LearnedEntmax(_LearnedNormalizer):
-    """entmax with alpha = 1 + sigmoid(a) learned per head (Correia et al. 2019): see `Entmax`."""
+    """entmax with alpha = 1 + sigmoid(a) learned per head (Correia et al. 2019): see `Entmax`.
+
+    >>> module = LearnedEntmax(heads=2)
+    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
+    torch.Size([2, 3, 3])
+    >>> [name for name, _ in module.named_parameters()]
+    ['raw_alpha']
+    """
 
     def __init__(self, heads: int, alpha: float = 1.5) -> None:
         super().__init__()
@@ -98,6 +119,12 @@ class LearnedEntmax(_LearnedNormalizer):
 
 class LearnedASEntmax(_LearnedNormalizer):
     """entmax_alpha((delta + beta (ln n)^gamma) z), beta and gamma learned: see `ASEntmax`.
+
+    >>> module = LearnedASEntmax(heads=2)
+    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
+    torch.Size([2, 3, 3])
+    >>> [name for name, _ in module.named_parameters()]
+    ['free']
 
     With `width`, the size of the layer's input, each query's beta = softplus(w_beta . x) and
     gamma = 2 tanh(w_gamma . x) come from its input x; without it each head has free
@@ -133,6 +160,12 @@ class LearnedASEntmax(_LearnedNormalizer):
 
 class LearnedLipmax(_LearnedNormalizer):
     """entmax_alpha(theta_n z) with kappa learned per head, theta_n <= K: see `Lipmax`.
+
+    >>> module = LearnedLipmax(heads=2)
+    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
+    torch.Size([2, 3, 3])
+    >>> [name for name, _ in module.named_parameters()]
+    ['raw_kappa']
 
     The bound K is on the derivative in the logits; it bounds that in queries and keys only when their
     size is fixed. `logits(query, key)` gives such logits: the cosine of each query and key.

@@ -36,7 +36,12 @@ def _filled(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
 @register
 @dataclass(frozen=True, eq=False)
 class SelfAdjustRaw(Normalizer):
-    """w = z softmax(z): may be negative, does not preserve order, sums to the mean logit under p."""
+    """w = z softmax(z): may be negative, does not preserve order, sums to the mean logit under p.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> SelfAdjustRaw().weights(logits)
+    tensor([ 1.2878,  0.2369,  0.0000, -0.0321])
+    """
 
     name: ClassVar[str] = "sa_softmax_raw"
     facts: ClassVar[Facts] = Facts(
@@ -85,7 +90,12 @@ class SelfAdjustRaw(Normalizer):
 @register
 @dataclass(frozen=True, eq=False)
 class SelfAdjustScaled(Normalizer):
-    """w = (z - lo) / D softmax(z): between 0 and softmax, 0 on the smallest logit if that is not positive."""
+    """w = (z - lo) / D softmax(z): between 0 and softmax, 0 on the smallest logit if that is not positive.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> SelfAdjustScaled().weights(logits)
+    tensor([0.6439, 0.1579, 0.0290, 0.0000])
+    """
 
     name: ClassVar[str] = "sa_softmax"
     facts: ClassVar[Facts] = Facts(sums_to_one=False, sparse=True, shift_invariant=False)
@@ -163,7 +173,26 @@ class SelfAdjustScaled(Normalizer):
 
 
 def sa_softmax(logits: Tensor, visible: Tensor | None = None, *, variant: str = "scaled") -> Tensor:
-    """Self-adjust softmax, `variant` "scaled" or "raw": see `SelfAdjustScaled` and `SelfAdjustRaw`."""
+    """Self-adjust softmax, `variant` "scaled" or "raw": see `SelfAdjustScaled` and `SelfAdjustRaw`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> sa_softmax(logits)
+    tensor([0.6439, 0.1579, 0.0290, 0.0000])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+    variant
+        "scaled" or "raw".
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     if variant == "scaled":
         return SelfAdjustScaled().weights(logits, visible)
     if variant == "raw":

@@ -31,7 +31,12 @@ _INDEPENDENT = Facts(sums_to_one=False, at_most_one=False, shift_invariant=False
 @register
 @dataclass(frozen=True, eq=False)
 class Softmax1(MappedNormalizer):
-    """exp(z) / (1 + sum exp(z)): softmax([z, 0]) without its last weight."""
+    """exp(z) / (1 + sum exp(z)): softmax([z, 0]) without its last weight.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> Softmax1().weights(logits).sum()
+    tensor(0.9198)
+    """
 
     name: ClassVar[str] = "softmax1"
     facts: ClassVar[Facts] = _SUB_NORMALIZED
@@ -42,7 +47,24 @@ class Softmax1(MappedNormalizer):
 
 
 def softmax1(logits: Tensor, visible: Tensor | None = None) -> Tensor:
-    """exp(z) / (1 + sum exp(z)): see `Softmax1`."""
+    """exp(z) / (1 + sum exp(z)): see `Softmax1`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> softmax1(logits)
+    tensor([0.5923, 0.2179, 0.0802, 0.0295])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return Softmax1().weights(logits, visible)
 
 
@@ -50,6 +72,10 @@ def softmax1(logits: Tensor, visible: Tensor | None = None) -> Tensor:
 @dataclass(frozen=True, eq=False)
 class SinkSoftmax(MappedNormalizer):
     """softmax([z, sink]) without its last weight, as in the gpt-oss models.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> SinkSoftmax(sink=2.0).weights(logits)
+    tensor([0.3917, 0.1441, 0.0530, 0.0195])
 
     `sink` is a number or a tensor over rows: the logit of an extra key without a value; -inf means no sink.
     """
@@ -68,7 +94,26 @@ class SinkSoftmax(MappedNormalizer):
 
 
 def sink_softmax(logits: Tensor, visible: Tensor | None = None, *, sink: Tensor | float = 0.0) -> Tensor:
-    """softmax([z, sink]) without its last weight: see `SinkSoftmax`."""
+    """softmax([z, sink]) without its last weight: see `SinkSoftmax`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> sink_softmax(logits, sink=2.0)
+    tensor([0.3917, 0.1441, 0.0530, 0.0195])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+    sink
+        Logit of the sink, which takes weight and has no key: a number or a tensor over rows.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return SinkSoftmax(sink).weights(logits, visible)
 
 
@@ -76,6 +121,10 @@ def sink_softmax(logits: Tensor, visible: Tensor | None = None, *, sink: Tensor 
 @dataclass(frozen=True, eq=False)
 class Sigmoid(MappedNormalizer):
     """w_i = 1 / (1 + exp(-(z_i + bias))), bias = -ln n unless given.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> Sigmoid().weights(logits)
+    tensor([0.6488, 0.4046, 0.2000, 0.0842])
 
     Ramapuram et al. 2024 (arXiv 2409.04431), where the bias may also be fixed for all lengths.
     Keys do not compete, and the weights need not sum to one: with logits in [-a, a] the sum
@@ -98,5 +147,24 @@ class Sigmoid(MappedNormalizer):
 
 
 def sigmoid(logits: Tensor, visible: Tensor | None = None, *, bias: Tensor | float | None = None) -> Tensor:
-    """1 / (1 + exp(-(z + bias))), bias = -ln n unless given: see `Sigmoid`."""
+    """1 / (1 + exp(-(z + bias))), bias = -ln n unless given: see `Sigmoid`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> sigmoid(logits)
+    tensor([0.6488, 0.4046, 0.2000, 0.0842])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+    bias
+        Added to the logits. Default: -ln n.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return Sigmoid(bias).weights(logits, visible)

@@ -28,6 +28,12 @@ from attnscope.normalizers._rows import column
 class Softmax(MappedNormalizer):
     """softmax(z / T): p_i = exp(z_i / T) / sum_j exp(z_j / T).
 
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> Softmax(temperature=2.0).weights(logits)
+    tensor([0.4551, 0.2760, 0.1674, 0.1015])
+    >>> Softmax().jacobian_norm(logits)
+    tensor(0.3630)
+
     T = 1 on scaled logits is standard attention. `temperature` is a number, or a tensor over rows.
     """
 
@@ -47,7 +53,26 @@ class Softmax(MappedNormalizer):
 
 
 def softmax(logits: Tensor, visible: Tensor | None = None, *, temperature: Tensor | float = 1.0) -> Tensor:
-    """softmax(z / T) over the visible keys: see `Softmax`."""
+    """softmax(z / T) over the visible keys: see `Softmax`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> softmax(logits, temperature=0.5)
+    tensor([0.8650, 0.1171, 0.0158, 0.0021])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+    temperature
+        T, a number or a tensor over rows.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return Softmax(temperature).weights(logits, visible)
 
 
@@ -55,6 +80,10 @@ def softmax(logits: Tensor, visible: Tensor | None = None, *, temperature: Tenso
 @dataclass(frozen=True, eq=False)
 class SSMax(MappedNormalizer):
     """Scalable softmax, softmax((s ln n + b) z) (Nakanishi 2025, arXiv 2501.19399).
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> SSMax(s=1.0).weights(logits)
+    tensor([0.7529, 0.1882, 0.0471, 0.0118])
 
     `s` and `b` are numbers or tensors over rows; the paper learns s for each head and finds
     values about 0.43. A top gap g with s g > 1 keeps its weight at any length; the Jacobian norm
@@ -79,7 +108,28 @@ class SSMax(MappedNormalizer):
 def ssmax(
     logits: Tensor, visible: Tensor | None = None, *, s: Tensor | float = 0.43, b: Tensor | float = 0.0
 ) -> Tensor:
-    """softmax((s ln n + b) z): see `SSMax`."""
+    """softmax((s ln n + b) z): see `SSMax`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> ssmax(logits, s=1.0)
+    tensor([0.7529, 0.1882, 0.0471, 0.0118])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+    s
+        Scale of the logarithm, a number or a tensor over rows.
+    b
+        Constant part of the scale.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return SSMax(s, b).weights(logits, visible)
 
 
@@ -87,6 +137,10 @@ def ssmax(
 @dataclass(frozen=True, eq=False)
 class LogN(MappedNormalizer):
     """softmax(z max(1, ln n / ln n_train)): the length scale of the Qwen models.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> LogN(n_train=2).weights(logits)
+    tensor([0.8650, 0.1171, 0.0158, 0.0021])
 
     Used at inference only, beyond the length that the model was trained on; up to n_train it is
     softmax.
@@ -106,5 +160,24 @@ class LogN(MappedNormalizer):
 
 
 def logn(logits: Tensor, visible: Tensor | None = None, *, n_train: int = 2048) -> Tensor:
-    """softmax(z max(1, ln n / ln n_train)): see `LogN`."""
+    """softmax(z max(1, ln n / ln n_train)): see `LogN`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> logn(logits, n_train=2)
+    tensor([0.8650, 0.1171, 0.0158, 0.0021])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+    n_train
+        The length that the model was trained on, in tokens.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return LogN(n_train).weights(logits, visible)

@@ -34,6 +34,10 @@ _SPARSE_LENGTH_AWARE = Facts(sparse=True, length_aware=True)
 class TopK(MappedNormalizer):
     """Softmax over exactly k logits, the largest; ties go to the earlier position.
 
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> TopK(k=2).weights(logits)
+    tensor([0.7311, 0.2689, 0.0000, 0.0000])
+
     Rows of fewer than k keys keep them all. The choice among equals depends on position, so that
     the map is not permutation-equivariant at a tie of ranks k and k + 1, and jumps there by up to
     sqrt(2) / k: it has no Lipschitz constant, and `jacobian_norm` is exact away from ties.
@@ -58,7 +62,26 @@ class TopK(MappedNormalizer):
 
 
 def topk(logits: Tensor, visible: Tensor | None = None, *, k: int = 64) -> Tensor:
-    """Softmax over the k largest logits: see `TopK`."""
+    """Softmax over the k largest logits: see `TopK`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> topk(logits, k=2)
+    tensor([0.7311, 0.2689, 0.0000, 0.0000])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+    k
+        How many keys keep weight.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return TopK(k).weights(logits, visible)
 
 
@@ -66,6 +89,10 @@ def topk(logits: Tensor, visible: Tensor | None = None, *, k: int = 64) -> Tenso
 @dataclass(frozen=True, eq=False)
 class Sparsemax(MappedNormalizer):
     """The Euclidean projection of z on the simplex, max(z - tau, 0) (Martins and Astudillo 2016).
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> Sparsemax().weights(logits)
+    tensor([1., 0., 0., 0.])
 
     The largest weight is min over m of 1/m + z_(1) - mean of the m largest. At a given Jacobian
     budget no permutation-equivariant normalizer has a larger one (Theorem S, docs/theory.md).
@@ -80,14 +107,36 @@ class Sparsemax(MappedNormalizer):
 
 
 def sparsemax(logits: Tensor, visible: Tensor | None = None) -> Tensor:
-    """max(z - tau, 0): see `Sparsemax`."""
+    """max(z - tau, 0): see `Sparsemax`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> sparsemax(logits)
+    tensor([1., 0., 0., 0.])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return Sparsemax().weights(logits, visible)
 
 
 @register
 @dataclass(frozen=True, eq=False)
 class Entmax15(MappedNormalizer):
-    """1.5-entmax, max(z/2 - tau, 0)^2 (Peters, Niculae and Martins 2019)."""
+    """1.5-entmax, max(z/2 - tau, 0)^2 (Peters, Niculae and Martins 2019).
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> Entmax15().weights(logits)
+    tensor([0.8307, 0.1693, 0.0000, 0.0000])
+    """
 
     name: ClassVar[str] = "entmax15"
     facts: ClassVar[Facts] = _SPARSE
@@ -98,7 +147,24 @@ class Entmax15(MappedNormalizer):
 
 
 def entmax15(logits: Tensor, visible: Tensor | None = None) -> Tensor:
-    """max(z/2 - tau, 0)^2: see `Entmax15`."""
+    """max(z/2 - tau, 0)^2: see `Entmax15`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> entmax15(logits)
+    tensor([0.8307, 0.1693, 0.0000, 0.0000])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return Entmax15().weights(logits, visible)
 
 
@@ -130,6 +196,10 @@ def _entmax_map(alpha: Tensor | float, n: Tensor, scale: Tensor | None) -> RowMa
 class Entmax(MappedNormalizer):
     """alpha-entmax, max((alpha-1) z - tau, 0)^(1/(alpha-1)), 1 <= alpha <= 2 (Peters et al. 2019).
 
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> Entmax(alpha=1.3).weights(logits)
+    tensor([7.6880e-01, 2.0780e-01, 2.3398e-02, 4.0735e-06])
+
     `alpha` is a number, or a tensor over rows through which gradients flow (Correia et al. 2019).
     Within 1e-3 of 1 it is softmax, with the gradient in alpha of the limit.
     """
@@ -148,7 +218,26 @@ class Entmax(MappedNormalizer):
 
 
 def entmax(logits: Tensor, visible: Tensor | None = None, *, alpha: Tensor | float = 1.5) -> Tensor:
-    """max((alpha-1) z - tau, 0)^(1/(alpha-1)): see `Entmax`."""
+    """max((alpha-1) z - tau, 0)^(1/(alpha-1)): see `Entmax`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> entmax(logits, alpha=1.3)
+    tensor([7.6880e-01, 2.0780e-01, 2.3398e-02, 4.0735e-06])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+    alpha
+        1 (softmax) to 2 (sparsemax), a number or a tensor over rows.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return Entmax(alpha).weights(logits, visible)
 
 
@@ -156,6 +245,10 @@ def entmax(logits: Tensor, visible: Tensor | None = None, *, alpha: Tensor | flo
 @dataclass(frozen=True, eq=False)
 class ASEntmax(MappedNormalizer):
     """Adaptive-scale entmax, entmax_alpha((delta + beta (ln n)^gamma) z).
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> ASEntmax(alpha=1.5, beta=0.5).weights(logits)
+    tensor([0.9795, 0.0205, 0.0000, 0.0000])
 
     Vasylenko et al. 2025 (arXiv 2506.16640).
     `beta` and `gamma` are numbers or tensors over rows; `LearnedASEntmax` computes them from the
@@ -192,7 +285,32 @@ def asentmax(
     gamma: Tensor | float = 1.0,
     delta: Tensor | float = 1.0,
 ) -> Tensor:
-    """entmax_alpha((delta + beta (ln n)^gamma) z): see `ASEntmax`."""
+    """entmax_alpha((delta + beta (ln n)^gamma) z): see `ASEntmax`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> asentmax(logits, alpha=1.5, beta=0.5)
+    tensor([0.9795, 0.0205, 0.0000, 0.0000])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+    alpha
+        1 (softmax) to 2 (sparsemax), a number or a tensor over rows.
+    beta
+        Scale of the power of the logarithm.
+    gamma
+        Power of the logarithm.
+    delta
+        Constant part of the scale.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return ASEntmax(alpha, beta, gamma, delta).weights(logits, visible)
 
 
@@ -214,6 +332,12 @@ def capped_scale(n: Tensor, kappa: Tensor | float, cap: Tensor | float) -> Tenso
 @dataclass(frozen=True, eq=False)
 class Lipmax(MappedNormalizer):
     """Capped length-adaptive entmax, entmax_alpha(theta_n z), theta_n <= K.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> Lipmax().weights(logits)
+    tensor([0.6732, 0.3268, 0.0000, 0.0000])
+    >>> Lipmax().lipschitz(1_000_000)
+    1.9474287192543316
 
     Symbols: `cap` is K, `kappa` is kappa. The Jacobian norm is at most K for every row and every
     length; a top gap g keeps the weight min(1, (alpha-1) theta_n g)^(1/(alpha-1)) whatever the
@@ -248,5 +372,28 @@ def lipmax(
     kappa: Tensor | float = 0.25,
     cap: Tensor | float = 2.0,
 ) -> Tensor:
-    """entmax_alpha(theta_n z), theta_n <= K: see `Lipmax`."""
+    """entmax_alpha(theta_n z), theta_n <= K: see `Lipmax`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> lipmax(logits)
+    tensor([0.6732, 0.3268, 0.0000, 0.0000])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+    alpha
+        1 (softmax) to 2 (sparsemax), a number or a tensor over rows.
+    kappa
+        Scale of the logarithm below the cap.
+    cap
+        K, the largest scale: a bound on the Jacobian norm.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
     return Lipmax(alpha, kappa, cap).weights(logits, visible)

@@ -30,9 +30,11 @@ _PICTURE = 32  # rows and runs of keys of the pattern in a notebook
 class HeadResult:
     """One head of a scan: its numbers, its largest weights, its pattern.
 
-    >>> head = result.head(3, 5)
-    >>> head["participation"], head["state"]
-    >>> head.plot.pattern(hide_first=True)
+    >>> head = attnscope.scan(length=64, progress=False).head(0, 1)
+    >>> head["support"]
+    64.0
+    >>> head.weights.columns
+    ['position', 'key', 'token', 'weight']
 
     Attributes
     ----------

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison:
     """Read a folder that scan, reproduce or compare has written.
 
-    >>> folder = attnscope.scan(length=64, progress=False).save(tmp_path / "first")
-    >>> attnscope.load_run(folder).rows.height
-    72
+    >>> folder = attnscope.scan(length=64, progress=False).save("runs/first")
+    >>> attnscope.load_run(folder).run["settings"]["length"]
+    64
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison:
     Returns
     -------
     ScanResult, Reproduction or Comparison
-        The result as it was; attnscope.errors.OutputError if the folder holds none of them.
+        The result as it was; attnscope.OutputError if the folder holds none of them.
     """
     path = Path(folder)
     if not path.is_dir():

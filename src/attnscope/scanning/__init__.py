@@ -77,36 +77,74 @@ def scan(
     trust_remote_code: bool = False,
     progress: Progress = None,
 ) -> ScanResult:
-    """Measure every head of a model on a text.
+    """Measure every head of a model on a text, or of any torch module on tensors.
 
-        >>> result = attnscope.scan("path/to/model", Path("book.txt"), length=512)
-        >>> result.topn.filter(n=20).group_by("layer").agg(pl.mean("separability"))
+    >>> result = attnscope.scan(length=64, progress=False)  # the embedded model and text
+    >>> result.topn.filter(n=20).group_by("layer").agg(pl.mean("separability")).columns
+    ['layer', 'separability']
 
-    `model` is a hub id, a folder, a `.gguf` file, a loaded transformers model (with `tokenizer`), or nothing
-    for the embedded sample. `text` is a string, a `Path`, or nothing for the sample text. `length` is the size
-    of a window in tokens, `lengths` the prefixes whose last row is measured, `top_n` the sizes of the top set.
-    `rows` is "last", "all", or how many rows to spread evenly over each window.
+    A model of your own, a file, and labels for all heads:
 
-    `normalizers` (`"entmax:alpha=1.3"`, or `Normalizer` objects) and `temperatures` are what-ifs: the weights they
-    make of the very same logits are measured beside the model's own, in the same forward, with their label in the
-    column `normalizer`.
+    >>> attnscope.scan("path/to/model", Path("book.txt"), length=512, diagnose=True)  # doctest: +SKIP
 
-    `bounds="paper"` also measures what the paper's printed bounds need: delta and d1, from all pairs of keys. Without
-    it, and in rows of more than `delta_max_length` keys, `attnscope.columns.PAPER_BOUNDS` are null.
-    `device_map` spreads a model over devices, memory and disk, as accelerate does; code that comes with a model runs
-    only with `trust_remote_code`.
+    Any module on tensors; each item of the batch is a window:
 
-    With `diagnose`, every head is labeled on windows spread over the text, and `findings` says what follows; `verify`
-    also tries the labels inside the model (see `attnscope.diagnose`).
+    >>> attention, x = torch.nn.MultiheadAttention(64, 8, batch_first=True), torch.randn(2, 16, 64)
+    >>> attnscope.scan(attention, inputs=(x, x, x), rows="all", top_n=[4], progress=False).rows.height
+    256
 
-    Instead of a text, any torch module can be run on `inputs`: a tensor, a tuple of positional arguments, a mapping of
-    named ones, or a function that runs the module. Each item of the batch is a window; `rows` are chosen among those
-    that are not padding; `lengths` and other arguments about a text are refused.
+    Parameters
+    ----------
+    model
+        A hub id, a folder, a `.gguf` file, a loaded transformers model (with `tokenizer`), what `load_model` returns,
+        or nothing for the embedded sample.
+    text
+        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), or
+        nothing for the sample text.
+    inputs
+        Instead of a text: a tensor, a tuple of positional arguments, a mapping of named ones, or a function that runs
+        the module. Rows are chosen among those that are not padding; arguments about a text are refused.
+    tokenizer
+        The tokenizer of a loaded model.
+    length
+        Tokens in a window. Default: 1,024, or the model's limit if that is less.
+    lengths
+        The prefixes whose last row is measured, in tokens. Default: powers of two up to the length.
+    top_n
+        The sizes N of the top set. Default: 1, 5, 10, 20 and 100, as far as they fit.
+    rows
+        Which rows of a window: "last" (of each length), "all", or how many, spread evenly.
+    vectors
+        What the weights average: "value", "output", "hidden", "hidden_unit" or "embedding".
+    windows
+        How many consecutive windows of the text.
+    bos
+        Put the model's begin token before each window.
+    normalizers, temperatures
+        What-ifs: other normalizers (`"entmax:alpha=1.3"`, or `Normalizer` objects) and temperatures to measure on the
+        very same logits beside the model's own, with their label in the column `normalizer`.
+    memory_budget
+        Memory for a block of rows while it is measured, in bytes, or as text such as "512MB".
+    bounds
+        "paper": also measure what the paper's printed bounds need, from all pairs of keys. Without it
+        `attnscope.columns.PAPER_BOUNDS` are null.
+    delta_max_length
+        The longest rows in which `bounds="paper"` looks at all pairs of keys.
+    diagnose, verify
+        Label every head on windows spread over the text, and test the labels inside the model: see `diagnose`.
+    thresholds
+        The limits of the labels.
+    out
+        Folder for the results, written window by window: after an interruption the same call continues.
+    device, dtype, revision, device_map, trust_remote_code
+        How the model is loaded: see `load_model`.
+    progress
+        What to show: see `attnscope.progress`.
 
-        >>> attnscope.scan(torch.nn.MultiheadAttention(64, 8, batch_first=True), inputs=(x, x, x), rows="all")
-
-    With `out`, the results are saved there, window by window as they are finished: after an interruption the same
-    call goes on where it stopped.
+    Returns
+    -------
+    ScanResult
+        Tables, one line for each head, charts and the report.
     """
     started = time.perf_counter()
     loading = {

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 class ScanResult(Result):
     """The tables of a scan, the record of how it was run, and what they look like.
 
-    >>> result = attnscope.scan(diagnose=True)
-    >>> result  # what was run, the verdict, key numbers; a map in a notebook
-    >>> result.heads.sort("separability").head(5)
-    >>> result.head(3, 5).plot.pattern(hide_first=True)
-    >>> result.show()  # the report
+    >>> result = attnscope.scan(length=64, progress=False)
+    >>> result.heads.columns[:5]
+    ['layer', 'head', 'state', 'sureness', 'edge']
+    >>> result.head(0, 1).name
+    'L0H1'
+    >>> result.plot.map("participation").save("participation.svg")
 
     Attributes
     ----------
@@ -77,12 +78,19 @@ class ScanResult(Result):
     def head(self, layer: int, head: int) -> HeadResult:
         """One head, with its numbers, weights, pattern and charts.
 
-        >>> result.head(3, 5)["participation"]
+        >>> result = attnscope.scan(length=64, progress=False)
+        >>> result.head(0, 1)["participation"] >= 1
+        True
 
         Parameters
         ----------
         layer, head
             Which head, both counted from 0: L3H5 is `head(3, 5)`.
+
+        Returns
+        -------
+        HeadResult
+            attnscope.InputError names the ranges if there is no such head.
         """
         from attnscope.results.head import find_head
 

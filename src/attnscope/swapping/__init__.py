@@ -1,9 +1,10 @@
 """Replace the normalizer in a loaded model, or the weights or output of single heads.
 
->>> with attnscope.swap(model, "entmax15", layers=[3]):
-...     model.generate(ids)
->>> with attnscope.swapping.intervene(model, {(3, 5): first_key}):
-...     loss = model(ids, labels=ids).loss
+>>> model, ids = attnscope.load_model().module, torch.arange(12)[None]
+>>> with attnscope.swap(model, "entmax15", layers=[0]):
+...     swapped = model(ids, labels=ids).loss
+>>> with attnscope.swapping.intervene(model, {(0, 1): attnscope.swapping.first_key}):
+...     changed = model(ids, labels=ids).loss
 """
 
 from attnscope._lazy import lazy

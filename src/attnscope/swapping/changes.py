@@ -1,8 +1,10 @@
 """Replace the normalizer of a model, or the weights or output of single heads, temporarily or for good.
 
+    >>> model, ids = attnscope.load_model().module, torch.arange(12)[None]
     >>> with attnscope.swap(model, "ssmax"):
     ...     loss = model(ids, labels=ids).loss
-    >>> change = attnscope.swap(model, LearnedSSMax, layers=range(4))  # until change.undo()
+    >>> change = attnscope.swap(model, attnscope.normalizers.LearnedSSMax, layers=range(2))  # until change.undo()
+    >>> change.undo()
 
 The model's configuration keeps its kernel's name, so masks and caches are built as usual; heads that are not
 replaced keep the model's own attention.
@@ -31,7 +33,14 @@ if TYPE_CHECKING:
 
 
 class Swap:
-    """A change to a model: use it as a context manager, or call `undo()` later."""
+    """A change to a model: use it as a context manager, or call `undo()` later.
+
+    >>> model = attnscope.load_model().module  # any transformers model
+    >>> change = attnscope.swap(model, "sparsemax", layers=[0])
+    >>> [heads for _, heads in change.rules][0][:3]
+    (0, 1, 2)
+    >>> change.undo()
+    """
 
     def __init__(self, model: nn.Module, changes: Iterable[tuple[Site, Entry]]) -> None:
         self.model = model
@@ -66,12 +75,32 @@ class Swap:
 def swap(model: nn.Module, normalizer: Any, layers: Selection = None, heads: Selection = None) -> Swap:
     """Replace the normalizer of a loaded model, in all heads or in some.
 
-    `normalizer` is a name with settings (`"entmax:alpha=1.3"`), a `Normalizer`, a learnable module or its class
-    (`LearnedSSMax`: each layer gets its own, made for its number of heads), any function of (logits, visible), or a
-    mapping `{layer: normalizer}`, `{(layer, head): normalizer}`.
+    >>> model = attnscope.load_model().module  # any transformers model
+    >>> ids = torch.arange(12)[None]
+    >>> own = model(ids).logits
+    >>> with attnscope.swap(model, "ssmax:s=0.2", layers=[0, 1]):
+    ...     swapped = model(ids).logits
+    >>> torch.equal(own, swapped), torch.equal(own, model(ids).logits)
+    (False, True)
 
     The change lasts until `undo()` is called, or to the end of a `with` block. A later swap replaces an earlier
     one in the heads that it names.
+
+    Parameters
+    ----------
+    model
+        A loaded transformers model.
+    normalizer
+        A name with settings (`"entmax:alpha=1.3"`), a `Normalizer`, a learnable module or its class (`LearnedSSMax`:
+        each layer gets its own, made for its number of heads), any function of (logits, visible), or a mapping
+        `{layer: normalizer}`, `{(layer, head): normalizer}`.
+    layers, heads
+        Numbers counted from 0. Default: all of them.
+
+    Returns
+    -------
+    Swap
+        The change, with `undo()` and its learnable `parameters`.
     """
     return Swap(
         model,
@@ -85,10 +114,28 @@ def swap(model: nn.Module, normalizer: Any, layers: Selection = None, heads: Sel
 def intervene(model: nn.Module, rules: Mapping[tuple[int, int], Intervention]) -> Swap:
     """Replace the weights or the output of single heads: `{(layer, head): rule}`.
 
-    A rule is a function of (logits, visible), both (batch, heads, rows, keys) with -inf on hidden keys, that returns
-    the weights; or a vector (dims,) that the head outputs in every row. Other heads keep the model's own kernel.
-    Keys are in the order of the window, from the first on; the last ones are left out if no row of a block
-    sees them. Interventions are not saved with the model.
+    >>> model = attnscope.load_model().module  # any transformers model
+    >>> ids = torch.arange(12)[None]
+    >>> with attnscope.swapping.intervene(model, {(0, 1): attnscope.swapping.first_key}):
+    ...     logits = model(ids).logits  # with head 1 of layer 0 looking at the first token only
+    >>> logits.shape[:2]
+    torch.Size([1, 12])
+
+    Other heads keep the model's own kernel. Interventions are not saved with the model.
+
+    Parameters
+    ----------
+    model
+        A loaded transformers model.
+    rules
+        A rule is a function of (logits, visible), both (batch, heads, rows, keys) with -inf on hidden keys, that
+        returns the weights; or a vector (dims,) that the head outputs in every row. Keys are in the order of the
+        window, from the first on; the last ones are left out if no row of a block sees them.
+
+    Returns
+    -------
+    Swap
+        The change: use it as a context manager, or call `undo()` later.
     """
     changes = []
     for site, given, chosen in _chosen(sites(model), rules, None, None):

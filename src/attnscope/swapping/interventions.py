@@ -42,19 +42,66 @@ def softmax_over(keys: KeyRule) -> WeightRule:
 def first_key(
     logits: Float[Tensor, "*batch keys"], visible: Bool[Tensor, "*batch keys"]
 ) -> Float[Tensor, "*batch keys"]:
-    """All weight on the first visible key."""
+    """All weight on the first visible key.
+
+    >>> logits, visible = torch.tensor([[1.0, 3.0, 2.0, 0.0]]), torch.ones(1, 4, dtype=torch.bool)
+    >>> first_key(logits, visible)
+    tensor([[1., 0., 0., 0.]])
+
+    Parameters
+    ----------
+    logits : (..., keys)
+        Logits of each row.
+    visible : (..., keys)
+        The keys that a row sees.
+
+    Returns
+    -------
+    (..., keys)
+        Weights.
+    """
     return first_visible(visible).to(logits.dtype)
 
 
 def sink_and_last(count: int) -> WeightRule:
-    """Softmax over the first visible key and the last `count`."""
+    """Softmax over the first visible key and the last `count`.
+
+    >>> logits, visible = torch.tensor([[1.0, 3.0, 2.0, 0.0]]), torch.ones(1, 4, dtype=torch.bool)
+    >>> sink_and_last(1)(logits, visible)
+    tensor([[0.7311, 0.0000, 0.0000, 0.2689]])
+
+    Parameters
+    ----------
+    count
+        How many of the last visible keys keep weight, from 1 up.
+
+    Returns
+    -------
+    WeightRule
+        A function of (logits, visible), for `intervene`.
+    """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise InputError(f"sink_and_last takes a whole number of keys from 1 up; received {count!r}")
     return softmax_over(keep_near(count))
 
 
 def top_share(share: float) -> WeightRule:
-    """Softmax over the largest logits of a row: the given share of its visible keys, at least one."""
+    """Softmax over the largest logits of a row.
+
+    >>> logits, visible = torch.tensor([[1.0, 3.0, 2.0, 0.0]]), torch.ones(1, 4, dtype=torch.bool)
+    >>> top_share(0.5)(logits, visible)
+    tensor([[0.0000, 0.7311, 0.2689, 0.0000]])
+
+    Parameters
+    ----------
+    share
+        The share of the row's visible keys that keep weight, above 0 and at most 1; at least one key does.
+
+    Returns
+    -------
+    WeightRule
+        A function of (logits, visible), for `intervene`.
+    """
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise InputError(f"top_share takes a share above 0 and at most 1; received {share!r}")
     return softmax_over(keep_top(share))
@@ -65,7 +112,24 @@ def mean_outputs(
 ) -> dict[tuple[int, int], Float[Tensor, " dims"]]:
     """Mean output of every (layer, head) over all rows of these inputs: vectors to intervene with.
 
+    >>> model = attnscope.load_model().module  # any transformers model
+    >>> means = mean_outputs(model, [{"input_ids": torch.arange(12)[None]}])
+    >>> with attnscope.swapping.intervene(model, {(0, 1): means[0, 1]}):
+    ...     logits = model(torch.arange(12)[None]).logits  # with head 1 of layer 0 replaced by its mean
+
     Rows of padding are left out.
+
+    Parameters
+    ----------
+    model
+        A loaded transformers model.
+    inputs
+        Batches, each as named arguments of the model.
+
+    Returns
+    -------
+    dict[tuple[int, int], Tensor]
+        Vectors of shape (dims,), one for each layer and head.
     """
     layer = {site.module: site.layer for site in sites(model)}
     totals: dict[int, Tensor] = {}

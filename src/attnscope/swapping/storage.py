@@ -62,9 +62,29 @@ def write_swap_config(model: nn.Module) -> None:
 
 
 def load(source: str | Path, *, custom: Mapping[str, Any] | None = None, cls: Any = None, **options: Any) -> Any:
-    """Load a swapped model that was saved by `save_pretrained`, from a folder or a hub.
+    """Load a swapped model that was saved by `save_pretrained`.
 
-    `cls` is the class to load it with (default: `AutoModelForCausalLM`), `options` are those of `from_pretrained`.
+    >>> model = attnscope.load_model().module
+    >>> _ = attnscope.swap(model, "ssmax:s=0.2")
+    >>> model.save_pretrained("swapped")
+    >>> attnscope.swapping.load("swapped").config.model_type == model.config.model_type
+    True
+
+    Parameters
+    ----------
+    source
+        A folder or a hub id.
+    custom
+        Normalizers that are not attnscope's own, by their recorded names.
+    cls
+        The class to load the model with. Default: `AutoModelForCausalLM`.
+    **options
+        Those of `from_pretrained`.
+
+    Returns
+    -------
+    PreTrainedModel
+        With its normalizers swapped.
     """
     import transformers
 
@@ -79,9 +99,25 @@ def load(source: str | Path, *, custom: Mapping[str, Any] | None = None, cls: An
 def restore(
     model: Any, source: str | Path, *, custom: Mapping[str, Any] | None = None, revision: str | None = None
 ) -> None:
-    """Repeat the swap that a model's configuration records; `source` is where the model was loaded from.
+    """Repeat the swap that a model's configuration records.
 
-    `custom` maps the recorded names of normalizers that are not attnscope's own to the normalizers.
+    >>> from transformers import AutoModelForCausalLM
+    >>> model = attnscope.load_model().module
+    >>> _ = attnscope.swap(model, "ssmax:s=0.2")
+    >>> model.save_pretrained("swapped")
+    >>> again = AutoModelForCausalLM.from_pretrained("swapped")
+    >>> attnscope.swapping.restore(again, "swapped")  # what attnscope.swapping.load does
+
+    Parameters
+    ----------
+    model
+        A model that was saved while swapped and loaded by `from_pretrained`.
+    source
+        Where it was loaded from, a folder or a hub id.
+    custom
+        Normalizers that are not attnscope's own, by their recorded names.
+    revision
+        Branch, tag or commit of a hub model.
     """
     entries = getattr(model.config, SWAP_CONFIG_KEY, None)
     if not entries:

@@ -10,7 +10,7 @@ convention, explained in `attnscope.theory.configuration`.
 | `distance` | eq. (7), Theorem 1(1), B1 to B4 |
 | `expectation` | Theorem 1(2), Corollary 2, E1 to E4; `sampling` computes the expectation itself |
 | `geometry` | eq. (10), Theorem 2, T2a to T2d |
-| `gradient` | section 2.3, Lemma 2, Corollary 3, J1 to J4, finite steps |
+| `gradient` | Lemma 2, Corollary 3, J1 to J4, finite steps; `two_logits` has the example of section 2.3 |
 | `appendix` | the appendix: significance, a step of its proofs, literal rows |
 | `heads` | section 4, coverage |
 | `selectivity` | Theorem S and two impossibilities |
@@ -80,9 +80,6 @@ from attnscope.theory.gradient import separable_bound_projector as separable_bou
 from attnscope.theory.gradient import softmax_bound as softmax_bound
 from attnscope.theory.gradient import softmax_bound_of_range as softmax_bound_of_range
 from attnscope.theory.gradient import softmax_bound_printed as softmax_bound_printed
-from attnscope.theory.gradient import two_logit_response as two_logit_response
-from attnscope.theory.gradient import two_logit_response_printed as two_logit_response_printed
-from attnscope.theory.gradient import two_logit_rows as two_logit_rows
 from attnscope.theory.heads import coverage_independent as coverage_independent
 from attnscope.theory.heads import coverage_of_tokens as coverage_of_tokens
 from attnscope.theory.heads import coverage_range as coverage_range
@@ -100,6 +97,9 @@ from attnscope.theory.selectivity import sparsemax_budget as sparsemax_budget
 from attnscope.theory.selectivity import sparsemax_top_weight as sparsemax_top_weight
 from attnscope.theory.selectivity import top_weight_cap as top_weight_cap
 from attnscope.theory.selectivity import weight_difference_cap as weight_difference_cap
+from attnscope.theory.two_logits import two_logit_response as two_logit_response
+from attnscope.theory.two_logits import two_logit_response_printed as two_logit_response_printed
+from attnscope.theory.two_logits import two_logit_rows as two_logit_rows
 from attnscope.theory.vanishing import logit_sandwich as logit_sandwich
 from attnscope.theory.vanishing import required_gap as required_gap
 from attnscope.theory.vanishing import softmax_weight_bounds as softmax_weight_bounds

@@ -27,14 +27,45 @@ ALGORITHM_LEVEL, CAPTION_LEVEL = 0.05, 0.01
 def first_accepted(p: Float[Tensor, "*batch sizes"], significance: float) -> Float[Tensor, "*batch"]:
     """Algorithm 3: the first N = 1, 2, ... whose p-value reaches the significance; one more than the last if none.
 
+    >>> first_accepted(torch.tensor([0.001, 0.02, 0.2]), significance=0.05)
+    tensor(3.)
+
     A p-value that reaches 0.05 reaches 0.01: the critical N at 0.01 is at most that at 0.05, and often smaller.
+
+    Parameters
+    ----------
+    p : (..., sizes)
+        p-values for N = 1, 2, ...
+    significance
+        The level, between 0 and 1.
+
+    Returns
+    -------
+    (...)
+        The critical N.
     """
     rejected = (p < significance).to(p.dtype)
     return 1 + rejected.cumprod(-1).sum(-1)
 
 
 def persistently_accepted(p: Float[Tensor, "*batch sizes"], significance: float) -> Float[Tensor, "*batch"]:
-    """The first N from which on every p-value reaches the significance; one more than the last if none does."""
+    """The first N from which on every p-value reaches the significance; one more than the last if none does.
+
+    >>> persistently_accepted(torch.tensor([0.2, 0.001, 0.2]), significance=0.05)
+    tensor(3.)
+
+    Parameters
+    ----------
+    p : (..., sizes)
+        p-values for N = 1, 2, ...
+    significance
+        The level, between 0 and 1.
+
+    Returns
+    -------
+    (...)
+        The critical N.
+    """
     accepted = (p >= significance).to(p.dtype)
     return 1 + p.shape[-1] - accepted.flip(-1).cumprod(-1).sum(-1)
 
@@ -42,8 +73,23 @@ def persistently_accepted(p: Float[Tensor, "*batch sizes"], significance: float)
 def lower_tail_printed(radius: Float[Tensor, "*batch"], xi: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """Proof of Theorem 2, upper side: P(Z <= r) <= exp(-(r - xi)^2 / 16) for one variable Z in [0, 2], M = 1.
 
+    >>> lower_tail_printed(torch.tensor(1.0), torch.tensor(0.0))
+    tensor(0.9394)
+
     Z is |W_i|, and xi is taken for its expectation. Two slips: xi only bounds the expectation from above, and for
     r above the expectation Z <= r is no deviation at all. Z = 0, r = 1, xi = 0 has P = 1 > exp(-1/16).
+
+    Parameters
+    ----------
+    radius : (...)
+        r, from 0 to 2.
+    xi : (...)
+        The bound that is taken for the expectation.
+
+    Returns
+    -------
+    (...)
+        The printed bound on the probability.
     """
     return torch.exp(-(radius - xi).square() / 16)
 
@@ -51,8 +97,23 @@ def lower_tail_printed(radius: Float[Tensor, "*batch"], xi: Float[Tensor, "*batc
 def lower_tail_hoeffding(radius: Float[Tensor, "*batch"], mean: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """Hoeffding's inequality for one variable Z in [0, 2]: P(Z <= r) <= exp(-(E Z - r)_+^2 / 2).
 
+    >>> lower_tail_hoeffding(torch.tensor(0.5), torch.tensor(1.5))
+    tensor(0.6065)
+
     It needs E Z itself, and says nothing for r >= E Z. Since E|W_i| can be anything from 0 to xi_i, it gives no
     bound in terms of xi.
+
+    Parameters
+    ----------
+    radius : (...)
+        r, from 0 to 2.
+    mean : (...)
+        E Z.
+
+    Returns
+    -------
+    (...)
+        A bound on the probability.
     """
     return torch.exp(-(mean - radius).clamp_min(0).square() / 2)
 
@@ -60,7 +121,22 @@ def lower_tail_hoeffding(radius: Float[Tensor, "*batch"], mean: Float[Tensor, "*
 def lower_tail_markov(radius: Float[Tensor, "*batch"], mean: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """The best bound given E Z, for one variable Z in [0, 2]: P(Z <= r) <= (2 - E Z) / (2 - r) for r < E Z.
 
+    >>> lower_tail_markov(torch.tensor(0.5), torch.tensor(1.5))
+    tensor(0.3333)
+
     Markov's inequality for 2 - Z; attained by Z in {r, 2}.
+
+    Parameters
+    ----------
+    radius : (...)
+        r, from 0 to 2.
+    mean : (...)
+        E Z.
+
+    Returns
+    -------
+    (...)
+        A bound on the probability.
     """
     below = radius < mean
     return torch.where(below, (2 - mean) / torch.where(below, 2 - radius, 1), 1)
@@ -69,12 +145,45 @@ def lower_tail_markov(radius: Float[Tensor, "*batch"], mean: Float[Tensor, "*bat
 def literal_distance(c: Configuration, hidden: Float[Tensor, "*batch rows 1"]) -> Float[Tensor, "*batch rows sets"]:
     """d~ of the literal reading from that of the visible one: d~ + (L - t)|s|, for N < t.
 
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> literal_distance(c, hidden=torch.tensor([[2.0]]))
+    tensor([[2.1216, 1.7826]])
+
     Each of the L - t keys of weight zero is a token left out at the distance |0 - s|.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+    hidden : (..., rows, 1)
+        How many keys the row does not see.
+
+    Returns
+    -------
+    (..., rows, sets)
+        The distance, in the unit of the vectors.
     """
     return distance(c) + hidden * c.context.norm(dim=-1)
 
 
 def literal_radius(c: Configuration, hidden: Float[Tensor, "*batch rows 1"]) -> Float[Tensor, "*batch rows sets"]:
-    """r of the literal reading from that of the visible one: min(r, |s|) if any key is invisible, for N < t."""
+    """r of the literal reading from that of the visible one: min(r, |s|) if any key is invisible, for N < t.
+
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> literal_radius(c, hidden=torch.tensor([[2.0]]))
+    tensor([[0.5000, 0.5831]])
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+    hidden : (..., rows, 1)
+        How many keys the row does not see.
+
+    Returns
+    -------
+    (..., rows, sets)
+        The radius, in the unit of the vectors.
+    """
     radius = ball(c).radius
     return torch.where(hidden > 0, torch.minimum(radius, c.context.norm(dim=-1)), radius)

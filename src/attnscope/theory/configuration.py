@@ -32,14 +32,35 @@ CANCELLATION = 1e-5
 
 
 class Interval(NamedTuple):
-    """A lower and an upper bound."""
+    """A lower and an upper bound.
+
+    >>> Interval(torch.tensor(0.2), torch.tensor(0.5)).upper
+    tensor(0.5000)
+    """
 
     lower: Tensor
     upper: Tensor
 
 
 def ranks(weights: Float[Tensor, "*batch keys"], visible: Bool[Tensor, "*batch keys"]) -> Int[Tensor, "*batch keys"]:
-    """Rank of each key by weight, 0 for the largest; ties go to the earlier position, invisible keys come last."""
+    """Rank of each key by weight, 0 for the largest; ties go to the earlier position, invisible keys come last.
+
+    >>> weights = torch.tensor([0.2, 0.5, 0.2, 0.1])
+    >>> ranks(weights, weights > 0.15)
+    tensor([1, 0, 2, 3])
+
+    Parameters
+    ----------
+    weights : (..., keys)
+        Weights of each row.
+    visible : (..., keys)
+        The keys that count.
+
+    Returns
+    -------
+    (..., keys)
+        Ranks, integers.
+    """
     order = torch.where(visible, weights, -torch.inf).argsort(dim=-1, descending=True, stable=True)
     positions = torch.arange(weights.shape[-1], device=weights.device).expand_as(order)
     return torch.empty_like(order).scatter_(-1, order, positions)
@@ -48,14 +69,48 @@ def ranks(weights: Float[Tensor, "*batch keys"], visible: Bool[Tensor, "*batch k
 def top_sets(
     weights: Float[Tensor, "*batch rows keys"], visible: Bool[Tensor, "*batch rows keys"], n: Sequence[int]
 ) -> Bool[Tensor, "*batch rows sets keys"]:
-    """Masks of the top sets I_N of each row, one for each N; only visible keys are selected."""
+    """Masks of the top sets I_N of each row, one for each N; only visible keys are selected.
+
+    >>> weights = torch.tensor([[0.2, 0.5, 0.3]])
+    >>> top_sets(weights, weights > 0, n=[1, 2])
+    tensor([[[False,  True, False],
+             [False,  True,  True]]])
+
+    Parameters
+    ----------
+    weights : (..., rows, keys)
+        Weights of each row, nonnegative.
+    visible : (..., rows, keys)
+        The keys that count.
+    n
+        The sizes N.
+
+    Returns
+    -------
+    (..., rows, sets, keys)
+        A mask for each size.
+    """
     rank = ranks(weights, visible)
     counts = torch.tensor(list(n), device=weights.device)
     return (rank.unsqueeze(-2) < counts[:, None]) & visible.unsqueeze(-2)
 
 
 def leave_one_out(values: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch keys"]:
-    """Sum over all other entries, as prefix plus suffix sum: total minus self loses small terms next to a large one."""
+    """Sum over all other entries, as prefix plus suffix sum: total minus self loses small terms next to a large one.
+
+    >>> leave_one_out(torch.tensor([1.0, 2.0, 4.0]))
+    tensor([6., 5., 3.])
+
+    Parameters
+    ----------
+    values : (..., keys)
+        Any numbers.
+
+    Returns
+    -------
+    (..., keys)
+        The sum of all others, for each entry.
+    """
     zero = torch.zeros_like(values[..., :1])
     before = torch.cat([zero, values.cumsum(-1)[..., :-1]], -1)
     after = torch.cat([values.flip(-1).cumsum(-1).flip(-1)[..., 1:], zero], -1)
@@ -65,6 +120,11 @@ def leave_one_out(values: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch
 @dataclass(frozen=True)
 class Configuration:
     """Weights, vectors, and sets of tokens, with the quantities that the statements share.
+
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> c.top_mass, c.context
+    (tensor([[0.5000, 0.8000]]), tensor([[[0.5000, 0.0000, 0.0000],
+             [0.5000, 0.3000, 0.0000]]]))
 
     | here | paper |
     |---|---|
@@ -78,6 +138,39 @@ class Configuration:
     vectors: Float[Tensor, "*batch keys dims"]
     visible: Bool[Tensor, "*batch rows keys"]
     selected: Bool[Tensor, "*batch rows sets keys"]
+
+    @classmethod
+    def of(
+        cls,
+        weights: Float[Tensor, "*batch rows keys"],
+        vectors: Float[Tensor, "*batch keys dims"],
+        n: Sequence[int],
+        visible: Bool[Tensor, "*batch rows keys"] | None = None,
+    ) -> Configuration:
+        """Rows with their top sets.
+
+        >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+        >>> c.context[0, 1]
+        tensor([0.5000, 0.3000, 0.0000])
+
+        Parameters
+        ----------
+        weights : (..., rows, keys)
+            Weights of each row, nonnegative.
+        vectors : (..., keys, dims)
+            The vectors that the weights average.
+        n
+            Sizes of the top sets.
+        visible : (..., rows, keys)
+            The keys that count. Default: all of them.
+
+        Returns
+        -------
+        Configuration
+            With one set for each size and row.
+        """
+        seen = torch.ones_like(weights, dtype=torch.bool) if visible is None else visible
+        return cls(weights, vectors, seen, top_sets(weights, seen, n))
 
     @cached_property
     def length(self) -> Float[Tensor, "*batch rows 1"]:

@@ -3,10 +3,9 @@
 I_N is uniform among the N-subsets of the L visible tokens; E is the expectation of eq. (7), d~ = sum over
 i not in I_N of |y_i - s|, with y_i = alpha_i x_i. Below, n = L - 1 and p = N / n.
 
-Given that token i is left out (probability 1 - N/L), the set is a uniform N-subset of the other n tokens. The
-bounds below use the mean, the variance and the fourth moment of its sum. Of a configuration they use the
-weights, vectors and set sizes only, not the members of its sets. `attnscope.theory.sampling` computes
-the expectation itself, by enumeration or by sampling.
+Given that token i is left out (probability 1 - N/L), the set is a uniform N-subset of the other n tokens. The bounds
+below use the mean, the variance and the fourth moment of its sum. Of a configuration they use the weights, vectors and
+set sizes only, not the members of its sets. `attnscope.theory.sampling` computes the expectation itself.
 """
 
 from __future__ import annotations
@@ -28,8 +27,22 @@ if TYPE_CHECKING:
 def random_set_main_printed(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """Theorem 1(2), main term as printed: (1 - N/L) sum_i |(alpha_i + p) x_i - xbar|.
 
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> random_set_main_printed(c)
+    tensor([[1.4129, 1.1188]])
+
     A misprint: N/(L-1) multiplies x_i where it should multiply xbar - y_i. For x_i = 1 and uniform
     weights with L = 4, N = 3 it gives 0.25, and the true expectation is 0.5.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+
+    Returns
+    -------
+    (..., rows, sets)
+        The printed main term, in the unit of the vectors.
     """
     factors = c.weights.unsqueeze(-2) + _share(c).unsqueeze(-1)
     norms = c.difference_norms(factors, c.mean.unsqueeze(-2), c.mean_products.unsqueeze(-2))
@@ -39,8 +52,22 @@ def random_set_main_printed(c: Configuration) -> Float[Tensor, "*batch rows sets
 def random_set_lower(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """E1, left side, the corrected main term: (1 - N/L) sum_i |mu_i| <= E.
 
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> random_set_lower(c), random_set_upper(c)
+    (tensor([[0.8588, 0.6164]]), tensor([[1.0028, 0.6164]]))
+
     Given that i is left out, the set is a uniform N-subset of the other n tokens, so
     mu_i = E[y_i - s] = (1 + p) y_i - p xbar, and Jensen's inequality gives |mu_i| <= E|y_i - s|.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+
+    Returns
+    -------
+    (..., rows, sets)
+        A lower bound on E, in the unit of the vectors.
     """
     return _left_out(c) * _mean_norms(c).sum(-1)
 
@@ -48,9 +75,22 @@ def random_set_lower(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
 def random_set_upper(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """E1, right side: E <= (1 - N/L) sum_i min{ sqrt(|mu_i|^2 + V_i), |y_i| + p sum_{j != i} |y_j| }.
 
-    V_i = N (n - N) / (n (n - 1)) [ sum_{j != i} |y_j|^2 - |xbar - y_i|^2 / n ] is the exact variance of s
-    given that i is left out (simple random sampling). The first branch is E|Y| <= sqrt(E|Y|^2), the second
-    the triangle inequality.
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> random_set_upper(c)
+    tensor([[1.0028, 0.6164]])
+
+    V_i = N (n - N) / (n (n - 1)) [ sum_{j != i} |y_j|^2 - |xbar - y_i|^2 / n ] is the exact variance of s given that
+    i is left out. The first branch is E|Y| <= sqrt(E|Y|^2), the second the triangle inequality.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+
+    Returns
+    -------
+    (..., rows, sets)
+        An upper bound on E, in the unit of the vectors.
     """
     by_moments = (_mean_norms(c).square() + _variance(c)).sqrt()
     norms = c.scaled_norms.unsqueeze(-2)
@@ -62,9 +102,23 @@ def random_set_upper(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
 def random_set_epsilon_printed(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """Theorem 1(2), the printed bound on epsilon.
 
-    (1/2)(1 - N/L) sum_i p sum_{j != i} |y_j|^2 / |y_i - p sum_{j != i} y_j|. The denominator is |mu_i|, which
-    shows that the printed main term is a misprint of E1's left side; with that main term the bound is
-    true. Infinite where some mu_i is zero, or no longer than its rounding error; a term 0/0 counts as zero.
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> random_set_epsilon_printed(c)
+    tensor([[0.3209, 0.2055]])
+
+    (1/2)(1 - N/L) sum_i p sum_{j != i} |y_j|^2 / |y_i - p sum_{j != i} y_j|. The denominator is |mu_i|: the main
+    term is a misprint of E1's left side; with that main term the bound is true. Infinite where some mu_i is zero, or no
+    longer than its rounding error; a term 0/0 counts as zero.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+
+    Returns
+    -------
+    (..., rows, sets)
+        The printed bound, in the unit of the vectors.
     """
     others = leave_one_out(c.scaled_norms.square().unsqueeze(-2))
     norms = _mean_norms(c)
@@ -78,8 +132,22 @@ def random_set_epsilon_printed(c: Configuration) -> Float[Tensor, "*batch rows s
 def random_set_upper_global(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """E2: E <= (1 - N/L)(1 + N) sum_j |y_j|, at most (N+1) max |x| for weights that sum to one.
 
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> random_set_upper_global(c)
+    tensor([[1.3333, 1.0000]])
+
     Sum the triangle branch of E1 over i. Attained by one-hot weights. So for fixed N the expectation cannot grow
     linearly in L, as the paper reads off its Figure 2.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+
+    Returns
+    -------
+    (..., rows, sets)
+        An upper bound on E, in the unit of the vectors.
     """
     return _left_out(c) * (1 + c.count) * _total_norm(c)
 
@@ -87,9 +155,22 @@ def random_set_upper_global(c: Configuration) -> Float[Tensor, "*batch rows sets
 def corollary_2_small_printed(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """Corollary 2(i) as printed: for fixed N and growing L, E ~ sum_i |y_i|.
 
-    False: the ratio of E to it tends to sqrt(N+1) for orthonormal vectors, N - 1 for identical ones (both with uniform
-    weights) and N + 1 for one-hot weights. E1 and E2 are the correct bounds. Nor does the sum grow with L: it is a
-    weighted mean of the |x_i|.
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> corollary_2_small_printed(c)
+    tensor([[1., 1.]])
+
+    False: the ratio of E to it tends to sqrt(N+1) for orthonormal vectors, N - 1 for identical ones (with uniform
+    weights), N + 1 for one-hot weights: see E1, E2. Nor does the sum grow with L: it is a weighted mean of the |x_i|.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+
+    Returns
+    -------
+    (..., rows, sets)
+        The printed limit, in the unit of the vectors.
     """
     return _total_norm(c).expand_as(c.count)
 
@@ -97,8 +178,22 @@ def corollary_2_small_printed(c: Configuration) -> Float[Tensor, "*batch rows se
 def last_token_expectation(c: Configuration) -> Float[Tensor, "*batch rows"]:
     """E at N = L - 1, exactly: the mean over i of |2 y_i - xbar|.
 
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> last_token_expectation(c)
+    tensor([0.6164])
+
     Corollary 2(ii), "E -> 0 as N -> L", holds only because the sum is empty at N = L. With one token left out the
     distance is about |xbar|.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+
+    Returns
+    -------
+    (..., rows)
+        E, in the unit of the vectors.
     """
     norms = c.difference_norms(2 * c.weights.unsqueeze(-2), c.mean.unsqueeze(-2), c.mean_products.unsqueeze(-2))
     return torch.where(c.visible.unsqueeze(-2), norms, 0).sum(-1).squeeze(-1) / c.length.squeeze(-1)
@@ -106,6 +201,10 @@ def last_token_expectation(c: Configuration) -> Float[Tensor, "*batch rows"]:
 
 def random_set_lower_moments(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """E3: E >= (1 - N/L) sum_i max{ |mu_i|, m2^{3/2} / m4^{1/2} }, m_k = E|Y_i|^k exactly, Y_i = y_i - s.
+
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> random_set_lower_moments(c)
+    tensor([[0.9535, 0.6164]])
 
     Hoelder: E|Y|^2 <= (E|Y|)^{2/3} (E|Y|^4)^{1/3}. With z_j = y_j minus the mean over j != i, Z their sum over the set,
     A = sum |z|^2, Q = sum |z|^4, C = sum z z^T, and p_k = N(N-1)..(N-k+1) / (n(n-1)..(n-k+1)):
@@ -117,6 +216,16 @@ def random_set_lower_moments(c: Configuration) -> Float[Tensor, "*batch rows set
 
     Inclusion probabilities times sums over distinct indices, rewritten by Moebius inversion with sum z = 0. Loops
     over the tokens at O(L d min(L, d)) each, so it is meant for rows of a few hundred keys.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+
+    Returns
+    -------
+    (..., rows, sets)
+        A lower bound on E, in the unit of the vectors.
     """
     scaled = torch.where(c.visible.unsqueeze(-1), c.weights.unsqueeze(-1) * c.vectors.unsqueeze(-3), 0)
     share = _share(c)
@@ -160,9 +269,23 @@ def random_set_lower_moments(c: Configuration) -> Float[Tensor, "*batch rows set
 def random_set_variance_upper(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     """E4: Var(d~) <= (L-N+1)^2 N(L-N) / (L(L-1)) (sum_i |y_i|^2 - |xbar|^2 / L), over the random set.
 
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> random_set_variance_upper(c)
+    tensor([[0.7600, 0.3378]])
+
     Spectral gap of the Bernoulli-Laplace walk, L / (N(L-N)): Var f <= N(L-N)/(2L) E(f(I) - f(I'))^2 for a random swap
     of a selected token a with another b. The swap changes d~ by at most (L-N+1)|y_a - y_b|: s moves by y_b - y_a for
     the L-N-1 tokens that stay out, and the one exchanged adds at most twice that.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+
+    Returns
+    -------
+    (..., rows, sets)
+        An upper bound, in the unit of the vectors squared.
     """
     scatter = _squares_about_mean(c).sum(-1)
     size, left = c.count, c.length - c.count
@@ -170,7 +293,22 @@ def random_set_variance_upper(c: Configuration) -> Float[Tensor, "*batch rows se
 
 
 def random_set_second_moment_upper(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
-    """E[d~^2] <= ((L-N)^2 / L) sum_i (|mu_i|^2 + V_i): Cauchy-Schwarz over the L - N tokens left out."""
+    """E[d~^2] <= ((L-N)^2 / L) sum_i (|mu_i|^2 + V_i): Cauchy-Schwarz over the L - N tokens left out.
+
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> random_set_second_moment_upper(c)
+    tensor([[1.0133, 0.3800]])
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+
+    Returns
+    -------
+    (..., rows, sets)
+        An upper bound, in the unit of the vectors squared.
+    """
     total = (_mean_norms(c).square() + _variance(c)).sum(-1)
     return (c.length - c.count).square() / c.length * total
 
@@ -178,9 +316,25 @@ def random_set_second_moment_upper(c: Configuration) -> Float[Tensor, "*batch ro
 def random_set_peeled(c: Configuration, depth: int) -> Interval:
     """E1 conditioned on which of the `depth` tokens with the largest |y| are in the set ("peeling").
 
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> random_set_peeled(c, depth=1)
+    Interval(lower=tensor([[0.9686, 0.6164]]), upper=tensor([[0.9884, 0.6164]]))
+
     A sink makes s nearly two-valued, which one variance describes badly. Each of the 2^k patterns, k = `depth`, with m
     of the k tokens inside has probability C(L-k, N-m) / C(L, N); the rest of the set is a uniform (N-m)-subset of the
     others, so E1 applies. Both sides tighten as the depth grows (Jensen for a finer condition); depth 0 is E1 itself.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+    depth
+        How many tokens are treated one by one.
+
+    Returns
+    -------
+    Interval
+        Bounds on E, (..., rows, sets), in the unit of the vectors.
     """
     order = torch.where(c.visible, c.scaled_norms, -1.0).argsort(dim=-1, descending=True, stable=True)
     scaled = torch.where(c.visible.unsqueeze(-1), c.weights.unsqueeze(-1) * c.vectors.unsqueeze(-3), 0)

@@ -32,10 +32,26 @@ def xi(
 ) -> Float[Tensor, "*batch sets members"]:
     """Eq. (12): xi_i for M = 1, an upper bound on |W_i| if no two vectors are nearer than delta.
 
+    >>> weights = torch.tensor([[0.5, 0.3, 0.2]])
+    >>> xi(weights, delta=torch.tensor([1.0]))
+    tensor([[0.4359, 0.6245, 0.7000]])
+
     xi_i^2 = sum_{j != i} alpha_j^2 + (1 - delta^2/2) sum_{j != k, both != i} alpha_j alpha_k
            = (delta^2/2) sum_{j != i} alpha_j^2 + (1 - delta^2/2) (sum_{j != i} alpha_j)^2.
 
     Then x_j . x_k <= 1 - delta^2/2, so |W_i| <= xi_i holds for every configuration, not only on average.
+
+    Parameters
+    ----------
+    weights : (..., sets, members)
+        Weights of the members of each set, zero-padded.
+    delta : (..., sets)
+        The smallest distance between two vectors, of length one.
+
+    Returns
+    -------
+    (..., sets, members)
+        xi_i, for vectors of length one.
     """
     half = (delta.square() / 2).unsqueeze(-1)
     squares = leave_one_out(weights.square())
@@ -50,8 +66,27 @@ def separability_printed(
 ) -> Interval:
     """Theorem 2 as printed: 1 - sum xi_i / (r N) <= E[N_s]/N <= (1/N) sum exp(-(r - xi_i)^2 / 16).
 
+    >>> weights = torch.tensor([[0.5, 0.3, 0.2]])
+    >>> sizes = xi(weights, delta=torch.tensor([1.0]))
+    >>> separability_printed(sizes, weights > 0, radius=torch.tensor([0.6]))
+    Interval(lower=tensor([0.0220]), upper=tensor([0.9992]))
+
     The lower side is true (Markov) and often vacuous. The upper side is false: for N = 1 the share is 1
     and the bound below 1; and with the radius the paper uses it never falls below exp(-1/16) = 0.939.
+
+    Parameters
+    ----------
+    xi : (..., sets, members)
+        xi_i of each member.
+    members : (..., sets, members)
+        Which entries are members of a set; the others are padding.
+    radius : (..., sets)
+        r, for vectors of length one.
+
+    Returns
+    -------
+    Interval
+        The printed bounds, (..., sets).
     """
     count = members.sum(-1).to(radius.dtype)
     total = torch.where(members, xi, 0).sum(-1)
@@ -68,6 +103,11 @@ def separability_certain(
 ) -> Interval:
     """T2a, the corrected two-sided bound, true for every configuration.
 
+    >>> weights = torch.tensor([[0.5, 0.3, 0.2]])
+    >>> sizes = xi(weights, delta=torch.tensor([1.0]))
+    >>> separability_certain(weights, sizes, weights > 0, radius=torch.tensor([0.6]))
+    Interval(lower=tensor([0.3333]), upper=tensor([1.]))
+
     With m_i the largest and A_i the sum of the other selected sizes |alpha_j x_j| (the weights themselves on
     the sphere, zero for a zero vector), (2 m_i - A_i)_+ <= |W_i| <= xi_i.
     So token i is always counted if xi_i < r, and never if (2 m_i - A_i)_+ >= r. The left inequality is
@@ -75,6 +115,22 @@ def separability_certain(
 
     Ties are common (N = 2, identical vectors), so each comparison has a tolerance of `ROUNDING`: the bounds
     remain valid in floating point.
+
+    Parameters
+    ----------
+    sizes : (..., sets, members)
+        |alpha_j x_j| of each member.
+    xi : (..., sets, members)
+        xi_i of each member.
+    members : (..., sets, members)
+        Which entries are members of a set; the others are padding.
+    radius : (..., sets)
+        r, for vectors of length one.
+
+    Returns
+    -------
+    Interval
+        Bounds on the separability, (..., sets).
     """
     count = members.sum(-1).to(radius.dtype)
     first, second = _two_largest(sizes)
@@ -95,6 +151,10 @@ def separability_concentrated(
 ) -> Interval:
     """T2b: E[N_s]/N for independent uniform vectors in R^dims, with weights and radius fixed beforehand.
 
+    >>> weights = torch.tensor([[0.5, 0.3, 0.2]])
+    >>> separability_concentrated(weights, weights > 0, radius=torch.tensor([0.6]), dims=64)
+    Interval(lower=tensor([0.7028]), upper=tensor([1.]))
+
     E[N_s]/N is the mean over i of P(|W_i| <= r). With sums over j != i, sig^2 = sum alpha_j^2 = E|W|^2,
     v = Var|W|^2 = (2/d)(sig^4 - sum alpha_j^4), kap = sum alpha_j^4 / sig^4, k = max(1, d-2) and
     mlo = sig sqrt(max{(d-2)/(d-1), 1 - (2/d)(1 - kap)}) <= E|W| <= sig:
@@ -106,6 +166,22 @@ def separability_concentrated(
     Cantelli for |W|^2. Poincare on the product of spheres, or (|W| - sig)^2 <= (|W|^2 - sig^2)^2 / sig^2, for mlo. The
     sphere has logarithmic Sobolev constant d-2 at least, it tensorizes, and |W| is sig-Lipschitz (Herbst); for d <= 3
     McDiarmid's differences 2 alpha_j give k = 1.
+
+    Parameters
+    ----------
+    weights : (..., sets, members)
+        Weights of the members of each set, zero-padded.
+    members : (..., sets, members)
+        Which entries are members of a set; the others are padding.
+    radius : (..., sets)
+        r, for vectors of length one.
+    dims
+        d, the dimension of the vectors.
+
+    Returns
+    -------
+    Interval
+        Bounds on the expected separability, (..., sets).
     """
     ball = radius.unsqueeze(-1)
     second = leave_one_out(weights.square())
@@ -135,9 +211,26 @@ def separation_chance(
 ) -> Float[Tensor, "*batch"]:
     """q, a lower bound on the probability that L independent uniform vectors are pairwise at least delta apart.
 
+    >>> separation_chance(torch.tensor(100.0), dims=64, delta=torch.tensor(0.8))
+    tensor(1.0000)
+
     Assumption 1 and a fixed delta in Assumption 2 exclude each other, so the latter must mean conditioning on that
     event. One pair is nearer than delta with the probability of a cap of angle theta, cos theta = 1 - delta^2/2,
     which is at most sin(theta)^(d-1) / 2 for delta <= sqrt 2; all pairs by the union bound.
+
+    Parameters
+    ----------
+    length : (...)
+        L, how many vectors there are.
+    dims
+        d, the dimension of the vectors.
+    delta : (...)
+        The smallest distance between two vectors, of length one.
+
+    Returns
+    -------
+    (...)
+        A probability, zero where the bound says nothing.
     """
     sine = delta * (1 - delta.square() / 4).clamp_min(0).sqrt()
     cap = torch.where(delta.square() <= 2, sine ** (dims - 1) / 2, 1.0)
@@ -147,8 +240,24 @@ def separation_chance(
 def separability_separated(independent: Interval, chance: Float[Tensor, "*batch sets"]) -> Interval:
     """T2c, Theorem 2 under both assumptions: bounds on P given an event of probability q, 1 - (1-P)/q and P/q.
 
+    >>> from attnscope.theory.configuration import Interval
+    >>> separability_separated(Interval(torch.tensor(0.9), torch.tensor(0.95)), chance=torch.tensor(0.99))
+    Interval(lower=tensor(0.8990), upper=tensor(0.9596))
+
     `independent` has T2b's bounds on P, `chance` is q or a lower bound on it.
     Proof: P(A | G) = P(A and G) / q <= P(A) / q, and the same for the complement.
+
+    Parameters
+    ----------
+    independent
+        Bounds for independent vectors.
+    chance : (..., sets)
+        A lower bound on the probability of the event.
+
+    Returns
+    -------
+    Interval
+        Bounds given the event, (..., sets).
     """
     safe = torch.where(chance > 0, chance, 1)
     lower = torch.where(chance > 0, 1 - (1 - independent.lower) / safe, 0)
@@ -157,7 +266,12 @@ def separability_separated(independent: Interval, chance: Float[Tensor, "*batch 
 
 
 class Ball(NamedTuple):
-    """The ball of eq. (10) for each row and set: radius, mask of the tokens strictly inside, share of the set."""
+    """The ball of eq. (10) for each row and set: radius, mask of the tokens strictly inside, share of the set.
+
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> ball(c).radius
+    tensor([[0.5385, 0.6164]])
+    """
 
     radius: Tensor
     inside: Tensor
@@ -167,6 +281,10 @@ class Ball(NamedTuple):
 def ball(c: Configuration) -> Ball:
     """Eq. (10) with the radius of section 3.2, r = min over j not in I of |y_j - s|, and a strict ball.
 
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> ball(c).separability
+    tensor([[1., 1.]])
+
     The printed closed ball of that radius contains the nearest token left out. T2d: i counts iff phi_i < min phi_j. For
     orthonormal vectors phi_i = -|y_i|^2 < 0 <= phi_j, so every selected token of positive weight counts, whatever N
     and L: the paper's 80% is not a geometric limit.
@@ -175,6 +293,16 @@ def ball(c: Configuration) -> Ball:
     differences between small weights. Near ties are recomputed without the matrix product, with the same order
     of operations for every token, so that equal tokens tie exactly: from phi where the token is smaller
     than its distance to s, from the distance itself where it nearly coincides with s.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+
+    Returns
+    -------
+    Ball
+        Radius (..., rows, sets), mask (..., rows, sets, keys), separability (..., rows, sets).
     """
     weights = c.weights.unsqueeze(-2)
     size = weights * c.squared_norms.unsqueeze(-2).sqrt()
@@ -200,12 +328,26 @@ def ball(c: Configuration) -> Ball:
 def failure_bound(c: Configuration) -> Float[Tensor, "*batch rows sets keys"]:
     """T2d for independent uniform vectors: a bound for each key on the probability that it is not counted.
 
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
+    >>> failure_bound(c)[0, 1]
+    tensor([1., 1., 1.])
+
     E[exp(-d alpha_i^2 / (32 |s - y_i|^2)) + (L-N) exp(-d alpha_i^2 / (4 |s|^2))]; this returns the integrand for the
     given configuration, clipped to 1. The first term comes from the law of x_i given the other selected vectors, the
     second from that of the vectors left out given s, so the bound holds for the mean over the vectors.
 
     Proof: i fails only if -2 y_i.(s - y_i) >= alpha_i^2 / 2 or some 2 y_j.s >= alpha_i^2 / 2 + alpha_j^2; a cap has
     P(u.x >= t) <= exp(-d t^2 / 2), and (a/2 + b)^2 >= 2ab.
+
+    Parameters
+    ----------
+    c
+        Rows, their vectors and sets.
+
+    Returns
+    -------
+    (..., rows, sets, keys)
+        A probability for each key.
     """
     dims = c.vectors.shape[-1]
     size = c.weights.unsqueeze(-2).square()

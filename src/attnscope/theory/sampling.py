@@ -23,7 +23,11 @@ MOST_SETS = 20_000
 
 
 class Estimate(NamedTuple):
-    """A mean and its standard error."""
+    """A mean and its standard error.
+
+    >>> Estimate(torch.tensor(0.5), torch.tensor(0.1)).mean
+    tensor(0.5000)
+    """
 
     mean: Tensor
     error: Tensor
@@ -37,6 +41,20 @@ def every_distance(
     >>> weights, vectors = torch.full((1, 4), 0.25), torch.ones(4, 1)
     >>> every_distance(weights, vectors, 3).mean()
     tensor(0.5000)
+
+    Parameters
+    ----------
+    weights : (..., rows, keys)
+        Weights of each row, nonnegative.
+    vectors : (..., keys, dims)
+        The vectors that the weights average.
+    n
+        N, the size of the sets.
+
+    Returns
+    -------
+    (..., rows, sets)
+        A distance for each set, in the unit of the vectors.
     """
     keys = weights.shape[-1]
     if not 0 <= n <= keys or math.comb(keys, n) > MOST_SETS:
@@ -51,7 +69,26 @@ def every_distance(
 def expectation_exhaustive(
     weights: Float[Tensor, "*batch rows keys"], vectors: Float[Tensor, "*batch keys dims"], n: int
 ) -> Float[Tensor, "*batch rows"]:
-    """E of eq. (8), exact, by enumerating every set."""
+    """E of eq. (8), exact, by enumerating every set.
+
+    >>> weights, vectors = torch.full((1, 4), 0.25), torch.ones(4, 1)
+    >>> expectation_exhaustive(weights, vectors, 3)
+    tensor([0.5000])
+
+    Parameters
+    ----------
+    weights : (..., rows, keys)
+        Weights of each row, nonnegative.
+    vectors : (..., keys, dims)
+        The vectors that the weights average.
+    n
+        N, the size of the sets.
+
+    Returns
+    -------
+    (..., rows)
+        E, in the unit of the vectors.
+    """
     return every_distance(weights, vectors, n).mean(-1)
 
 
@@ -62,7 +99,31 @@ def expectation_drawn(
     draws: int,
     generator: torch.Generator,
 ) -> Estimate:
-    """Estimate of E of eq. (8) from `draws` random sets per row, with its standard error."""
+    """Estimate of E of eq. (8) from `draws` random sets per row, with its standard error.
+
+    >>> weights, vectors = torch.full((1, 4), 0.25), torch.ones(4, 1)
+    >>> estimate = expectation_drawn(weights, vectors, 3, draws=100, generator=torch.Generator().manual_seed(0))
+    >>> estimate.mean
+    tensor([0.5000])
+
+    Parameters
+    ----------
+    weights : (..., rows, keys)
+        Weights of each row, nonnegative.
+    vectors : (..., keys, dims)
+        The vectors that the weights average.
+    n
+        N, the size of the sets.
+    draws
+        How many sets are drawn for each row.
+    generator
+        Draws the sets.
+
+    Returns
+    -------
+    Estimate
+        Mean and standard error, (..., rows), in the unit of the vectors.
+    """
     scores = torch.rand(*weights.shape[:-1], draws, weights.shape[-1], generator=generator)
     chosen = scores.argsort(-1).argsort(-1) < n
     distances = distance(_with_sets(weights, vectors, chosen.to(weights.device)))

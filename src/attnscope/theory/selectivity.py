@@ -19,9 +19,22 @@ if TYPE_CHECKING:
 def sparsemax_top_weight(logits: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch"]:
     """The largest weight of sparsemax, in closed form: min_m { 1/m + z_(1) - mean of the m largest z }.
 
+    >>> sparsemax_top_weight(torch.tensor([1.0, 0.8, -2.0]))
+    tensor(0.6000)
+
     Sparsemax is [z - tau]_+ with sum 1. For the m largest logits the weights sum to at most 1, hence
     m tau >= sum z_(j) - 1 and the top weight z_(1) - tau is at most the m-th expression; the size of the support
     attains it.
+
+    Parameters
+    ----------
+    logits : (..., keys)
+        Logits of each row.
+
+    Returns
+    -------
+    (...)
+        The largest weight.
     """
     below = logits.amax(-1, keepdim=True) - logits.sort(-1, descending=True).values
     sizes = torch.arange(1, logits.shape[-1] + 1, dtype=logits.dtype, device=logits.device)
@@ -31,10 +44,25 @@ def sparsemax_top_weight(logits: Float[Tensor, "*batch keys"]) -> Float[Tensor, 
 def top_weight_cap(logits: Float[Tensor, "*batch keys"], lipschitz: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """Theorem S: the top weight of f is at most min_m { 1/m + K (z_(1) - mean of the m largest z) }.
 
+    >>> top_weight_cap(torch.tensor([1.0, 0.8, -2.0]), lipschitz=torch.tensor(0.5))
+    tensor(0.5500)
+
     That is the top weight of sparsemax(K z): at every z and every budget K sparsemax is the most selective rule.
 
     Proof: sum f_1 - f_j <= K (z_1 - z_j), which is `weight_difference_cap`, over the m largest logits and use that
     their weights sum to at most one.
+
+    Parameters
+    ----------
+    logits : (..., keys)
+        Logits of each row.
+    lipschitz : (...)
+        K.
+
+    Returns
+    -------
+    (...)
+        The largest weight that any such f can give.
     """
     return sparsemax_top_weight(logits * lipschitz.unsqueeze(-1))
 
@@ -44,8 +72,23 @@ def weight_difference_cap(
 ) -> Float[Tensor, "*batch"]:
     """Theorem S, for two tokens: |f_i - f_j| <= K |z_i - z_j|.
 
+    >>> weight_difference_cap(torch.tensor(0.5), lipschitz=torch.tensor(0.5))
+    tensor(0.2500)
+
     Proof: let z' be z with i and j exchanged. Then |z - z'| = sqrt 2 |z_i - z_j|, and since f is equivariant
     |f(z) - f(z')| = sqrt 2 |f_i - f_j|.
+
+    Parameters
+    ----------
+    logit_gap : (...)
+        The difference of two logits.
+    lipschitz : (...)
+        K.
+
+    Returns
+    -------
+    (...)
+        The largest difference of two weights.
     """
     return lipschitz * logit_gap.abs()
 
@@ -55,9 +98,26 @@ def lipschitz_for_range(
 ) -> Float[Tensor, "*batch"]:
     """Impossibility 1: top weight w on L equispaced logits of range R needs K >= w^2 (L-1) / (2 R), if L >= 2/w.
 
+    >>> lipschitz_for_range(torch.tensor(0.5), length=torch.tensor(1025.0), logit_range=torch.tensor(10.0))
+    tensor(12.8000)
+
     So no equivariant normalizer has both a Jacobian bounded in L and weights that never vanish on bounded rows, unless
     a gap is assumed. Proof: the m largest lie on average R (m-1) / (2 (L-1)) below the first;
     take m = ceil(2/w) in Theorem S, where 1/m <= w/2 and m - 1 < 2/w.
+
+    Parameters
+    ----------
+    weight : (...)
+        w, of the largest logit.
+    length : (...)
+        L, the number of keys.
+    logit_range : (...)
+        R, the largest minus the smallest logit.
+
+    Returns
+    -------
+    (...)
+        The least K.
     """
     return weight.square() * (length - 1) / (2 * logit_range)
 
@@ -67,8 +127,23 @@ def lipschitz_for_difference(
 ) -> Float[Tensor, "*batch"]:
     """Impossibility 2: a weight difference Dp between two tokens at a logit gap gamma needs K >= Dp / gamma.
 
+    >>> lipschitz_for_difference(torch.tensor(0.5), logit_gap=torch.tensor(2.0))
+    tensor(0.2500)
+
     A bounded Jacobian and the resolution of arbitrarily small gaps exclude each other; a cap K is a resolution
     gamma_min = Dp / K. It is `weight_difference_cap` solved for K.
+
+    Parameters
+    ----------
+    difference : (...)
+        Dp, the difference of two weights.
+    logit_gap : (...)
+        The difference of two logits.
+
+    Returns
+    -------
+    (...)
+        The least K.
     """
     return difference / logit_gap
 
@@ -78,7 +153,24 @@ def sparsemax_budget(
 ) -> Float[Tensor, "*batch"]:
     """The K at which sparsemax(K z) gives weight w to one logit `gap` above L - 1 tied ones: (wL - 1) / ((L-1) gap).
 
+    >>> sparsemax_budget(torch.tensor(0.5), length=torch.tensor(1025.0), gap=torch.tensor(2.0))
+    tensor(0.2498)
+
     Tends to w / gap: it does not grow with length, and by Theorem S no other rule needs a smaller K.
+
+    Parameters
+    ----------
+    weight : (...)
+        w, between 0 and 1.
+    length : (...)
+        L, the number of keys.
+    gap : (...)
+        How far the logit lies above the others.
+
+    Returns
+    -------
+    (...)
+        K.
     """
     return (weight * length - 1) / ((length - 1) * gap)
 
@@ -88,7 +180,24 @@ def entmax_budget(
 ) -> Float[Tensor, "*batch"]:
     """A K that suffices for alpha-entmax(K z), 1 < alpha <= 2, at every length: w^(alpha-1) / ((alpha-1) gap).
 
+    >>> entmax_budget(torch.tensor(0.5), gap=torch.tensor(2.0), alpha=1.5)
+    tensor(0.7071)
+
     alpha-entmax is 1-Lipschitz there and its top weight is at least ((alpha-1) K gap)^(1/(alpha-1)).
+
+    Parameters
+    ----------
+    weight : (...)
+        w, between 0 and 1.
+    gap : (...)
+        How far the logit lies above the others.
+    alpha
+        The parameter of entmax, above 1 and at most 2.
+
+    Returns
+    -------
+    (...)
+        K.
     """
     return weight ** (alpha - 1) / ((alpha - 1) * gap)
 
@@ -98,6 +207,23 @@ def softmax_budget(
 ) -> Float[Tensor, "*batch"]:
     """The K = 1/(2T) at which softmax(z/T) gives weight w to the same logit: (ln(L-1) + ln(w/(1-w))) / (2 gap).
 
+    >>> softmax_budget(torch.tensor(0.5), length=torch.tensor(1025.0), gap=torch.tensor(2.0))
+    tensor(1.7329)
+
     Grows with ln L: the logarithm is the price of full support, not of length.
+
+    Parameters
+    ----------
+    weight : (...)
+        w, between 0 and 1.
+    length : (...)
+        L, the number of keys.
+    gap : (...)
+        How far the logit lies above the others.
+
+    Returns
+    -------
+    (...)
+        K.
     """
     return (torch.log(length - 1) + torch.logit(weight)) / (2 * gap)

@@ -26,6 +26,9 @@ Case = dict[str, "Tensor"]
 class Inequality(NamedTuple):
     """`smaller <= larger`, claimed for every entry; shape (batch, anything).
 
+    >>> Inequality(torch.tensor([1.0]), torch.tensor([2.0])).larger
+    tensor([2.])
+
     `allowance` is the absolute error of the two sides: rounding of cancelling sums, or sampling error.
     """
 
@@ -37,6 +40,10 @@ class Inequality(NamedTuple):
 @dataclass(frozen=True)
 class Form(Generic[S]):
     """One way to write a claim.
+
+    >>> from attnscope.theory import distance, spaces
+    >>> Form("d~ >= 0", at_least(distance.distance, lambda c: torch.zeros_like(c.count))).statement
+    'd~ >= 0'
 
     `empty` marks the configurations of the batch for which the form is trivially true (such as: a weight is at most 2).
     Slack is not reported for `equality` forms: it would be the tolerance.
@@ -50,7 +57,11 @@ class Form(Generic[S]):
 
 @dataclass(frozen=True)
 class Condition(Generic[S]):
-    """A hypothesis under which the printed form may hold; `holds` gives a boolean per configuration."""
+    """A hypothesis under which the printed form may hold; `holds` gives a boolean per configuration.
+
+    >>> Condition("at most two keys", lambda c: c.length.squeeze(-1) <= 2).statement
+    'at most two keys'
+    """
 
     statement: str
     holds: Callable[[S], Tensor]
@@ -59,6 +70,10 @@ class Condition(Generic[S]):
 @dataclass(frozen=True)
 class Space(Generic[S]):
     """Where configurations come from and how they may be varied.
+
+    >>> from attnscope.theory import spaces
+    >>> spaces.TOP_SETS.trials > 0
+    True
 
     | field | meaning |
     |---|---|
@@ -87,6 +102,11 @@ class Space(Generic[S]):
 class Claim(Generic[S]):
     """A statement, where it was made (`place`), the space it is about, and its forms.
 
+    >>> from attnscope.theory import distance, spaces
+    >>> form = Form("d~ >= 0", at_least(distance.distance, lambda c: torch.zeros_like(c.count)))
+    >>> Claim("mine", "my notebook", spaces.TOP_SETS, form).id
+    'mine'
+
     `printed` is the form as published. A claim of this project has only `corrected` forms.
     """
 
@@ -102,7 +122,27 @@ class Claim(Generic[S]):
 def at_most(
     quantity: Callable[[S], Tensor], bound: Callable[[S], Tensor], allowance: Callable[[S], Tensor] | None = None
 ) -> Callable[[S], Inequality]:
-    """quantity <= bound."""
+    """quantity <= bound.
+
+    >>> from attnscope.theory import distance, spaces
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.5]]), torch.eye(2), [1])
+    >>> at_most(distance.distance, distance.fixed_set_upper)(c)
+    Inequality(smaller=tensor([[0.7071]]), larger=tensor([[0.7071]]), allowance=0.0)
+
+    Parameters
+    ----------
+    quantity
+        A function of the subject.
+    bound
+        A function of the subject.
+    allowance
+        The absolute error of the two sides, as a function of the subject. Default: none.
+
+    Returns
+    -------
+    Callable
+        The inequality, for a `Form`.
+    """
 
     def inequality(subject: S) -> Inequality:
         return Inequality(quantity(subject), bound(subject), allowance(subject) if allowance else 0.0)
@@ -113,14 +153,53 @@ def at_most(
 def at_least(
     quantity: Callable[[S], Tensor], bound: Callable[[S], Tensor], allowance: Callable[[S], Tensor] | None = None
 ) -> Callable[[S], Inequality]:
-    """quantity >= bound."""
+    """quantity >= bound.
+
+    >>> from attnscope.theory import distance, spaces
+    >>> c = Configuration.of(torch.tensor([[0.5, 0.5]]), torch.eye(2), [1])
+    >>> at_least(distance.distance, distance.fixed_set_lower)(c)
+    Inequality(smaller=tensor([[0.7071]]), larger=tensor([[0.7071]]), allowance=0.0)
+
+    Parameters
+    ----------
+    quantity
+        A function of the subject.
+    bound
+        A function of the subject.
+    allowance
+        The absolute error of the two sides, as a function of the subject. Default: none.
+
+    Returns
+    -------
+    Callable
+        The inequality, for a `Form`.
+    """
     return at_most(bound, quantity, allowance)
 
 
 def between(
     quantity: Callable[[S], Tensor], bounds: Callable[[S], Interval], allowance: Callable[[S], Tensor] | None = None
 ) -> Callable[[S], Inequality]:
-    """lower <= quantity <= upper."""
+    """lower <= quantity <= upper.
+
+    >>> from attnscope.theory.configuration import Interval
+    >>> between(lambda x: x, lambda x: Interval(x - 1, x + 1))(torch.tensor([2.0]))
+    Inequality(smaller=tensor([[1., 2.]]), larger=tensor([[2., 3.]]), allowance=tensor([[0., 0.]]))
+
+    Parameters
+    ----------
+    quantity
+        A function of the subject.
+    bounds
+        A function of the subject to an `Interval`.
+    allowance
+        The absolute error of the two sides, as a function of the subject. Default: none.
+
+    Returns
+    -------
+    Callable
+        The inequality, for a `Form`.
+    """
 
     def inequality(subject: S) -> Inequality:
         value = quantity(subject)
@@ -134,7 +213,25 @@ def between(
 
 
 def about(quantity: Callable[[S], Tensor], value: Callable[[S], Tensor], tolerance: float) -> Callable[[S], Inequality]:
-    """|quantity - value| <= tolerance * |value|."""
+    """|quantity - value| <= tolerance * |value|.
+
+    >>> about(lambda x: 1.01 * x, lambda x: x, tolerance=0.1)(torch.tensor([2.0]))
+    Inequality(smaller=tensor([0.0200]), larger=tensor([0.2000]), allowance=0.0)
+
+    Parameters
+    ----------
+    quantity
+        A function of the subject.
+    value
+        A function of the subject.
+    tolerance
+        Relative to the value.
+
+    Returns
+    -------
+    Callable
+        The inequality, for a `Form`.
+    """
 
     def inequality(subject: S) -> Inequality:
         expected = value(subject)

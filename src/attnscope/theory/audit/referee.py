@@ -46,7 +46,12 @@ ENOUGH = 50
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A configuration that violates a form, small enough to check by hand."""
+    """A configuration that violates a form, small enough to check by hand.
+
+    >>> example = Counterexample({"alpha": [1.0]}, smaller=2.0, larger=1.5)
+    >>> example.excess
+    0.5
+    """
 
     values: dict[str, Any]
     smaller: float
@@ -61,6 +66,9 @@ class Counterexample:
 @dataclass(frozen=True)
 class Trial:
     """Result of one form, on `drawn` random configurations and `attacked` ones near the worst of them.
+
+    >>> attnscope.audit("lemma-1").claims[0].printed.violations
+    0
 
     `slack` is the median of larger/smaller where both are positive, `least_slack` its minimum: 1 means attained.
     `empty` is the share of drawn configurations for which the form is trivially true.
@@ -84,7 +92,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class ClaimReport:
-    """Verdict on one claim, with the results of its forms."""
+    """Verdict on one claim, with the results of its forms.
+
+    >>> attnscope.audit("lemma-1").claim("lemma-1").verdict
+    'holds'
+    """
 
     id: str
     place: str
@@ -111,6 +123,12 @@ class ClaimReport:
 @dataclass(frozen=True, repr=False)
 class AuditReport(Result):
     """Verdicts on all claims.
+
+    >>> report = attnscope.audit(["lemma-1", "lemma-2-spectral"])
+    >>> [(claim.id, claim.verdict) for claim in report.claims]
+    [('lemma-1', 'holds'), ('lemma-2-spectral', 'holds with condition')]
+    >>> report.sound  # no corrected form was violated
+    True
 
     Attributes
     ----------
@@ -163,7 +181,28 @@ def audit(
     seed: int = 0,
     progress: Progress = None,
 ) -> AuditReport:
-    """Test every claim; `progress` is informed of each claim before it is tested (see `attnscope.progress`)."""
+    """Test claims on random and adversarial configurations, and derive a verdict on each.
+
+    >>> report = attnscope.audit("lemma-1")  # all claims of the paper: attnscope.audit()
+    >>> report.claims[0].verdict
+    'holds'
+
+    Parameters
+    ----------
+    claims
+        `Claim` objects, ids of claims of the paper, or one id. Default: all claims of the paper.
+    effort
+        "quick" takes less than a minute for all claims on two cores, "full" about ten times as long.
+    seed
+        Seed of the random configurations.
+    progress
+        What to show (see `attnscope.progress`).
+
+    Returns
+    -------
+    AuditReport
+        A verdict and the smallest counterexample for each claim.
+    """
     if effort not in ROUNDS:
         raise InputError(f"effort must be quick or full, received {effort!r}")
     chosen = _chosen(claims)

@@ -12,8 +12,9 @@ import torch
 from torch.nn.functional import softplus
 
 from attnscope.theory.audit.contract import Case, Space
-from attnscope.theory.gradient import jacobian, jacobian_norm, two_logit_rows
+from attnscope.theory.gradient import jacobian, jacobian_norm
 from attnscope.theory.spaces.families import BATCH, mixed, normal, plain, points, scores, uniform, whole
+from attnscope.theory.two_logits import two_logit_rows
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor

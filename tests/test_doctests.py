@@ -1,0 +1,97 @@
+"""The examples in docstrings give what they print, and every public function has one."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+import attnscope
+from attnscope.theory.configuration import Configuration
+
+PACKAGE = Path(attnscope.__file__).parent
+HEAVY = ("bench", "cli", "serve")  # commands, without examples in Python
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def modules() -> Iterator[ModuleType]:
+    for found in pkgutil.walk_packages([str(PACKAGE)], "attnscope."):
+        if found.name.split(".")[1] not in HEAVY and "__main__" not in found.name:
+            yield importlib.import_module(found.name)
+
+
+def examples() -> dict[str, doctest.DocTest]:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    found = {}
+    for module in (attnscope, *modules()):
+        for test in finder.find(module, module.__name__):
+            if test.examples:
+                found[test.name] = test
+    return found
+
+
+EXAMPLES = examples()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_gives_what_it_prints(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in a folder of its own, with what a reader has imported."""
+    monkeypatch.chdir(tmp_path)
+    test = EXAMPLES[name]
+    test.globs |= {"attnscope": attnscope, "torch": torch, "pl": pl, "Path": Path, "Configuration": Configuration}
+    said: list[str] = []
+    doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=said.append)
+    assert not said, "".join(said)
+
+
+# What a public docstring has
+
+
+def public() -> dict[str, Any]:
+    """The functions and classes at the top of the package and of its rooms for users."""
+    rooms = [attnscope, *(getattr(attnscope, room) for room in ("capture", "normalizers", "swapping", "theory"))]
+    rooms += [attnscope.experiments, attnscope.theory.audit]
+    found = {
+        f"{room.__name__}.{name}": getattr(room, name)
+        for room in rooms
+        for name in dir(room)
+        if not name.startswith("_")
+    }
+    found["attnscope.experiments.guidelines.guidelines"] = attnscope.experiments.guidelines.guidelines
+    kinds = {name: value for name, value in found.items() if inspect.isfunction(value) or inspect.isclass(value)}
+    return {name: value for name, value in kinds.items() if not issubclass_of_error(value)}
+
+
+def issubclass_of_error(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, Exception)
+
+
+PUBLIC = public()
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_has_an_example(name: str) -> None:
+    assert ">>> " in (inspect.getdoc(PUBLIC[name]) or "")
+
+
+@pytest.mark.parametrize("name", [name for name, value in PUBLIC.items() if inspect.isfunction(value)])
+def test_a_public_function_describes_its_parameters_and_what_it_returns(name: str) -> None:
+    document = inspect.getdoc(PUBLIC[name]) or ""
+    signature = inspect.signature(PUBLIC[name])
+    parameters = [each for each in signature.parameters if each not in ("args", "kwargs")]
+    if parameters:
+        section = document.partition("Parameters\n----------\n")[2].partition("Returns\n-------\n")[0]
+        names = [line.split(" : ")[0] for line in section.splitlines() if line and not line.startswith(" ")]
+        listed = [name.strip(" *") for line in names for name in line.split(",")]
+        assert sorted(set(parameters) - set(listed)) == []
+    if signature.return_annotation not in (None, "None"):
+        assert "Returns\n-------\n" in document or "Yields\n------\n" in document
