@@ -17,7 +17,6 @@ LEFT_OUT = Mark("left out", BLACK, line=0, point="circle", size=10, fill="white"
 CONTEXT = Mark("context", BLACK, line=0, point="cross", size=40)
 BALL = Mark("ball around the context", SKY, line=1.6)
 UNIT = Mark("unit circle", GRAY, line=1)
-ENLARGED = Mark("part that is enlarged", BLACK, line=0.8, dash=(2, 2))
 
 
 def figure(circle: pl.DataFrame) -> Figure:
@@ -33,15 +32,13 @@ def figure(circle: pl.DataFrame) -> Figure:
     middle = pl.DataFrame({"x": [cx], "value": [cy]})
     near = max(abs(cx - center[0]), abs(cy - center[1])) < half
     reach = max(1.12, *(abs(at) + radius for at in (cx, cy)))
-    box = [(center[0] + half * i, center[1] + half * j) for i, j in ((-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1))]
-    square = pl.DataFrame(box, schema=["x", "value"], orient="row").with_columns(order=pl.int_range(len(box)))
     unit = (UNIT, _ring(0, 0, 1))
     on_circle = tokens.select("selected", x="x", value="y")
     panels = [
         _panel("tokens on the circle", [unit, *_tokens(on_circle)], (0, 0), 1.12),
         _panel(
             "scaled by their weights",
-            [unit, ball, *_tokens(scaled), (CONTEXT, middle), (ENLARGED, square)],
+            [unit, ball, *_tokens(scaled), (CONTEXT, middle)],
             (0, 0),
             reach,
         ),

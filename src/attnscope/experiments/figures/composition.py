@@ -98,9 +98,10 @@ class Figure:
         lines: list[Any] = [
             alt.HConcatChart(hconcat=[panel.chart(slot, tallest) for panel in row], spacing=GAP) for row in rows
         ]
-        marks = list(dict.fromkeys(mark for panel in panels for mark, data in panel.series if mark.label))
+        marks = dict.fromkeys(mark for panel in panels for mark, _ in panel.series)
+        by_kind = sorted(marks, key=lambda mark: not (mark.point or mark.bar or mark.band))  # reference lines last
         return alt.VConcatChart(
-            vconcat=[*lines, legend(marks, inside - max(row[0].left for row in rows))],
+            vconcat=[*lines, legend(by_kind, inside - max(row[0].left for row in rows))],
             spacing=8,
             description=self.caption,
             background="white",
