@@ -15,16 +15,11 @@ from attnscope.cli.serve import serve
 
 app = App(
     name="attnscope",
-    help="Measure how much an attention head can still tell apart.",
+    help="Measure how many tokens each attention head of a transformer can still separate, and say what follows.",
     version=__version__,
     suppress_keyboard_interrupt=False,  # `attnscope.cli.run` answers it
-    help_epilogue="Start with: attnscope scan   (the embedded model, no network needed)",
+    help_epilogue="Start with: attnscope scan --diagnose   (the embedded model, no network needed)",
 )
-app.command(scan)
+for command in (scan, serve, compare, guidelines, reproduce, audit, doctor):
+    app.command(command, help_epilogue="")
 app.command(bench)
-app.command(audit)
-app.command(reproduce)
-app.command(compare)
-app.command(guidelines)
-app.command(doctor)
-app.command(serve)

@@ -36,13 +36,11 @@ def audit(
     Prints each claim with its statement, its verdict and how often each form was violated. Exits with code 1 if a
     corrected form was violated.
 
-    Examples:
+    For example:
 
-        attnscope audit
-
-        attnscope audit --claim theorem-2-upper
-
-        attnscope audit --own my_bounds.py --effort full --json
+    - `attnscope audit`
+    - `attnscope audit --claim theorem-2-upper`
+    - `attnscope audit --own my_bounds.py --effort full --json`
 
     Parameters
     ----------

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json as json_module
-from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from attnscope.cli.numbers import WholeNumber, whole_numbers
+from attnscope.cli.runs import JsonOption
 
-bench = App(name="bench", help="Measure speed and error against peers, as ratios in one run.")
+bench = App(
+    name="bench",
+    help="Measure the speed of normalizers, scans and the paper's protocol on this machine.",
+    help_epilogue="",
+)
 
 
 @bench.command
@@ -19,9 +23,14 @@ def normalizers(
     lengths: str = "128,1024,8192",
     repeats: WholeNumber = 5,
     only: str | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: JsonOption = False,
 ) -> int:
     """Time every normalizer against torch.softmax, and against the entmax package where it is installed.
+
+    For example:
+
+    - `attnscope bench normalizers`
+    - `attnscope bench normalizers --only sparsemax,entmax:alpha=1.2 --repeats 3`
 
     Parameters
     ----------
@@ -32,9 +41,7 @@ def normalizers(
     repeats
         Repeats of each measurement; medians are reported.
     only
-        The normalizers to measure, e.g. sparsemax,entmax15; all unless given.
-    json
-        Print one JSON object on standard output and nothing else.
+        The normalizers to measure, e.g. sparsemax,entmax:alpha=1.2. Default: all.
     """
     from rich.console import Console
 
@@ -66,15 +73,19 @@ def scan(
     only: str | None = None,
     models: str = "random,sample",
     shorter: WholeNumber | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: JsonOption = False,
 ) -> int:
     """Time scans, the naive way and other capture tools against the model's plain forward pass.
+
+    For example:
+
+    - `attnscope bench scan --only last,all`
+    - `attnscope bench scan --length 16384 --shorter 4096 --layers 4 --rows 64 --only last --models random`
 
     Parameters
     ----------
     length
-        Tokens of the window; --length 16384 --shorter 4096 --layers 4 --rows 64 --only last --models random is the
-        long-context case.
+        Tokens in the window.
     layers
         Layers of the GPT-2-like model with random weights.
     heads
@@ -82,18 +93,16 @@ def scan(
     width
         Width of the model.
     rows
-        Also scan so many rows, spread evenly.
+        Also scan this many rows, spread evenly.
     repeats
         Repeats of each measurement, up to four times as many where they take seconds; medians are reported.
     only
-        The subjects to measure, e.g. last,all+bounds, of last, last+bounds, all, all+bounds, first, naive,
-        transformer_lens, nnsight; all unless given.
+        What to measure: last, last+bounds, all, all+bounds, first, naive, transformer_lens or nnsight, or several of
+        them separated by commas. Default: all.
     models
-        random: GPT-2-like with random weights, as large as said; sample: the embedded model and text.
+        random: a GPT-2-like model with random weights, of the size given; sample: the embedded model and text.
     shorter
         Also measure peak memory at this length, and report how it grows.
-    json
-        Print one JSON object on standard output and nothing else.
     """
     from rich.console import Console
 
@@ -127,20 +136,19 @@ def protocol(
     width: WholeNumber = 768,
     repeats: WholeNumber = 3,
     only: str = "1,2,3,4,5",
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: JsonOption = False,
 ) -> int:
-    """Time each algorithm of the paper's protocol over all rows, beside the plain forward and the paper's minutes.
+    """Time each algorithm of the paper's protocol, against the plain forward pass and the paper's own time.
 
-    Examples:
+    For example:
 
-        attnscope bench protocol --only 1,2,4,5
-
-        attnscope bench protocol --repeats 1 --json
+    - `attnscope bench protocol --only 1,2,4,5`
+    - `attnscope bench protocol --repeats 1 --json`
 
     Parameters
     ----------
     length
-        Tokens of the window, which is the longest length.
+        Tokens in the window, which is the longest length.
     layers
         Layers of the GPT-2-like model with random weights.
     heads
@@ -151,8 +159,6 @@ def protocol(
         Repeats of each measurement, up to four times as many where they take seconds; medians are reported.
     only
         The algorithms to measure, e.g. 1,3.
-    json
-        Print one JSON object on standard output and nothing else.
     """
     from rich.console import Console
 

@@ -47,13 +47,13 @@ def compare(
     """Compare normalizers on a model: perplexity, agreement, capacity, gradients, time and memory.
 
     Writes compare.parquet, compare.json and a chart of separability against perplexity (SVG, PDF, PNG and Vega-Lite),
-    and prints a table.
+    and prints tables.
 
-    Examples:
+    For example:
 
-        attnscope compare
-
-        attnscope compare model.gguf -n softmax,ssmax,entmax:alpha=1.3 --text book.txt --calibrate global
+    - `attnscope compare`
+    - `attnscope compare model.gguf -n softmax,ssmax,entmax:alpha=1.3`
+    - `attnscope compare model.gguf --text book.txt --calibrate global`
 
     Parameters
     ----------
@@ -137,6 +137,11 @@ def guidelines(
     trust_remote_code: TrustOption = False,
 ) -> int:
     """Test the paper's three guidelines on a model: what each predicts, what was measured, and a verdict.
+
+    For example:
+
+    - `attnscope guidelines`
+    - `attnscope guidelines openai-community/gpt2 --text book.txt --windows 4`
 
     Parameters
     ----------

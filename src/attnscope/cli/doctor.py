@@ -37,21 +37,20 @@ def doctor(
 ) -> int:
     """Check in a few seconds what can be measured in a model, and whether the numbers are right.
 
-    Runs the model on a few random tokens, plain and padded, compares the weights that a scan would measure with those
-    of the model's own eager attention, and prints one line for each check. The exit code is 1 if one of them fails.
+    Runs the model on a few random tokens, with and without padding, and compares the weights that a scan would measure
+    with those of the model's own eager attention. The exit code is 1 if a check fails.
 
-    Examples:
+    For example:
 
-        attnscope doctor
-
-        attnscope doctor path/to/model --length 32768
-
-        attnscope doctor model.gguf --json
+    - `attnscope doctor openai-community/gpt2`
+    - `attnscope doctor path/to/model --length 32768`
+    - `attnscope doctor model.gguf --json`
 
     Parameters
     ----------
     length
-        Tokens of a window, for the memory that is needed. Default: 1024, or the model's limit if that is less.
+        Tokens in a window, to estimate the memory that a scan needs. Default: 1024, or the model's limit if that is
+        less.
     """
     from attnscope.capture.models import load_model
     from attnscope.doctor import examine

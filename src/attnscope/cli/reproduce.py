@@ -53,20 +53,18 @@ def reproduce(
     """Run the paper's experiments on a model, draw its figures, and evaluate its claims.
 
     By default all rows of every head are measured by the paper's own protocol (Algorithms 1 to 5 of its appendix), with
-    the keys that a row does not see counted (literal) and left out (visible), beside the last row of each length.
+    the keys that a row does not see counted (literal) and left out (visible), and also the last row of each length.
 
     Writes figures (SVG, PDF, PNG and their data), tables, claims.json and claims.md, with and without the first key,
-    and prints one line per claim. A second run with the same settings reuses the tables and takes seconds.
+    and prints every claim with its number, accepted range and verdict. A second run with the same settings reuses the
+    tables and takes seconds.
 
-    Examples:
+    For example:
 
-        attnscope reproduce
-
-        attnscope reproduce openai-community/gpt2 --text corpus:war-and-peace
-
-        attnscope reproduce model.gguf --text book.txt --vectors value,hidden,embedding --out runs/mine
-
-        attnscope reproduce --rows last
+    - `attnscope reproduce`
+    - `attnscope reproduce openai-community/gpt2 --text corpus:war-and-peace`
+    - `attnscope reproduce model.gguf --vectors value,hidden,embedding`
+    - `attnscope reproduce --rows last --verbose`
 
     Parameters
     ----------
@@ -76,11 +74,12 @@ def reproduce(
         How many consecutive windows of the text to measure; every figure shows the range over them. A verdict needs
         two windows, a 95% interval six.
     rows
-        all: all rows by the paper's protocol, and the last row of each length. last, or a number: only so many last
-        rows of each length, whose mean counts as the value of the window; much faster.
+        all: all rows by the paper's protocol, and the last row of each length. last or a number: only the last row, or
+        that many last rows, of each length, whose mean is the value of the window; much faster.
     vectors
         The vectors that the weights average: value, output, hidden, hidden_unit (hidden scaled to unit length) or
-        embedding (of the token, without its position), or several of them separated by commas. Each takes its time.
+        embedding (of the token, without its position), or several of them separated by commas. Each
+        takes as long as the first.
     draws
         How many random sets of each size to draw for the expectation.
     seed

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter, Token
+from cyclopts import Group, Parameter, Token
 
 from attnscope.cli.compile_notice import compile_notice
 from attnscope.columns import head_name
@@ -26,7 +26,19 @@ def _folder(_: Any, tokens: Sequence[Token]) -> Path:
     return Path(token.value)
 
 
-Flag = Annotated[bool, Parameter(negative="")]
+# Panels of --help, in this order after that of the command's own options.
+DIAGNOSIS = Group("Diagnosis", sort_key=1)
+WHAT_IF = Group("What if", sort_key=2)
+OUTPUT = Group("Output", sort_key=3)
+LOADING = Group("Loading the model", sort_key=4)
+
+
+def flag(**options: Any) -> Parameter:
+    """The declaration of an option without a value."""
+    return Parameter(negative="", show_default=False, **options)
+
+
+Flag = Annotated[bool, flag()]
 ModelOption = Annotated[
     str | None, Parameter(help="A hub id, a folder, a .gguf file, or nothing for the embedded sample model.")
 ]
@@ -38,26 +50,26 @@ TextOption = Annotated[
         "corpus:war-and-peace (downloaded once), or - for standard input. Default: the embedded sample text.",
     ),
 ]
-BosOption = Annotated[bool, Parameter(negative="", help="Put the model's begin token before each window.")]
+BosOption = Annotated[bool, flag(help="Put the model's begin token before each window.")]
 VerboseOption = Annotated[
     bool,
-    Parameter(name=["--verbose", "-v"], negative="", help="Print all tables and notes, not only the most important."),
+    flag(name=["--verbose", "-v"], group=OUTPUT, help="Print all tables and notes, not only the most important."),
 ]
-JsonOption = Annotated[bool, Parameter(negative="", help="Print one JSON object on standard output and nothing else.")]
-DeviceOption = Annotated[str, Parameter(help="Where the model runs, e.g. cpu or cuda:0.")]
+JsonOption = Annotated[bool, flag(group=OUTPUT, help="Print one JSON object on standard output and nothing else.")]
+DeviceOption = Annotated[str, Parameter(group=LOADING, help="Where the model runs, e.g. cpu or cuda:0.")]
 DtypeOption = Annotated[
     Literal["auto", "float32", "float16", "bfloat16", "float64"],
-    Parameter(help="Number type of the model's weights; logits are always computed in float64."),
+    Parameter(group=LOADING, help="Number type of the model's weights; logits are always computed in float64."),
 ]
-RevisionOption = Annotated[str | None, Parameter(help="Branch, tag or commit of a hub model.")]
+RevisionOption = Annotated[str | None, Parameter(group=LOADING, help="Branch, tag or commit of a hub model.")]
 TrustOption = Annotated[
     bool,
-    Parameter(
-        negative="", help="Run the Python code that comes with a model. It runs with your permissions: read it first."
+    flag(
+        group=LOADING, help="Run the Python code that comes with a model. It runs with your permissions: read it first."
     ),
 ]
 
-OutOption = Annotated[Path | None, Parameter(converter=_folder)]
+OutOption = Annotated[Path | None, Parameter(converter=_folder, group=OUTPUT)]
 
 
 def require_model(model: str | None, revision: str | None) -> None:

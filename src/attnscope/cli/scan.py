@@ -12,10 +12,12 @@ from cyclopts import Parameter
 from attnscope.capture.vector_kinds import VectorKind
 from attnscope.cli.numbers import WholeNumber, decimals, optional_numbers
 from attnscope.cli.runs import (
+    DIAGNOSIS,
+    LOADING,
+    WHAT_IF,
     BosOption,
     DeviceOption,
     DtypeOption,
-    Flag,
     JsonOption,
     ModelOption,
     OutOption,
@@ -26,6 +28,7 @@ from attnscope.cli.runs import (
     compiling_announced,
     dated_folder,
     end,
+    flag,
     require_model,
     resumable,
 )
@@ -50,14 +53,14 @@ def scan(
     vectors: VectorKind = "value",
     windows: WholeNumber = 1,
     bos: BosOption = False,
-    normalizer: str | None = None,
-    temperature: str | None = None,
+    normalizer: Annotated[str | None, Parameter(group=WHAT_IF)] = None,
+    temperature: Annotated[str | None, Parameter(group=WHAT_IF)] = None,
     memory_budget: str = "256MB",
     bounds: Literal["paper"] | None = None,
     delta_max_length: Annotated[WholeNumber, Parameter(name=["--delta-max-length", "--delta-keys"])] = 8192,
-    diagnose: Flag = False,
-    verify: Flag = False,
-    threshold: Annotated[list[str] | None, Parameter(negative="")] = None,
+    diagnose: Annotated[bool, flag(group=DIAGNOSIS)] = False,
+    verify: Annotated[bool, flag(group=DIAGNOSIS)] = False,
+    threshold: Annotated[list[str] | None, Parameter(negative="", group=DIAGNOSIS)] = None,
     out: OutOption = None,
     verbose: VerboseOption = False,
     json: JsonOption = False,
@@ -66,28 +69,26 @@ def scan(
     revision: RevisionOption = None,
     device_map: Annotated[
         str | None,
-        Parameter(help="Spread the model over devices, memory and disk, e.g. auto; needs the package accelerate."),
+        Parameter(
+            group=LOADING,
+            help="Spread the model over devices, memory and disk, e.g. auto; needs the package accelerate.",
+        ),
     ] = None,
     trust_remote_code: TrustOption = False,
 ) -> int:
-    """Measure every head of a model: distance, separability, spread and gradient, with their bounds.
+    """Measure every attention head of a model; with --diagnose, say which heads matter most, why, and what to do.
 
-    Writes rows.parquet, topn.parquet, run.json and report.html, and prints a summary. With --diagnose, findings.json
-    says which heads matter most, why, and what to do.
+    Prints a summary and writes tables, a record of the run, and report.html: one page with the map of all heads and
+    each head in detail.
 
-    Examples:
+    For example:
 
-        attnscope scan
-
-        attnscope scan openai-community/gpt2 --text book.txt --windows 4
-
-        attnscope scan model.gguf --length 2048 --top-n 5,50 --vectors output --out runs/mine
-
-        attnscope scan model.gguf --text book.txt --verify
-
-        attnscope scan --bounds paper
-
-        attnscope scan --rows 64 --normalizer sparsemax,entmax:alpha=1.3 --temperature 0.5
+    - `attnscope scan --diagnose`
+    - `attnscope scan openai-community/gpt2 --text book.txt --windows 4`
+    - `attnscope scan model.gguf --text book.txt --verify --out runs/mine`
+    - `attnscope scan model.gguf --length 2048 --top-n 5,50 --vectors output`
+    - `attnscope scan --rows 64 --normalizer sparsemax,entmax:alpha=1.3`
+    - `attnscope scan --bounds paper --verbose`
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ def scan(
         Tokens in a window. Default: 1024, or the model's limit if that is less.
     lengths
         The prefixes whose last row is measured, e.g. 32,128,512. Default: powers of two up to the length. A causal
-        model gives all of them in one forward; an encoder runs once for each.
+        model gives all of them in one forward pass; an encoder runs once for each.
     top_n
         Sizes of the top set, e.g. 1,5,20. Default: 1,5,10,20,100 as far as they fit.
     rows
@@ -104,11 +105,11 @@ def scan(
         What the weights average: value vectors, values through the output projection, the layer's input (the
         residual stream, before the norm), the same scaled to length one, or the token's input embedding.
     windows
-        How many consecutive windows of the text to scan; the summary shows mean and spread over them.
+        How many consecutive windows of the text to scan. Numbers are means over them; the page shows the spread.
     normalizer
-        What if: normalizers to measure beside the model's own on the same logits, e.g. sparsemax,entmax:alpha=1.3.
+        Normalizers to measure beside the model's own on the same logits, e.g. sparsemax,entmax:alpha=1.3.
     temperature
-        What if: temperatures for the model's own normalizer and those of --normalizer, e.g. 0.5,2.
+        Temperatures for the model's own normalizer and those of --normalizer, e.g. 0.5,2.
     memory_budget
         Memory for a block of rows while it is measured, e.g. 512MB or 2GB.
     bounds
@@ -118,17 +119,17 @@ def scan(
         The longest rows in which --bounds paper looks at all pairs of keys: the time grows with the square of the
         length.
     diagnose
-        Label every head by the simpler rule that would do its work, on 4 windows spread over the text (or --windows,
-        from 2 up), and print what follows.
+        Label every head with the simplest rule that gives nearly the same output, on 4 windows spread over the text
+        (or --windows, at least 2), and rank the heads that matter most.
     verify
-        Diagnose, then try every label inside the model on 4 more windows: replace heads' weights by what their label
-        says is enough, and compare the change of the next-token distribution with that for random heads. Labels that
-        do not hold are withdrawn. Takes about 300 forward passes.
+        Diagnose, then test every label inside the model on 4 other windows: replace the weights of its heads by what
+        the label says is enough, and compare the change of the next-token distribution with that for random heads.
+        Labels that fail are withdrawn. Takes about 300 forward passes.
     threshold
         Change a limit of the diagnosis, e.g. local=0.2; may be given several times. docs/diagnosis.md lists them.
     out
-        Folder for the results. Default: runs/MODEL-DATE-TIME. An interrupted run of several windows goes on where
-        it stopped when the same command names its folder.
+        Folder for the results. Default: runs/MODEL-DATE-TIME. To resume an interrupted run of several windows, repeat
+        the command with its folder.
     """
     require_model(model, revision)
     from rich.console import Console

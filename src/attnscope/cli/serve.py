@@ -6,11 +6,9 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from attnscope.cli.numbers import WholeNumber
+from attnscope.cli.runs import Flag
 from attnscope.errors import InputError, shown
 
 
@@ -20,23 +18,22 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: WholeNumber = 8765,
-    read_only: Annotated[bool, Parameter(negative="")] = False,
-    open: Annotated[bool, Parameter(negative="")] = False,
+    read_only: Flag = False,
+    open: Flag = False,
 ) -> int:
     """Show the runs of a folder in the browser: open, compare, rename and delete runs, start new scans.
 
     The server is reachable from this machine only. With a --host that others can reach it is read-only.
 
-    Examples:
+    For example:
 
-        attnscope serve
-
-        attnscope serve my/runs --port 9000 --open
+    - `attnscope serve --open`
+    - `attnscope serve my/runs --port 9000`
 
     Parameters
     ----------
     folder
-        The folder with the runs, where new scans are saved too. Default: runs, created if it is missing.
+        The folder with the runs, where new scans are saved too; runs is created if it is missing.
     host
         The address to listen on.
     port

@@ -1,0 +1,58 @@
+"""The help of every command: examples that work, lines of 80 columns; and the commands in the README and the docs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from attnscope.cli import run
+from attnscope.cli.app import app
+
+COMMANDS = [
+    *([name] for name in ("scan", "serve", "compare", "guidelines", "reproduce", "audit", "doctor")),
+    *(["bench", name] for name in ("normalizers", "scan", "protocol")),
+]
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def accepted(command: str) -> None:
+    """Have the parser take a command; nothing is run."""
+    app.parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
+
+
+def shown(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([*command, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_examples_of_a_command_are_commands(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(command, monkeypatch, capsys)
+    examples = re.findall(r"^ • (attnscope .*(?:\n {3}\S.*)*)", text, re.MULTILINE)
+    assert len(examples) >= 2
+    for example in examples:
+        assert example.split()[1 : 1 + len(command)] == command
+        accepted(" ".join(example.split()))
+
+
+@pytest.mark.parametrize("command", [[], ["bench"], *COMMANDS], ids=" ".join)
+def test_help_fits_80_columns_and_explains_every_option(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(command, monkeypatch, capsys)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert re.findall(r"^│ --[\w-]+(?: -\w)?(?: [A-Z.]+)? *│$", text, re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_are_commands(page: Path) -> None:
+    lines = re.findall(r"^    (attnscope .*)$", page.read_text("utf-8"), re.MULTILINE)
+    for line in lines:
+        accepted(re.split(r"\s+#\s|\s*\|\s", line)[0].strip().replace("[", "").replace("]", ""))
