@@ -19,8 +19,8 @@ $(READY): pyproject.toml constraints.txt scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup $(VENV)
 	@touch $(READY)
 
-demo: $(READY) ## Scan the embedded model: tables, a summary and a report in ./demo (OUT=DIR changes it)
-	@$(BIN)/attnscope scan --out "$(OUT)"
+demo: $(READY) ## Diagnose the embedded model; the report is in ./demo (OUT=DIR changes it)
+	@$(BIN)/attnscope scan --diagnose --out "$(OUT)"
 
 test: $(READY) ## Run the test suite, all but the tests in a browser
 	@$(BIN)/python -m pytest -q -n 2 --ignore tests/browser
