@@ -12,6 +12,8 @@ import torch
 from huggingface_hub.utils import logging as hub_logs
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from models import VOCABULARY, build
+from tqdm.auto import tqdm
+from transformers import modeling_gguf_pytorch_utils as gguf
 from transformers.modeling_utils import AttentionInterface
 from transformers.utils import logging as logs
 
@@ -40,7 +42,9 @@ def test_logs_and_progress_bars_are_restored(bars: bool, hub_bars: bool) -> None
         before = progress_and_logs()
         with quiet():
             assert progress_and_logs() == (logging.ERROR, logging.ERROR, False, True)
+            assert list(gguf.tqdm([1, 2], desc="a GGUF file")) == [1, 2]
         assert progress_and_logs() == before
+        assert gguf.tqdm is tqdm
     finally:
         (logs.enable_progress_bar if original[2] else logs.disable_progress_bar)()
         (disable_progress_bars if original[3] else enable_progress_bars)()

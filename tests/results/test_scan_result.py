@@ -23,6 +23,7 @@ from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import InputError
 from attnscope.results import base, html
 from attnscope.results.heat_map import SCALE, ink_on
+from attnscope.results.words import visible_token
 from attnscope.scanning import ScanResult, scan
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
@@ -180,6 +181,17 @@ def test_the_summary_is_what_the_command_line_prints(diagnosed: ScanResult) -> N
     assert self_contained(diagnosed.summary()._repr_html_())
 
 
+def test_the_summary_has_more_on_request(diagnosed: ScanResult) -> None:
+    assert len(str(diagnosed.summary(verbose=True))) > len(str(diagnosed.summary()))
+
+
+def test_paths_are_shown_by_their_last_part_and_tokens_with_what_cannot_be_seen(plain: ScanResult) -> None:
+    run = plain.run | {"model": plain.run["model"] | {"name": "/a/folder/model.gguf"}}
+    result = ScanResult(plain.rows, plain.topn, run, plain.token_weights)
+    assert repr(result).startswith("ScanResult: model.gguf, gpt2, 3 layers x 5 heads; the string given, 2 windows")
+    assert visible_token(" a\n\tb") == "\u00b7a\u21b5\u21e5b"
+
+
 # One line for each head
 
 
@@ -223,7 +235,8 @@ def test_heads_have_what_the_diagnosis_found(diagnosed: ScanResult) -> None:
         assert line["sureness"] == head["sureness"]
         for name in ("tokens_needed", "growth_exponent", "null_uniform", "null_random", "error_local"):
             assert line[name] == head["evidence"][name], name
-        assert line["separability_diagnosed"] == head["evidence"]["separability"]
+        for name in ("separability", "participation", "sink_weight", "max_weight"):
+            assert line[f"{name}_diagnosed"] == head["evidence"][name]
 
 
 def test_a_run_without_heads_has_an_empty_table(plain: ScanResult) -> None:

@@ -133,6 +133,7 @@ def quiet() -> Iterator[None]:
     """Temporarily silence the progress bars and logs of transformers and its hub client; errors still raise."""
     from huggingface_hub.utils import logging as hub_logs
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from transformers import modeling_gguf_pytorch_utils as gguf
     from transformers.utils import logging as logs
 
     level, hub_level = logs.get_verbosity(), hub_logs.get_verbosity()
@@ -140,9 +141,12 @@ def quiet() -> Iterator[None]:
     logs.set_verbosity(logging.ERROR)
     hub_logs.set_verbosity(logging.ERROR)
     logs.disable_progress_bar()
+    gguf_bar = vars(gguf).get("tqdm")  # no setting turns it off
+    vars(gguf)["tqdm"] = lambda items, **_: items
     try:
         yield
     finally:
+        vars(gguf)["tqdm"] = gguf_bar
         logs.set_verbosity(level)
         hub_logs.set_verbosity(hub_level)
         if bars:

@@ -209,11 +209,8 @@ def _next_commands(
 
 
 def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
-    from attnscope.report import overview
-
     files = {name: str(folder / name) for name in _FILES if name != "findings.json"}
-    heads = [] if result.topn.is_empty() else overview.heads(result.rows, result.topn, result.run).to_dicts()
-    answer = {"run": result.run, "files": files, "heads": heads}
+    answer = {"run": result.run, "files": files, "heads": result.heads.to_dicts()}
     if result.findings is not None:
         files["findings.json"] = str(folder / "findings.json")
         answer["findings"] = result.findings.content

@@ -57,11 +57,11 @@ def body(result: AuditReport) -> str:
     )
 
 
-def print_summary(console: Console, result: AuditReport) -> None:
+def print_summary(console: Console, result: AuditReport, verbose: bool) -> None:
     """What `attnscope audit` prints."""
     from attnscope.report.audit import print_audit
 
-    print_audit(console, result)
+    print_audit(console, result, verbose)
 
 
 def pictures(result: AuditReport) -> dict[str, Any]:

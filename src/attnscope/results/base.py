@@ -36,7 +36,7 @@ class View(Protocol):
     def body(self, result: Any) -> str:
         """The content of the notebook output, in HTML."""
 
-    def print_summary(self, console: Console, result: Any) -> None:
+    def print_summary(self, console: Console, result: Any, verbose: bool) -> None:
         """Print what the command line prints."""
 
     def pictures(self, result: Any) -> dict[str, Any]:
@@ -70,13 +70,15 @@ class Result(ABC):
     def _repr_html_(self) -> str:
         return html.fragment(self._view().body(self))
 
-    def summary(self, width: int = 80) -> Summary:
+    def summary(self, width: int = 80, verbose: bool = False) -> Summary:
         """The summary that the command line prints, as text.
 
         Parameters
         ----------
         width
             Columns of the text.
+        verbose
+            With all tables and findings, as `--verbose` prints them.
 
         Returns
         -------
@@ -88,7 +90,7 @@ class Result(ABC):
         text = io.StringIO()
         # A terminal, as far as rich knows: what goes to a file may be wider than asked for.
         console = Console(file=text, width=width, force_terminal=True, color_system=None, highlight=False)
-        self._view().print_summary(console, self)
+        self._view().print_summary(console, self, verbose)
         lines = (line.rstrip() for line in text.getvalue().splitlines())
         return Summary("\n".join(lines).strip("\n"))
 

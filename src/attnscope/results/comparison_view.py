@@ -8,6 +8,7 @@ import polars as pl
 
 from attnscope import columns
 from attnscope.errors import InputError, shown
+from attnscope.report.terminal import short_path
 from attnscope.results import html
 from attnscope.results.words import counted, measured, shortened
 from attnscope.tables import comparable, named
@@ -67,11 +68,11 @@ def body(result: Comparison) -> str:
     return "".join(parts)
 
 
-def print_summary(console: Console, result: Comparison) -> None:
+def print_summary(console: Console, result: Comparison, verbose: bool) -> None:
     """What `attnscope compare` prints."""
     from attnscope.report.comparison import print_comparison
 
-    print_comparison(console, result.table, result.run)
+    print_comparison(console, result.table, result.run, verbose)
 
 
 def pictures(result: Comparison) -> dict[str, Any]:
@@ -136,13 +137,14 @@ class ComparisonPlots:
             color=alt.Color("name:N", scale=colors, legend=legend(None)),
             tooltip=["name:N", "length:Q", alt.Tooltip("value:Q", title=label, format=".4~g")],
         )
-        words = f"{self._result.run['model']}; {_WORDS[mode][0].lower()}{_WORDS[mode][1:]}"
+        words = f"{short_path(self._result.run['model'])}; {_WORDS[mode][0].lower()}{_WORDS[mode][1:]}"
         return chart(label, words, [base.mark_line(point=True)])
 
 
 def _subject(result: Comparison) -> str:
     run, settings = result.run, result.run["settings"]
+    model, text = short_path(run["model"]), short_path(run["text"]["source"])
     return (
-        f"{run['model']}, {counted(len(run['normalizers']), 'normalizer')} on {run['text']['source']}, "
+        f"{model}, {counted(len(run['normalizers']), 'normalizer')} on {text}, "
         f"{counted(settings['windows'], 'window')} of {settings['length']:,} tokens, top set of {settings['top_n'][0]}"
     )

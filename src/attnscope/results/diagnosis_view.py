@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.columns import head_name
 from attnscope.diagnosis.states import NO_LABEL
 from attnscope.report.states import state_looks, withdrawn_states
+from attnscope.report.terminal import short_path
 from attnscope.results import html
 from attnscope.results.heat_map import UNKNOWN, Cell, head_map
 from attnscope.results.words import counted, number, shortened
@@ -51,11 +52,11 @@ def body(result: Diagnosis) -> str:
     )
 
 
-def print_summary(console: Console, result: Diagnosis) -> None:
+def print_summary(console: Console, result: Diagnosis, verbose: bool) -> None:
     """What `attnscope scan --diagnose` prints of it."""
     from attnscope.report.diagnosis import print_findings
 
-    print_findings(console, result.content)
+    print_findings(console, result.content, verbose)
 
 
 def pictures(result: Diagnosis) -> dict[str, Any]:
@@ -67,7 +68,9 @@ def verdict_lines(findings: Diagnosis) -> list[str]:
     """The verdict in lines of a repr."""
     ranked = [one["name"] for one in findings["verdict"].get("heads", ())]  # older findings rank no heads
     found = [f"Verdict: {findings.headline}", f"States: {state_counts(findings)}"]
-    return [*found, f"Heads that matter most: {', '.join(ranked)}"] if ranked else found
+    found += [f"Heads that matter most: {', '.join(ranked)}"] if ranked else []
+    step = findings["verdict"].get("next")
+    return [*found, f"Suggested: {step['python']}"] if step else found
 
 
 def state_counts(findings: Diagnosis) -> str:
@@ -111,6 +114,6 @@ def state_map(findings: Diagnosis) -> str:
 
 
 def _subject(result: Diagnosis) -> str:
-    what = f"{result.model} on {result.text}; " if result.model else ""
+    what = f"{short_path(result.model)} on {short_path(result.text)}; " if result.model else ""
     windows = counted(result["windows"], "window")
     return f"{what}{counted(len(result['heads']), 'head')}, {windows} of {result['length']:,} tokens"

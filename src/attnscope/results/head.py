@@ -10,12 +10,12 @@ import polars as pl
 from attnscope import columns
 from attnscope.errors import InputError
 from attnscope.report import overview
-from attnscope.report.measures import HEAD_MEASURES
+from attnscope.report.measures import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES
 from attnscope.results import html
 from attnscope.results.base import bounded
 from attnscope.results.heat_map import color_of, grid_map
 from attnscope.results.patterns import pattern_cells
-from attnscope.results.words import measured, number
+from attnscope.results.words import measured, model_name, number, visible_token
 
 if TYPE_CHECKING:
     from attnscope.results.head_charts import HeadPlots
@@ -80,7 +80,7 @@ class HeadResult:
                 schema={"position": pl.Int32, "key": pl.Int32, "token": pl.String, "weight": pl.Float64}
             )
         lines = kept.weights.filter(layer=self.layer, head=self.head).sort("weight", descending=True)
-        texts = [visible_token(kept.texts[key]) if key < len(kept.texts) else "" for key in lines["key"]]
+        texts = [kept.texts[key] if key < len(kept.texts) else "" for key in lines["key"]]
         return lines.with_columns(token=pl.Series(texts, dtype=pl.String)).select(*_WEIGHTS)
 
     @property
@@ -107,11 +107,13 @@ class HeadResult:
     def __repr__(self) -> str:
         run = self.result.run
         labels = self._label()
-        values = [f"{label} {value}" for label, value in self._measures()]
+        n = overview.usual_n(self.result.topn)
         lines = [
-            f"{self.name} of {run['model']['name']}, {overview.shown_rows(run)}",
+            f"{self.name} of {model_name(run)}, {overview.shown_rows(run)}",
             *([labels] if labels else []),
-            ", ".join(values),
+            ", ".join(f"{columns.label(name)} {measured(name, self.numbers[name])}" for name in ROW_MEASURES),
+            f"N = {n}: "
+            + ", ".join(f"{columns.label(name)} {measured(name, self.numbers[name])}" for name in SET_MEASURES),
             *([f"Largest weights: {', '.join(self._largest())}"] if self._largest() else []),
             'Next: ["participation"], .rows, .topn, .plot.curve("separability"), .plot.weights(), .plot.pattern()',
         ]
@@ -119,7 +121,7 @@ class HeadResult:
 
     def _repr_html_(self) -> str:
         run = self.result.run
-        parts = [html.heading(f"{self.name} of {run['model']['name']}", f"Means {overview.shown_rows(run)}")]
+        parts = [html.heading(f"{self.name} of {model_name(run)}", f"Means {overview.shown_rows(run)}")]
         labels = self._label()
         if labels:
             parts.append(f'<p class="verdict">{html.escape(labels)}</p>')
@@ -127,7 +129,10 @@ class HeadResult:
         if self._largest():
             row = self.weights["position"][0]
             title = f"<h4>Largest weights of row {row:,}</h4>"
-            lines = [(str(key), token, number(weight, "share")) for key, token, weight in self._top().iter_rows()]
+            lines = [
+                (str(key), visible_token(token), number(weight, "share"))
+                for key, token, weight in self._top().iter_rows()
+            ]
             parts.append(f"<div>{title}{html.table(('Key', 'Token', 'Weight'), lines, words=[1])}</div>")
         parts.append(self._picture() + "</div>")
         parts.append(html.calls('.plot.curve("separability")', ".plot.weights()", ".plot.pattern()"))
@@ -153,7 +158,7 @@ class HeadResult:
         return self.weights.select("key", "token", "weight").head(_TOKENS)
 
     def _largest(self) -> list[str]:
-        return [f"{token!r} {number(weight, 'share')}" for _, token, weight in self._top().iter_rows()]
+        return [f"{visible_token(token)} {number(weight, 'share')}" for _, token, weight in self._top().iter_rows()]
 
     def _picture(self) -> str:
         """The pattern without the first key as a small picture."""
@@ -173,11 +178,6 @@ class HeadResult:
         label = "Attention pattern without the first key"
         note = '<p class="soft">Rows from top to bottom, keys from left to right</p>'
         return f"<div><h4>{label}</h4>{grid_map(grid, label)}{note}</div>"
-
-
-def visible_token(text: str) -> str:
-    """The text of a token with line ends and tabs that can be seen."""
-    return text.replace("\r\n", "\u23ce").replace("\n", "\u23ce").replace("\t", "\u21e5")
 
 
 def find_head(result: ScanResult, layer: int, head: int) -> HeadResult:

@@ -14,6 +14,7 @@ from attnscope.diagnosis.thresholds import limit_words
 from attnscope.errors import InputError, shown
 from attnscope.report import overview
 from attnscope.report.states import state_looks, withdrawn_states
+from attnscope.report.terminal import short_path
 from attnscope.results.altair_charts import (
     BAND,
     BOUND,
@@ -28,6 +29,7 @@ from attnscope.results.altair_charts import (
 )
 from attnscope.results.curves import BOUNDS, against_length, against_n
 from attnscope.results.patterns import pattern_cells
+from attnscope.results.words import model_name, visible_token
 
 if TYPE_CHECKING:
     from attnscope.diagnosis.result import Diagnosis
@@ -53,7 +55,7 @@ class DiagnosisPlots:
         measure
             "state", or a column of `.heads` with numbers, e.g. "tokens_needed".
         """
-        return _map(self._result.heads, measure, self._result, None, self._result.model)
+        return _map(self._result.heads, measure, self._result, None, short_path(self._result.model))
 
 
 class ScanPlots:
@@ -72,7 +74,7 @@ class ScanPlots:
         """
         result = self._result
         n = None if result.topn.is_empty() else overview.usual_n(result.topn)
-        return _map(result.heads, measure, result.findings, n, result.run["model"]["name"])
+        return _map(result.heads, measure, result.findings, n, model_name(result.run))
 
     def curve(self, measure: str = "separability", layer: int | None = None, head: int | None = None) -> OfflineChart:
         """A column against the size N of the top set, or against the length for columns that have no N.
@@ -113,7 +115,7 @@ class ScanPlots:
         table = one.weights.head(top)
         if table.is_empty():
             raise InputError("this run has no weights over the text; scan again")
-        names = [f"{key}: {text}" for key, text in table.select("key", "token").iter_rows()]
+        names = [f"{key}: {visible_token(text)}" for key, text in table.select("key", "token").iter_rows()]
         bars = alt.Chart(data(table.with_columns(name=pl.Series(names)))).mark_bar(color=LINE)
         bars = bars.encode(
             x=alt.X("weight:Q", title="Weight", axis=axis(format="~%")),

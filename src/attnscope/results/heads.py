@@ -7,37 +7,29 @@ from typing import Any
 
 import polars as pl
 
+from attnscope import columns
 from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES
 from attnscope.tables import within_support
 
-# Of a diagnosis, beside the columns of a scan. Those of `evidence` keep their names, but for separability, which a scan
-# measures too, on other rows.
 LABELS: dict[str, pl.DataType] = {
     "state": pl.String(),
     "sureness": pl.Float64(),
     "edge": pl.String(),
     "withdrawn": pl.String(),
 }
+# Measured by a scan and by a diagnosis, on other rows: the diagnosis has them under these names.
+MEASURED_TWICE = {f"{name}_diagnosed": name for name in ("separability", "participation", "sink_weight", "max_weight")}
 EVIDENCE = (
-    "tokens_needed",
-    "tokens_needed_low",
-    "tokens_needed_high",
-    "share_needed",
-    "growth_exponent",
-    "growth_exponent_low",
-    "growth_exponent_high",
-    "separability_diagnosed",
-    "separability_without_sink",
-    "null_uniform",
-    "null_random",
-    "error_first_key",
-    "error_mean_output",
-    "error_local",
-    "error_top_share",
+    *MEASURED_TWICE,
+    *(
+        name
+        for column in columns.DIAGNOSIS
+        if column.name not in LABELS
+        for name in ((column.name, f"{column.name}_low", f"{column.name}_high") if column.interval else (column.name,))
+    ),
 )
 _PLACE: dict[str, pl.DataType] = {"layer": pl.Int32(), "head": pl.Int32()}
-_MEASURED_TWICE = {"separability_diagnosed": "separability"}
 
 
 def scanned_heads(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
@@ -52,10 +44,16 @@ def diagnosed_heads(findings: Mapping[str, Any] | None) -> pl.DataFrame:
     schema = _PLACE | LABELS | dict.fromkeys(EVIDENCE, pl.Float64())
     lines = [
         {name: head.get(name) for name in ("layer", "head", *LABELS)}
-        | {name: head["evidence"].get(_MEASURED_TWICE.get(name, name)) for name in EVIDENCE}
+        | {name: _evidence(head, MEASURED_TWICE.get(name, name)) for name in EVIDENCE}
         for head in (findings["heads"] if findings else ())
     ]
     return pl.DataFrame(lines, schema=schema)
+
+
+def _evidence(head: Mapping[str, Any], name: str) -> float | None:
+    """A number of a head's entry or of its evidence; older findings lack some."""
+    value: float | None = head["evidence"].get(name, head.get(name))
+    return value
 
 
 def heads_table(

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import InputError, shown
+from attnscope.report.terminal import short_path
 from attnscope.results import html
 from attnscope.results.words import counted, shortened
 
@@ -50,11 +51,11 @@ def body(result: Reproduction) -> str:
     )
 
 
-def print_summary(console: Console, result: Reproduction) -> None:
+def print_summary(console: Console, result: Reproduction, verbose: bool) -> None:
     """What `attnscope reproduce` prints."""
     from attnscope.report.reproduction import print_claims
 
-    print_claims(console, result)
+    print_claims(console, result, verbose)
 
 
 def pictures(result: Reproduction) -> dict[str, Any]:
@@ -112,7 +113,8 @@ def _counts(result: Reproduction) -> str:
 
 def _subject(result: Reproduction) -> str:
     model, text, settings = (result.run[name] for name in ("model", "text", "settings"))
+    size = f"{counted(model['layers'], 'layer')}, {counted(model['heads'], 'head')}"
     return (
-        f"{model['name']}, {counted(model['layers'], 'layer')}, {counted(model['heads'], 'head')}; {text['source']}, "
+        f"{short_path(model['name'])}, {size}; {short_path(text['source'])}, "
         f"{counted(settings['windows'], 'window')} of {settings['lengths'][-1]:,} tokens"
     )

@@ -9,7 +9,7 @@ from attnscope.report import overview
 from attnscope.results import html
 from attnscope.results.diagnosis_view import ranked_html, state_map, verdict_html, verdict_lines
 from attnscope.results.heat_map import Cell, color_of, head_map, scale_key
-from attnscope.results.words import counted, measured, subject
+from attnscope.results.words import counted, measured, model_name, subject
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,7 @@ KEY_NUMBERS = ("separability", "participation", "sink_weight", "jacobian_norm")
 
 def lines(result: ScanResult) -> list[str]:
     """The repr: what was run, the verdict, key numbers, what to call next."""
-    found = [f"ScanResult: {result.run['model']['name']}, {subject(result.run)}"]
+    found = [f"ScanResult: {model_name(result.run)}, {subject(result.run)}"]
     if result.findings is not None:
         found += verdict_lines(result.findings)
     if not result.heads.is_empty():
@@ -37,7 +37,7 @@ def lines(result: ScanResult) -> list[str]:
 
 def body(result: ScanResult) -> str:
     """The notebook output: verdict, maps, key numbers."""
-    parts = [html.heading(f"Scan of {result.run['model']['name']}", subject(result.run))]
+    parts = [html.heading(f"Scan of {model_name(result.run)}", subject(result.run))]
     findings = result.findings
     if findings is not None:
         parts.append(verdict_html(findings))
@@ -57,11 +57,11 @@ def body(result: ScanResult) -> str:
     return "".join(parts)
 
 
-def print_summary(console: Console, result: ScanResult) -> None:
+def print_summary(console: Console, result: ScanResult, verbose: bool) -> None:
     """What `attnscope scan` prints."""
     from attnscope.report.summary import print_summary as print_scan
 
-    print_scan(console, result.rows, result.topn, result.run, result.findings)
+    print_scan(console, result.rows, result.topn, result.run, result.findings, verbose)
 
 
 def pictures(result: ScanResult) -> dict[str, Any]:

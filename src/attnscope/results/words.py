@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnscope import columns
+from attnscope.report.terminal import short_path
 
 
 def number(value: float | None, style: str = "number") -> str:
@@ -40,12 +41,24 @@ def shortened(items: Sequence[str], most: int = 5) -> str:
     return ", ".join(items[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def model_name(run: Mapping[str, Any]) -> str:
+    """The model as people call it: of a path its last part."""
+    return short_path(run["model"]["name"])
+
+
+def visible_token(text: str) -> str:
+    """The text of a token with spaces and line ends that can be seen, as the report shows it."""
+    for hidden, mark in {"\r\n": "\u21b5", "\n": "\u21b5", "\t": "\u21e5", " ": "\u00b7"}.items():
+        text = text.replace(hidden, mark)
+    return text
+
+
 def subject(run: Mapping[str, Any]) -> str:
     """What was run: family, layers and heads, text, windows."""
     model, text, settings = run["model"], run["text"], run["settings"]
     layers = model["heads"]
     heads = "/".join(str(count) for count in sorted({entry["heads"] for entry in layers}))
     return (
-        f"{model['family']}, {counted(len(layers), 'layer')} x {heads} heads; {text['source']}, "
+        f"{model['family']}, {counted(len(layers), 'layer')} x {heads} heads; {short_path(text['source'])}, "
         f"{counted(settings['windows'], 'window')} of {settings['length']:,} tokens"
     )
