@@ -123,20 +123,19 @@ def reproduce(
         )
     if json:
         print(json_module.dumps(_as_json(result), allow_nan=False))
-    else:
-        console = Console(highlight=False)
-        print_claims(console, result, verbose)
-        page = folder / "protocol.html"
-        files = [name for name in ("claims.md", "claims.json", "protocol.html", "figures") if (folder / name).exists()]
+        return end(result.skipped_heads)
+    console = Console(highlight=False)
+    print_claims(console, result, verbose)
+    code = end(result.skipped_heads)
+    page = folder / "protocol.html"
+    files = [name for name in ("claims.md", "claims.json", "protocol.html", "figures") if (folder / name).exists()]
+    serve = command_line("serve", None if str(folder.parent) == "runs" else folder.parent)
+    commands = {serve: "The claims and figures in the browser."}
+    if not verbose and page.is_file():
         again = command_line("reproduce", model, text=text, out=out) + " --verbose"
-        serve = command_line("serve", None if str(folder.parent) == "runs" else folder.parent)
-        commands = {serve: "The claims and figures in the browser."}
-        if not verbose and page.is_file():
-            commands = {
-                again: "Every reading of the protocol; the tables are reused, so this takes seconds."
-            } | commands
-        print_closing(console, folder, files, page if page.is_file() else None, commands)
-    return end(result.skipped_heads)
+        commands = {again: "Every reading of the protocol; the tables are reused, so this takes seconds."} | commands
+    print_closing(console, folder, files, page if page.is_file() else None, commands)
+    return code
 
 
 def _as_json(result: Reproduction) -> dict[str, Any]:

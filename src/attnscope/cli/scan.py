@@ -176,14 +176,15 @@ def scan(
         )
     if json:
         print(json_module.dumps(_as_json(result, folder), allow_nan=False))
-    else:
-        print_summary(console, result.rows, result.topn, result.run, result.findings, verbose)
-        options = {"text": text, "length": length, "revision": revision}
-        options |= {"device": None if device == "cpu" else device, "dtype": None if dtype == "float32" else dtype}
-        commands = _next_commands(result, model, folder, options)
-        files = [name for name in _FILES if (folder / name).is_file()]
-        print_closing(console, folder, files, folder / "report.html", commands)
-    return end(result.skipped_heads)
+        return end(result.skipped_heads)
+    print_summary(console, result.rows, result.topn, result.run, result.findings, verbose)
+    code = end(result.skipped_heads)
+    options = {"text": text, "length": length, "revision": revision}
+    options |= {"device": None if device == "cpu" else device, "dtype": None if dtype == "float32" else dtype}
+    commands = _next_commands(result, model, folder, options)
+    files = [name for name in _FILES if (folder / name).is_file()]
+    print_closing(console, folder, files, folder / "report.html", commands)
+    return code
 
 
 def _next_commands(

@@ -30,23 +30,34 @@ _SCALE = (
     "#fee838",
 )
 _MARGIN = 6  # columns before the first head
+_NUMBER = 4  # columns of a cell from which it has room for a number in per cent
 
 
 class HeadMap:
-    """Cells of heads, as wide as the terminal has room for; layers of many heads take several lines."""
+    """Cells of heads, as wide as the terminal has room for; layers of many heads take several lines.
 
-    def __init__(self, heads: Mapping[tuple[int, int], Any], cell: Callable[[Any, int], Text], widest: int) -> None:
-        self.heads, self.cell, self.widest = heads, cell, widest
+    `cell` draws the value of a head at a width; `narrow` explains cells of less than 4 columns, if they differ.
+    """
+
+    def __init__(
+        self,
+        heads: Mapping[tuple[int, int], Any],
+        cell: Callable[[Any, int], Text],
+        widest: int,
+        narrow: str = "",
+    ) -> None:
+        self.heads, self.cell, self.widest, self.narrow = heads, cell, widest, narrow
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """One line for each layer, or more; the heads' names above if their cells have room for them."""
+        """The names of heads, as many as there is room for, then one line for each layer, or more."""
         columns = max(head for _, head in self.heads) + 1
         room = options.max_width - _MARGIN
         width = next((width for width in range(self.widest, 1, -1) if columns * width <= room), 1)
         each = max(1, room // width)
         blocks = [range(start, min(start + each, columns)) for start in range(0, columns, each)]
-        if width > len(f"H{columns - 1}"):
-            yield Text(" " * _MARGIN + "".join(f"H{head}".ljust(width) for head in blocks[0]).rstrip(), style="dim")
+        step = -(-(len(f"H{columns - 1}") + 1) // width)  # heads between two names
+        names = "".join(f"H{head}".ljust(step * width) for head in blocks[0][::step])
+        yield Text(" " * _MARGIN + names.rstrip(), style="dim")
         for layer in sorted({layer for layer, _ in self.heads}):
             for block in blocks:
                 name = f"L{layer}" if block.start == 0 else ""
@@ -54,6 +65,8 @@ class HeadMap:
                 for head in block:
                     line.append_text(self.cell(self.heads.get((layer, head)), width))
                 yield line
+        if self.narrow and width < _NUMBER:
+            yield Text(" " * _MARGIN + self.narrow, style="dim")
 
 
 def separability_map(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> Group:
@@ -70,7 +83,7 @@ def separability_map(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]
     for color in _SCALE:
         legend.append("  ", style=f"on {color}")
     legend.append(" 100%")
-    return Group(title, HeadMap(heads, _percentage, 5), legend)
+    return Group(title, HeadMap(heads, _percentage, 5, "digits: tens of %"), legend)
 
 
 def _percentage(value: float | None, width: int) -> Text:
@@ -78,8 +91,8 @@ def _percentage(value: float | None, width: int) -> Text:
         return Text("-".center(width), style="dim")
     level = min(int(value * len(_SCALE)), len(_SCALE) - 1)
     ink = "#ffffff" if level < len(_SCALE) // 2 else "#000000"
-    number = f"{value * 100:.0f}"
-    return Text(f"{number} ".rjust(width) if width > len(number) else " " * width, style=f"{ink} on {_SCALE[level]}")
+    number = f"{value * 100:.0f} " if width >= _NUMBER else str(min(int(value * 10), 9))
+    return Text(number.rjust(width), style=f"{ink} on {_SCALE[level]}")
 
 
 def state_map(heads: list[dict[str, Any]], states: dict[str, dict[str, str]]) -> Group:

@@ -89,18 +89,19 @@ def _key_numbers(
     found = {name: heads[name].to_list() for name in _MEASURED}
     found |= {name: [one[name] for one in diagnosed] for name in _DIAGNOSED}
     known = {name: [value for value in values if value is not None] for name, values in found.items()}
-    on = f"{overview.shown_rows(run)}, {counted(run['settings']['windows'], 'window')}"
-    of_diagnosis = "" if findings is None else f"the {findings['windows']} windows of the diagnosis"
-    made = table(["Key number", "Median head", "Middle 80% of heads", "Measured"], texts=(0, 3))
+    made = table(["Key number", "Median head", "Middle 80% of heads"])
     limits = limit_words(Thresholds().as_json() if findings is None else findings["thresholds"])
     meanings = []
     for name, values in known.items():
         if values:
             low, middle, high = (measured(name, float(value)) for value in np.quantile(values, (0.1, 0.5, 0.9)))
-            add_row(made, label(name, n), middle, f"{low} to {high}", of_diagnosis if name in _DIAGNOSED else on)
+            add_row(made, label(name, n) + (" *" if name in _DIAGNOSED else ""), middle, f"{low} to {high}")
             meaning = COLUMNS[name].meaning.format_map(limits | {"n": n})
             meanings.append(paragraph(f"{label(name)}: {meaning}", 2, style="dim"))
-    return Group(made, *(meanings if verbose else ()))
+    where = f"Measured {overview.shown_rows(run)}, {counted(run['settings']['windows'], 'window')}"
+    if findings is not None:
+        where += f"; *: on the {counted(findings['windows'], 'window')} of the diagnosis"
+    return Group(made, paragraph(where, style="dim"), *(meanings if verbose else ()))
 
 
 def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Group:
