@@ -52,7 +52,7 @@ columns: $(READY) ## Rewrite the tables of columns in docs/architecture.md
 families: $(READY) ## Regenerate the table of model families in docs/families.md
 	@$(BIN)/python scripts/families
 
-sample-model: $(READY) ## Train the embedded model again (about an hour on 2 cores)
+sample-model: $(READY) ## Train the embedded model again (less than an hour on 2 cores)
 	@$(BIN)/python scripts/sample_model/train.py --out src/attnscope/sample
 	@$(BIN)/python scripts/sample_model/card.py src/attnscope/sample
 

@@ -20,7 +20,7 @@ import torch
 from batches import COPIED_SHARE, STAGES
 from corpus import documents, split
 from scores import INDUCTION_HALF, copying_loss, induction_scores, matching_scores, previous_token_scores
-from train import CONTEXT, encode, held_out_loss
+from train import CONTEXT, MATRIX_RATE, OTHER_RATE, encode, held_out_loss
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import attnscope
@@ -97,14 +97,29 @@ def label_table(diagnosis: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def absent_states(diagnosis: Mapping[str, Any]) -> str:
+    """The states that no head was given, in words."""
+    given = {head["state"] or head["withdrawn"] for head in diagnosis["heads"]}
+    return ", ".join(state for state in STATES if state not in given) or "none"
+
+
 def _ratio(prediction: Mapping[str, Any]) -> str:
     return f"{prediction['ratio']:.1f} ({prediction['ratio_low']:.1f} to {prediction['ratio_high']:.1f})"
 
 
-def stages() -> str:
-    """The stages of the training in words."""
-    shares = [f"{stage.window:,} tokens up to {stage.until:.0%}" for stage in STAGES]
-    return ", ".join(shares) + " of the training"
+def stage_table() -> str:
+    """The stages of the training as a Markdown table."""
+    lines = [
+        "| tokens | window | repeated random tokens | periods up to | learning rates |",
+        "|---" * 5 + "|",
+    ]
+    for stage in STAGES:
+        first, last = stage.rates
+        lines.append(
+            f"| {stage.tokens:,} | {stage.window:,} | {stage.random_share:.0%} | {stage.longest_period} | "
+            f"{first:g} to {last:g} |"
+        )
+    return "\n".join(lines)
 
 
 def evaluate(folder: Path) -> dict[str, Any]:
@@ -141,7 +156,6 @@ def card(record: dict[str, Any], results: dict[str, Any], weights: Path) -> str:
     before, after = results["copying"]
     agreed, verified = results["diagnosis"]["agreement"], results["diagnosis"]["verification"]
     bits = results["loss"] / math.log(2) * results["held_out_tokens"] / results["held_out_characters"]
-    random = ", ".join(f"{stage.random_share:.0%}" for stage in STAGES)
     return f"""# The sample model
 
 A small Llama that ships with attnscope, so that everything can be tried without a network. It is a specimen to
@@ -153,13 +167,17 @@ measure, not a model to use: it has read only Python's documentation.
 | tokenizer | byte-level BPE of {results["size"]:,} tokens, trained on the same text |
 | data | documentation inside CPython {record["python"]}: `pydoc_data.topics` and the docstrings of the standard library, {results["training_characters"]:,} characters ({record["training_tokens"]:,} tokens), repeated paragraphs left out |
 | held out | {results["held_out_characters"]:,} characters ({results["held_out_tokens"]:,} tokens): whole modules and topics, chosen by a hash of their names; `text.txt` is a part of it |
-| recipe | {record["tokens_seen"]:,} tokens in windows of {stages()}; {random} of the windows of each stage are random tokens repeated with a random period, {COPIED_SHARE:.0%} of the text windows of 64 tokens or more repeat a passage; Muon for the blocks' matrices, AdamW for the rest |
+| recipe | {record["tokens_seen"]:,} tokens in the stages below; Muon for the blocks' matrices, AdamW for the rest; {COPIED_SHARE:.0%} of the text windows of 64 tokens or more repeat a passage |
 | seed | {record["seed"]} |
 | training time | {record["seconds"] / 60:.0f} minutes on {record["threads"]} core{"s" if record["threads"] > 1 else ""} of a shared CPU, torch {record["torch"]} |
 | weights | half precision, SHA-256 `{hashlib.sha256(weights.read_bytes()).hexdigest()[:16]}...` |
 | license | weights: Apache-2.0; `text.txt`: Python Software Foundation License Version 2 |
 
 `make sample-model` rebuilds it and this card. Other Python versions ship other documentation and give another model.
+
+Stages of the training (shares of the windows; learning rates as factors of {MATRIX_RATE:g} and {OTHER_RATE:g}):
+
+{stage_table()}
 
 ## What it has learned
 
@@ -194,6 +212,9 @@ token by repetition. Uniform: {results["uniform_matching"]:.3f}. Best: {best_hea
 one half of the windows agree with those from the other half for {agreed["share"]:.0%} of the heads (kappa {agreed["kappa"]:.2f}).
 
 {label_table(results["diagnosis"])}
+
+A head is compared with random heads of its layers that have another label. Where those are local they do not mind losing
+keys either, and selective cannot stand out. States that no head has: {absent_states(results["diagnosis"])}.
 """
 
 

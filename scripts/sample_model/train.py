@@ -8,7 +8,8 @@ A Llama of 6 layers x 6 heads with its own byte-level BPE. Decisions:
   of this size had no induction head after 2.8 M tokens of nothing but repeated random tokens; with both, one formed
   within 0.4 M. Tying makes the current token the most likely next one, which training has to undo first; a bias makes
   attention to the previous token a matter of positions alone.
-- Windows grow from 32 to 1,024 tokens, see `batches.py`.
+- Windows grow from 32 to 1,024 tokens, in the stages of `batches.py`. The model is saved after each: `--first-stage`
+  goes on from there, with new optimizers.
 - Muon for the matrices of the blocks, AdamW for embeddings, biases and gains.
 - Half-precision weights on disk: the model fits in a wheel.
 """
@@ -16,13 +17,15 @@ A Llama of 6 layers x 6 heads with its own byte-level BPE. Decisions:
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import platform
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
-from batches import STAGES, UNPREDICTABLE, batch
+from batches import STAGES, UNPREDICTABLE, Stage, batch
 from corpus import documents, split
 from muon import Muon
 from scores import copying_loss, induction_scores, previous_token_scores
@@ -32,15 +35,15 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 SEED = 20250821
 VOCABULARY = 1024
 CONTEXT = 1024
-TOKENS = 11_000_000  # in all windows, synthetic ones included
 WARMUP_STEPS = 40
-DECAY_FROM = 0.55  # of all tokens: constant rates before, then linear to LAST_RATE
-LAST_RATE = 0.03
 MATRIX_RATE = 8e-3
 OTHER_RATE = 2e-3
 EMBEDDING_DEVIATION = 0.3
 END = "<|endoftext|>"
 SAMPLE_TEXT_CHARACTERS = 150_000
+
+Record = dict[str, Any]
+"""How the model was trained: what training.json holds."""
 
 
 def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
@@ -67,11 +70,10 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> torch.Tensor
     return torch.tensor(ids)
 
 
-def rate(step: int, progress: float) -> float:
-    """The factor of the learning rates: linear warm-up, constant, linear decay."""
-    warm = min(1.0, (step + 1) / WARMUP_STEPS)
-    left = min(1.0, (1 - progress) / (1 - DECAY_FROM))
-    return warm * (LAST_RATE + (1 - LAST_RATE) * left)
+def rate(stage: Stage, step: int, done: float) -> float:
+    """The factor of the learning rates after a share of a stage; a run starts with a linear warm-up."""
+    first, last = stage.rates
+    return min(1.0, (step + 1) / WARMUP_STEPS) * (first + (last - first) * done)
 
 
 def new_model(vocabulary: int, end: int) -> LlamaForCausalLM:
@@ -120,34 +122,44 @@ def held_out_loss(model: LlamaForCausalLM, tokens: torch.Tensor, windows: int) -
     return sum(losses) / len(losses)
 
 
-def train(model: LlamaForCausalLM, tokens: torch.Tensor, held_out: torch.Tensor) -> list[dict[str, float]]:
-    """Train the model in place; returns losses and scores at regular intervals."""
-    generator = torch.Generator().manual_seed(SEED)
+def train(
+    model: LlamaForCausalLM, tokens: torch.Tensor, held_out: torch.Tensor, first_stage: int, record: Record, out: Path
+) -> None:
+    """Train the model in place; after each stage, save it and the record with losses and scores."""
+    generator = torch.Generator().manual_seed(SEED + first_stage - 1)
     chosen = optimizers(model)
-    history: list[dict[str, float]] = []
-    started = time.monotonic()
+    started, earlier = time.monotonic(), record["seconds"]
     model.train()
-    step, used = 0, 0
-    while used < TOKENS:
-        stage = next(stage for stage in STAGES if used < stage.until * TOKENS)
-        windows, labels = batch(tokens, model.config.vocab_size, stage, generator)
-        logits = model(input_ids=windows, use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(
-            logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=UNPREDICTABLE
-        )
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, base in chosen.items():
-            optimizer.param_groups[0]["lr"] = base * rate(step, used / TOKENS)
-            optimizer.step()
-            optimizer.zero_grad()
-        step, used = step + 1, used + windows.numel()
-        if step % 200 == 0 or used >= TOKENS:
-            entry = {"step": step, "tokens": used, "seconds": round(time.monotonic() - started, 1)}
-            entry |= {"loss": round(loss.item(), 3)} | progress_scores(model, held_out)
-            history.append(entry)
-            print(json.dumps(entry), flush=True)
-    return history
+    step = 0
+    for number, stage in enumerate(STAGES[first_stage - 1 :], first_stage):
+        used = 0
+        while used < stage.tokens:
+            windows, labels = batch(tokens, model.config.vocab_size, stage, generator)
+            logits = model(input_ids=windows, use_cache=False).logits
+            loss = torch.nn.functional.cross_entropy(
+                logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=UNPREDICTABLE
+            )
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer, base in chosen.items():
+                optimizer.param_groups[0]["lr"] = base * rate(stage, step, used / stage.tokens)
+                optimizer.step()
+                optimizer.zero_grad()
+            step, used = step + 1, used + windows.numel()
+            if step % 200 == 0 or used >= stage.tokens:
+                entry = {"stage": number, "tokens": used, "seconds": round(time.monotonic() - started, 1)}
+                entry |= {"loss": round(loss.item(), 3)} | progress_scores(model, held_out)
+                record["history"].append(entry)
+                print(json.dumps(entry), flush=True)
+        record["seconds"] = round(earlier + time.monotonic() - started)
+        record["tokens_seen"] += used
+        save(model, record, out)
+
+
+def save(model: LlamaForCausalLM, record: Record, out: Path) -> None:
+    """Write the weights in half precision, and the record."""
+    copy.deepcopy(model).half().save_pretrained(out)
+    (out / "training.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def progress_scores(model: LlamaForCausalLM, held_out: torch.Tensor) -> dict[str, float]:
@@ -165,7 +177,9 @@ def progress_scores(model: LlamaForCausalLM, held_out: torch.Tensor) -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the model, tokenizer and sample text")
-    out: Path = parser.parse_args().out
+    parser.add_argument("--first-stage", type=int, default=1, help="go on with the model in the folder")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
 
     torch.manual_seed(SEED)
@@ -175,24 +189,26 @@ def main() -> None:
     held_out_tokens = encode(tokenizer, list(held_out.values()))
     print(f"{len(tokens):,} training tokens, {len(held_out_tokens):,} held out", flush=True)
 
-    model = new_model(len(tokenizer), tokenizer.eos_token_id)
-    started = time.monotonic()
-    history = train(model, tokens, held_out_tokens)
-    model.half().save_pretrained(out)
     tokenizer.save_pretrained(out)
     (out / "text.txt").write_text(sample_text(held_out), encoding="utf-8")
-    record = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "seed": SEED,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "training_tokens": len(tokens),
-        "threads": torch.get_num_threads(),
-        "tokens_seen": history[-1]["tokens"],
-        "seconds": round(time.monotonic() - started),
-        "history": history,
-    }
-    (out / "training.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+    if arguments.first_stage == 1:
+        model = new_model(len(tokenizer), tokenizer.eos_token_id)
+        record: Record = {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "seed": SEED,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "training_tokens": len(tokens),
+            "tokens_seen": 0,
+            "seconds": 0,
+            "history": [],
+        }
+    else:
+        model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32)
+        record = json.loads((out / "training.json").read_text("utf-8"))
+    train(model, tokens, held_out_tokens, arguments.first_stage, record, out)
 
 
 def sample_text(held_out: dict[str, str]) -> str:

@@ -17,7 +17,7 @@ from attnscope.capture import vectors
 from attnscope.capture.models import load_model
 from attnscope.capture.text import Text
 from attnscope.cli.app import app
-from attnscope.diagnosis.explanations import participation_explained
+from attnscope.diagnosis.explanations import participation_explained, percent
 from attnscope.diagnosis.next_step import next_step, too_short
 from attnscope.diagnosis.observing import sink_columns
 from attnscope.diagnosis.running import choose_windows, diagnose
@@ -116,7 +116,7 @@ def test_every_ranked_head_says_why_what_and_when_in_its_own_numbers(kind: str, 
         assert one["name"] == f"L{one['layer']}H{one['head']}"
         assert one["state"] == described["state"]
         assert f"changes its output by {evidence['error_top_share']:.0%}" in one["why"]
-        assert f"residual stream by {evidence['residual_change']:.1%}" in one["why"]
+        assert f"residual stream by {percent(evidence['residual_change'])}" in one["why"]
         assert f"{evidence['share_needed']:.0%} of those it sees" in one["why"]
         assert one["what"].startswith("Keep ")
         assert one["when"].startswith("When keys are dropped (")
@@ -243,10 +243,10 @@ def test_a_command_names_the_model_and_the_options_it_was_run_with() -> None:
 def test_a_model_that_cannot_be_tested_is_never_told_to(family: str, kernel: str | None, special: bool) -> None:
     module = build(family) if kernel is None else build(family, kernel)
     found = diagnose(module, TEXT, tokenizer=byte_tokenizer(special=special), length=32, windows=2, rows=4)
-    assert "--verify" not in json.dumps(found)
+    assert "--verify" not in json.dumps(dict(found))
     assert "cannot be tested inside the model" in found["verdict"]["trust"]
     if family == "bert":
-        assert "key cache" not in json.dumps(found)
+        assert "key cache" not in json.dumps(dict(found))
 
 
 def test_a_withdrawn_label_is_not_the_edge_of_another_head() -> None:
@@ -262,3 +262,11 @@ def test_no_ranked_head_carries_a_withdrawn_label(verified: dict[str, Any]) -> N
     for one in verified["verdict"]["heads"]:
         assert one["state"] not in withdrawn
         assert not any(state in f"{one['why']} {one['what']} {one['when']}" for state in withdrawn)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0%"), (0.0003, "less than 0.1%"), (0.004, "0.4%"), (0.01, "1%"), (0.126, "13%"), (1, "100%")],
+)
+def test_a_small_share_is_never_written_as_none(share: float, text: str) -> None:
+    assert percent(share) == text

@@ -244,13 +244,13 @@ def test_the_command_line_writes_and_prints_findings(
     book.write_text(text, encoding="utf-8")
     out = tmp_path / "out"
     command = ["scan", str(model_folder), "--text", str(book), "--length", "64", "--out", str(out)]
-    assert run([*command, "--verify", "--threshold", "local=0.2", "--normalizer", "sparsemax"]) == 0
+    assert run([*command, "--verify", "--threshold", "local=0.2", "--normalizer", "sparsemax", "--verbose"]) == 0
     printed = capsys.readouterr().out
     for part in (
-        "Diagnosis",
+        "Map: ",
         "Verdict: ",
         "selective",
-        "Predictions tried inside the model",
+        "Labels tested inside the model",
         "What if: sparsemax",
         "findings.json",
     ):

@@ -41,3 +41,10 @@ def participation_explained(evidence: Mapping[str, Any], enough: float) -> str |
 def count(value: float) -> str:
     """A number of tokens: one decimal below ten."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def percent(value: float) -> str:
+    """A share as text: whole percent, one decimal below 1%, and never 0% for a share that is not zero."""
+    if value == 0 or value >= 0.01:
+        return f"{value:.0%}"
+    return "less than 0.1%" if value < 0.0005 else f"{value:.1%}"

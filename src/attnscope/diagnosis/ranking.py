@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnscope.columns import head_name
-from attnscope.diagnosis.explanations import count
+from attnscope.diagnosis.explanations import count, percent
 from attnscope.diagnosis.sentences import Described, counted
 from attnscope.diagnosis.states import STATES, TOP_SHARE, State
 from attnscope.diagnosis.thresholds import limit_words
@@ -92,18 +92,18 @@ def _why(head: dict[str, Any], thresholds: Thresholds, tried: Mapping[str, Any] 
     evidence = head["evidence"]
     words = limit_words(thresholds.as_json())
     error, change = evidence[TOP_SHARE.error], evidence["residual_change"]
-    moved = "out of all proportion" if error is None else f"by {error:.0%}"
+    moved = "out of all proportion" if error is None else f"by {percent(error)}"
     sentence = f"Keeping only the top {words['top']} of its keys changes its output {moved}"
     if change is not None:
-        sentence += f", and with it the residual stream by {change:.1%}"
+        sentence += f", and with it the residual stream by {percent(change)}"
     sentence += "."
     if tried is not None:
         low, high = min(tried["kl_windows"]), max(tried["kl_windows"])
         spread = f" ({low:.2g} to {high:.2g} over {len(tried['kl_windows'])} windows)" if low < high else ""
         sentence += f" In the model, that changes the next-token distribution by a KL of {tried['kl']:.2g}{spread}."
     sentence += (
-        f" It needs {count(evidence['tokens_needed'])} tokens, {evidence['share_needed']:.0%} of those it sees, for an "
-        f"error of {words['enough']}."
+        f" It needs {count(evidence['tokens_needed'])} tokens, {percent(evidence['share_needed'])} of those it "
+        f"sees, for an error of {words['enough']}."
     )
     weight = evidence["max_weight"]
     if weight is not None and weight < SMALL_WEIGHT:
@@ -115,8 +115,7 @@ def _what(head: dict[str, Any], thresholds: Thresholds) -> str:
     evidence = head["evidence"]
     template = State.keep if head["state"] is None else STATES[head["state"]].keep
     errors = {name: "-" if value is None else f"{value:.0%}" for name, value in evidence.items() if "error" in name}
-    share = f"{evidence['share_needed']:.0%}"
-    return template.format(share=share, **errors, **limit_words(thresholds.as_json()))
+    return template.format(share=percent(evidence["share_needed"]), **errors, **limit_words(thresholds.as_json()))
 
 
 def _when(head: dict[str, Any], where: Situation) -> str:
