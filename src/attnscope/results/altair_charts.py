@@ -16,6 +16,7 @@ import polars as pl
 
 LABEL, TITLE = 11, 12  # pixels
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5f6368")  # of Okabe and Ito, and gray
+BLACK = "#222222"
 LINE, BAND, BOUND = "#0072b2", "#56b4e9", "#d55e00"
 _MIME_TYPE = "application/vnd.vegalite.v6+json"
 

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from attnscope.results.altair_charts import OfflineChart
     from attnscope.theory.audit.referee import AuditReport, ClaimReport
 
-_NOTE = "Violated: share of the configurations drawn. Slack: median of bound / value; 1 is attained."
+_NOTE = "Violated: share of the configurations drawn."
+_PLURAL = {"holds": "hold", "fails": "fail", "holds with condition": "hold with a condition", "vacuous": "vacuous"}
 
 
 def lines(result: AuditReport) -> list[str]:
     """The repr: how many claims hold, which fail, whether a corrected form was violated, what to call next."""
     counts = Counter(claim.verdict for claim in result.claims)
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    verdicts = ", ".join(f"{count} {_PLURAL[verdict]}" for verdict, count in counts.most_common())
     failing = [claim.id for claim in result.claims if claim.verdict == "fails"]
     return [
         f"AuditReport: {counted(len(result.claims), 'claim')}, effort {result.effort}, seed {result.seed}",

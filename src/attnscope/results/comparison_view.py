@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -11,7 +12,7 @@ from attnscope.errors import InputError, shown
 from attnscope.report.terminal import short_path
 from attnscope.results import html
 from attnscope.results.words import counted, measured, shortened
-from attnscope.tables import comparable, named
+from attnscope.tables import OWN, comparable, named
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,10 +61,9 @@ def body(result: Comparison) -> str:
         if part.is_empty():
             continue
         kept = [name for name in MEASURES if part[name].is_not_null().any()]
-        n = part["n"][0]
         rows = [[line["name"], *(measured(name, line[name]) for name in kept)] for line in part.to_dicts()]
-        parts.append(f"<h4>{_WORDS[mode]}, length {part['length'][0]:,}</h4>")
-        parts.append(html.table(["Normalizer", *(columns.label(name, n) for name in kept)], rows))
+        parts.append(f"<h4>{_WORDS[mode]}, length {part['length'][0]:,}, N = {part['n'][0]}</h4>")
+        parts.append(html.table(["Normalizer", *(columns.label(name) for name in kept)], rows))
     parts.append(html.calls(".summary()", ".table", ".plot.capacity()", '.plot.curve("separability")', ".show()"))
     return "".join(parts)
 
@@ -116,7 +116,7 @@ class ComparisonPlots:
         """
         import altair as alt
 
-        from attnscope.results.altair_charts import PALETTE, axis, chart, data, legend, number_format
+        from attnscope.results.altair_charts import BLACK, PALETTE, axis, chart, data, legend, number_format
 
         table = named(self._result.table)
         modes = table["mode"].unique(maintain_order=True).to_list()
@@ -129,7 +129,9 @@ class ComparisonPlots:
         lines = table.filter(mode=mode).select("name", "length", value=pl.col(measure))
         label = columns.label(measure, table["n"][0])
         names = lines["name"].unique(maintain_order=True).to_list()
-        colors = alt.Scale(domain=names, range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])
+        others = [name for name in names if name != OWN]
+        palette = dict(zip(others, cycle(PALETTE), strict=False)) | {OWN: BLACK}
+        colors = alt.Scale(domain=names, range=[palette[name] for name in names])
         steps = axis(values=lines["length"].unique().sort().to_list(), format="~g")
         base = alt.Chart(data(lines)).encode(
             x=alt.X("length:Q", title="Length (tokens)", scale=alt.Scale(type="log", nice=False), axis=steps),
@@ -138,7 +140,9 @@ class ComparisonPlots:
             tooltip=["name:N", "length:Q", alt.Tooltip("value:Q", title=label, format=".4~g")],
         )
         words = f"{short_path(self._result.run['model'])}; {_WORDS[mode][0].lower()}{_WORDS[mode][1:]}"
-        return chart(label, words, [base.mark_line(point=True)])
+        # The model itself is dashed and on top: softmax gives the same line.
+        own, rest = (base.transform_filter(f"datum.name {sign} '{OWN}'") for sign in ("===", "!=="))
+        return chart(label, words, [rest.mark_line(point=True), own.mark_line(point=True, strokeDash=[5, 4])])
 
 
 def _subject(result: Comparison) -> str:

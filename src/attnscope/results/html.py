@@ -45,9 +45,10 @@ STYLE = (
 .attnscope p { margin: 4px 0 }
 .attnscope .soft { color: var(--soft) }
 .attnscope .verdict { font-weight: 600; font-size: 15px; margin-top: 8px }
-.attnscope table { border-collapse: collapse; margin: 6px 0; background: none; font: inherit; color: var(--ink) }
+.attnscope table { border-collapse: collapse; margin: 6px 0; background: none; font: inherit;
+  font-size: 13px; color: var(--ink) }
 .attnscope tr { background: none !important }
-.attnscope td, .attnscope th { padding: 2px 14px 2px 0; text-align: right; font-variant-numeric: tabular-nums;
+.attnscope td, .attnscope th { padding: 2px 10px 2px 0; text-align: right; font-variant-numeric: tabular-nums;
   background: none; color: inherit; border: 0 }
 .attnscope th { color: var(--soft); font-weight: 600; vertical-align: bottom }
 .attnscope td:first-child, .attnscope th:first-child, .attnscope .words { text-align: left }

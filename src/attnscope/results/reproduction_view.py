@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attnscope.experiments.reproduction import Reproduction
 
 FORMS = ("printed", "corrected")
+_PLURAL = {"agrees": "agree", "disagrees": "disagree", "depends": "depend on the reading"}
 
 
 def lines(result: Reproduction) -> list[str]:
@@ -108,7 +109,7 @@ class ReproductionPlots:
 
 def _counts(result: Reproduction) -> str:
     counts = Counter(claim["verdict"] for claim in result.claims)
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    return ", ".join(f"{count} {_PLURAL.get(verdict, verdict)}" for verdict, count in counts.most_common())
 
 
 def _subject(result: Reproduction) -> str:
