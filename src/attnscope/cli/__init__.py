@@ -1,8 +1,8 @@
-"""The command line: `attnscope VERB [MODEL] [options]`. One file per verb.
+"""The command line: `attnscope COMMAND [MODEL] [options]`. One file per command.
 
 Requirements of the design:
 
-- typed functions are the interface; each verb imports what it needs when it runs, so that
+- typed functions are the interface; each command imports what it needs when it runs, so that
   `attnscope --help` loads neither torch nor transformers;
 - this file imports nothing heavy: Ctrl-C is answered from the start;
 - with `--json`, standard output carries one machine-readable object and nothing else; everything meant for
@@ -22,7 +22,7 @@ from pathlib import Path
 from attnscope.cli.interrupts import INTERRUPTED, handle_interrupts, ignore_interrupts
 from attnscope.errors import AttnscopeError, InputError, shown
 
-BAD_USAGE, CLOSED_PIPE = 2, 141  # the latter as a shell says it of a command that SIGPIPE ended
+BAD_USAGE, CLOSED_PIPE = 2, 141  # the latter is what shells report for a command that SIGPIPE ended
 _LONGEST = 500  # characters of a message about usage
 
 
@@ -77,8 +77,9 @@ def _answer(arguments: list[str]) -> tuple[int, str]:
     except CycloptsError as error:
         if isinstance(error.__cause__, InputError):  # of an option's converter
             return BAD_USAGE, str(error.__cause__)
-        return BAD_USAGE, f"{' '.join(str(error).split())[:_LONGEST]} See attnscope --help."
-    except BrokenPipeError:  # whoever reads the output has enough, as head has
+        command = f" {arguments[0]}" if arguments[:1] and arguments[0] in set(app) else ""
+        return BAD_USAGE, f"{' '.join(str(error).split())[:_LONGEST]} See attnscope{command} --help."
+    except BrokenPipeError:  # the reader of the output has ended, e.g. head
         return CLOSED_PIPE, ""
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):  # rich's answer to it

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from types import FrameType
 
-INTERRUPTED = 130  # as a shell says it of a command that SIGINT ended
+INTERRUPTED = 130  # what shells report for a command that SIGINT ended
 _PATIENCE = 0.5  # seconds to wait for an import
 _MOMENT = 0.05  # seconds between two looks
 _SHOW_CURSOR = b"\x1b[?25h"  # a progress bar hides it

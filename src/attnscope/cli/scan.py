@@ -107,7 +107,7 @@ def scan(
     windows
         How many consecutive windows of the text to scan. Numbers are means over them; the page shows the spread.
     normalizer
-        Normalizers to measure beside the model's own on the same logits, e.g. sparsemax,entmax:alpha=1.3.
+        Normalizers to measure on the same logits as the model's own, e.g. sparsemax,entmax:alpha=1.3.
     temperature
         Temperatures for the model's own normalizer and those of --normalizer, e.g. 0.5,2.
     memory_budget

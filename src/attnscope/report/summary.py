@@ -1,4 +1,4 @@
-"""A scan in the terminal: heading, verdict, map, key numbers; on request the tables behind them and all findings."""
+"""A scan in the terminal: heading, verdict, map, key numbers; on request all tables and findings."""
 
 from __future__ import annotations
 
