@@ -63,7 +63,7 @@ def test_a_new_state_is_one_object(text: str) -> None:
     assert (finding["advice"], finding["evidence"]["count"]) == ("Keep 5%.", len(heads))
     console = Console(record=True, width=120, file=io.StringIO())
     print_findings(console, found)
-    assert re.search(rf"H hopeless +{len(heads)}  not even the top 5% help", console.export_text())
+    assert re.search(rf"H +hopeless +{len(heads)}  not even the top 5% help", console.export_text())
     checked = diagnose(build("gpt2"), text, **options, verify=True)["verification"]
     prediction = next(one for one in checked["predictions"] if one["state"] == "hopeless")
     assert prediction["sentence"].startswith("hopeless: ")

@@ -111,10 +111,10 @@ def test_the_terminal_marks_heads_without_a_label(labeled: dict[str, Any], verif
     """Fault 31."""
     mark = STATES[REFUTED].mark
     count = len(heads_of(labeled, REFUTED))
-    assert f"{mark} {REFUTED}" in printed(labeled)
+    assert f"{mark}  {REFUTED}" in printed(labeled)
     shown = printed(verified)
-    assert f"{mark} {REFUTED}" not in shown
-    assert f"x {NO_LABEL:10} {count:4}  {REFUTED} did not hold inside the model" in shown
+    assert f"{mark}  {REFUTED}" not in shown
+    assert f"x  {NO_LABEL:10} {count:4}  {REFUTED} did not hold inside the model" in shown
     rows = [line.split(maxsplit=1)[1] for line in shown.splitlines() if re.match(r" +L\d+ ", line)]
     assert len(rows) == 3
     assert sum(line.count("x") for line in rows) == count
@@ -154,6 +154,6 @@ def test_findings_of_older_runs_are_still_shown(result: ScanResult, labeled: dic
     del older["verdict"]["withdrawn"]
     for head in older["heads"]:
         del head["withdrawn"]
-    assert f"{STATES[REFUTED].mark} {REFUTED}" in printed(older)
+    assert f"{STATES[REFUTED].mark}  {REFUTED}" in printed(older)
     data = page_data(result.rows, result.topn, result.run, older)
     assert list(data["states"]) == ["broad", "sink-bound", "constant", "local", "selective"]

@@ -61,7 +61,7 @@ class HeadMap:
         for layer in sorted({layer for layer, _ in self.heads}):
             for block in blocks:
                 name = f"L{layer}" if block.start == 0 else ""
-                line = Text(f"{name:>{_MARGIN - 2}}  ", style="dim")
+                line = Text.assemble((f"{name:>{_MARGIN - 2}}  ", "dim"))
                 for head in block:
                     line.append_text(self.cell(self.heads.get((layer, head)), width))
                 yield line
@@ -103,16 +103,23 @@ def state_map(heads: list[dict[str, Any]], states: dict[str, dict[str, str]]) ->
         look = states.get(entry["state"] or NO_LABEL) if entry else None
         if entry is None or look is None:
             return Text(" " * width)
-        edge = "?" if entry["edge"] and width > 1 else ""
-        return Text(f"{look['mark']}{edge}".ljust(width), style=look["color"])
+        edge = "?" if entry["edge"] and width > 1 else " "
+        return Text(f"{look['mark']}{edge}"[:width].center(width), style=_on(look["color"]))
 
     title = Text.assemble(("Map", "bold"), ": the simpler rule that gives nearly the same output")
     lines = [
-        Text.assemble("      ", (look["mark"], look["color"]), f" {state:10} {count:4}  {look['short']}")
+        Text.assemble("     ", (f" {look['mark']} ", _on(look["color"])), f" {state:10} {count:4}  {look['short']}")
         for state, look in states.items()
         if (count := sum((head["state"] or NO_LABEL) == state for head in heads))
     ]
     unsure = sum(head["edge"] is not None for head in heads)
     if unsure:
-        lines.append(Text(f"      ? {'unsure':10} {unsure:4}  near a limit: other rows could give another label"))
+        lines.append(Text(f"      ?  {'unsure':10} {unsure:4}  near a limit: other rows could give another label"))
     return Group(title, HeadMap(entries, letter, 4), *lines)
+
+
+def _on(color: str) -> str:
+    """The style of a mark on a background of this color (#rrggbb): black or white, whichever has more contrast."""
+    red, green, blue = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    bright = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+    return f"{'#000000' if bright > 0.18 else '#ffffff'} on {color}"
