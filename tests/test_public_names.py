@@ -93,6 +93,7 @@ def test_a_string_that_names_a_file_is_refused_everywhere(name: str, tmp_path: P
     ("text", "message"),
     [
         ("corpus:war-and-peace", "is the name of a corpus; give attnscope.capture.corpus('war-and-peace')"),
+        ("war-and-peace", "is the name of a corpus; give attnscope.capture.corpus('war-and-peace')"),
         ("missing.txt", "looks like the name of a file, and there is none; a string is the text itself"),
         ("/tmp/some-folder/missing.md", "looks like the name of a file"),
         ("", "the string given is empty"),
@@ -100,6 +101,15 @@ def test_a_string_that_names_a_file_is_refused_everywhere(name: str, tmp_path: P
 )
 def test_strings_that_cannot_be_meant_as_texts_are_refused(text: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
+        given_text(text)
+
+
+@pytest.mark.parametrize("text", [b"bytes of a text", 3, ["a text"]])
+def test_other_kinds_of_objects_are_refused_as_texts(text: Any) -> None:
+    with pytest.raises(
+        InputError,
+        match=re.escape(f"a text is a string, a pathlib.Path or an attnscope.capture.Text; received {text!r}"),
+    ):
         given_text(text)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import polars as pl
 
 from attnscope import columns
-from attnscope.errors import OutputError
+from attnscope.errors import InputError, OutputError, shown
 
 SCHEMA_VERSION = 2
 FINDINGS_VERSION = 2
@@ -101,6 +101,13 @@ def folder_name(model: str | None) -> str:
     return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
+def given_folder(folder: str | Path) -> Path:
+    """The path of a folder given as an argument; InputError for an empty string, which would be the working folder."""
+    if isinstance(folder, os.PathLike) or (isinstance(folder, str) and folder):
+        return Path(folder)
+    raise InputError(f"a folder is given as a string or a path; received {shown(folder)}")
+
+
 @contextmanager
 def output_folder(path: Path) -> Iterator[Path]:
     """Create a folder and check that it is writable before any work; a new folder is removed if the work fails."""
@@ -118,9 +125,9 @@ def output_folder(path: Path) -> Iterator[Path]:
             except OutputError:
                 raise
             except (OSError, ValueError) as error:
-                shown = str(path) if len(str(path)) < 200 else f"{str(path)[:200]}..."
+                named = str(path) if len(str(path)) < 200 else f"{str(path)[:200]}..."
                 raise OutputError(
-                    f"cannot write to the output folder {shown!r}: {_reason(error)}; choose another --out"
+                    f"cannot write to the output folder {named!r}: {_reason(error)}; choose another --out"
                 ) from None
             yield path
     except BaseException:

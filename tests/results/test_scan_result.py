@@ -192,6 +192,23 @@ def test_paths_are_shown_by_their_last_part_and_tokens_with_what_cannot_be_seen(
     assert visible_token(" a\n\tb") == "\u00b7a\u21b5\u21e5b"
 
 
+@pytest.mark.parametrize("width", [0, -1, "a"])
+def test_a_width_that_is_none_is_refused(plain: ScanResult, width: Any) -> None:
+    with pytest.raises(InputError, match=f"width takes a whole number from 1 up; received {width!r}"):
+        plain.summary(width=width)
+
+
+@pytest.mark.parametrize("folder", ["", None, 3, b"runs"])
+def test_what_names_no_folder_is_refused_before_anything_is_written(
+    plain: ScanResult, folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for act in (plain.save, attnscope.load_run):
+        with pytest.raises(InputError, match=f"a folder is given as a string or a path; received {folder!r}"):
+            act(folder)
+    assert not list(tmp_path.iterdir())
+
+
 # One line for each head
 
 
@@ -349,6 +366,12 @@ def test_curves_without_a_column_or_half_a_head_are_refused(plain: ScanResult) -
         plain.plot.curve("state")
     with pytest.raises(InputError, match="a layer and a head, or neither"):
         plain.plot.curve("separability", 1)
+
+
+@pytest.mark.parametrize("top", [0, -1, 1.5, "a"])
+def test_a_number_of_weights_that_is_none_is_refused(plain: ScanResult, top: Any) -> None:
+    with pytest.raises(InputError, match=f"top takes a whole number from 1 up; received {top!r}"):
+        plain.plot.weights(1, 2, top=top)
 
 
 def test_weights_are_the_largest_of_the_last_row(plain: ScanResult) -> None:

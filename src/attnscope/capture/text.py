@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sys
 import time
@@ -52,8 +53,10 @@ def given_text(text: str | Path | Text | None) -> Text:
     """
     if isinstance(text, Text):
         return text
-    if not isinstance(text, str):
+    if text is None or isinstance(text, os.PathLike):
         return read_text(text)
+    if not isinstance(text, str):
+        raise InputError(f"a text is a string, a pathlib.Path or an attnscope.capture.Text; received {shown(text)}")
     if not text.strip():
         raise InputError("the string given is empty; give a text of at least one window")
     try:
@@ -62,8 +65,8 @@ def given_text(text: str | Path | Text | None) -> Text:
         raise InputError(f"the string given is no Unicode text: a lone surrogate at offset {error.start}") from None
     if _is_file(text):
         raise InputError(f"{text!r} is a file; give pathlib.Path({text!r}) for the text in it")
-    if text.startswith(corpora.PREFIX) and not _SPACE.search(text):
-        name = text.removeprefix(corpora.PREFIX)
+    name = text.removeprefix(corpora.PREFIX)
+    if name in corpora.BOOKS or (name != text and not _SPACE.search(text)):
         raise InputError(f"{shown(text)} is the name of a corpus; give attnscope.capture.corpus({shown(name)})")
     if _LIKE_A_FILE.fullmatch(text):
         raise InputError(

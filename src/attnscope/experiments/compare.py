@@ -104,9 +104,9 @@ class Comparison(Result):
         dict[str, str]
             The paths of the files by name; `attnscope.load_run` reads the folder.
         """
-        from attnscope.tables import output_folder
+        from attnscope.tables import given_folder, output_folder
 
-        with output_folder(Path(folder)) as path:
+        with output_folder(given_folder(folder)) as path:
             return self.write(path)
 
     def write(self, folder: Path) -> dict[str, str]:

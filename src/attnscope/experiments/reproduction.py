@@ -184,7 +184,7 @@ def reproduce(
     }  # fmt: skip
     settings = plan(None, **asked)  # refuse invalid settings before the model is loaded
     wanted = store.identity(name, revision, book.digest, asked)
-    with tables.output_folder(Path(out)) as folder, reporting(progress) as report:
+    with tables.output_folder(tables.given_folder(out)) as folder, reporting(progress) as report:
         stored = store.load_tables(folder, wanted)
         if isinstance(stored, tuple):
             measured, run = stored

@@ -87,6 +87,9 @@ class Result(ABC):
         """
         from rich.console import Console
 
+        from attnscope.planning import whole_number
+
+        whole_number("width", width)
         text = io.StringIO()
         # A terminal, as far as rich knows: what goes to a file may be wider than asked for.
         console = Console(file=text, width=width, force_terminal=True, color_system=None, highlight=False)

@@ -12,6 +12,7 @@ from attnscope.columns import head_name
 from attnscope.diagnosis.states import NO_LABEL
 from attnscope.diagnosis.thresholds import limit_words
 from attnscope.errors import InputError, shown
+from attnscope.planning import whole_number
 from attnscope.report import overview
 from attnscope.report.states import state_looks, withdrawn_states
 from attnscope.report.terminal import short_path
@@ -112,7 +113,7 @@ class ScanPlots:
             How many weights, at most 64.
         """
         one = self._result.head(layer, head)
-        table = one.weights.head(top)
+        table = one.weights.head(whole_number("top", top))
         if table.is_empty():
             raise InputError("this run has no weights over the text; scan again")
         names = [f"{key}: {visible_token(text)}" for key, text in table.select("key", "token").iter_rows()]

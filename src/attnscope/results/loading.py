@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnscope._forks import uses_threads
 from attnscope.errors import OutputError, shown
+from attnscope.tables import given_folder
 
 if TYPE_CHECKING:
     from attnscope.experiments.compare import Comparison
@@ -33,7 +34,7 @@ def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison:
     ScanResult, Reproduction or Comparison
         The result as it was; attnscope.OutputError if the folder holds none of them.
     """
-    path = Path(folder)
+    path = given_folder(folder)
     if not path.is_dir():
         raise OutputError(f"{shown(str(folder))} is not a folder; give one that a run was saved to")
     if (path / "compare.json").is_file():

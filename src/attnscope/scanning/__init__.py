@@ -212,7 +212,7 @@ def scan(
 
 def _folder(out: str | Path | None) -> AbstractContextManager[Path | None]:
     """The folder for the results, if there is to be one."""
-    return nullcontext() if out is None else tables.output_folder(Path(out))
+    return nullcontext() if out is None else tables.output_folder(tables.given_folder(out))
 
 
 def _scan_text(

@@ -112,7 +112,7 @@ class ScanResult(Result):
         Path
             The folder; `attnscope.load_run` reads it.
         """
-        with tables.output_folder(Path(folder)) as path:
+        with tables.output_folder(tables.given_folder(folder)) as path:
             self.write_tables(path)
             self.write_report(path)
         return path
