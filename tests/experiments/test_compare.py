@@ -203,6 +203,17 @@ def test_encoders_are_refused(tokenizer: Any) -> None:
         compare(Model(build("bert"), tokenizer, "tiny bert", None), "text", ["softmax"])
 
 
+@pytest.mark.parametrize("names", ["sparsemax", ["sparsemax", "sparsemax"]])
+def test_a_normalizer_is_measured_once(model: Model, written: Text, names: Any) -> None:
+    lines = compare(model, written, names, lengths=[17], top_n=3, modes=["what-if"]).table
+    assert lines["normalizer"].to_list() == ["own", "sparsemax"]
+
+
+def test_no_normalizer_is_refused() -> None:
+    with pytest.raises(InputError, match="compare takes at least one normalizer; received none"):
+        compare(normalizers=[])
+
+
 def test_the_command_writes_tables_and_charts(
     model_folder: Path, written: Text, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -157,7 +157,7 @@ class _Subject:
 def compare(
     model: str | Path | PreTrainedModel | Model | None = None,
     text: str | Path | Text | None = None,
-    normalizers: Sequence[str] = DEFAULT_NORMALIZERS,
+    normalizers: str | Sequence[str] = DEFAULT_NORMALIZERS,
     *,
     lengths: Sequence[int] | None = None,
     windows: int = 1,
@@ -188,7 +188,7 @@ def compare(
         The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), or
         nothing for the sample text.
     normalizers
-        Names with settings, e.g. "entmax:alpha=1.3".
+        One or several names with settings, e.g. "entmax:alpha=1.3"; a repeated name is measured once.
     lengths
         Prefixes of each window to report, in tokens. Default: powers of two up to the model's limit or 1,024.
     windows
@@ -215,6 +215,7 @@ def compare(
     Comparison
         With `table`, `plot`, `save(folder)`.
     """
+    names = _distinct(normalizers)
     with reporting(progress, "loading the model") as report:
         model = resolve_model(
             model,
@@ -237,8 +238,16 @@ def compare(
             raise InputError(f"modes are {' and '.join(MODES)}; received {list(modes)}")
         calibration_windows = whole_number("--calibration-windows", calibration_windows)
         settings = plan(model.positions, None, lengths, [top_n], windows=windows)
-        comparison = _Comparison(model, content, list(normalizers), settings, tuple(modes), report)
+        comparison = _Comparison(model, content, names, settings, tuple(modes), report)
         return comparison.run(calibration, calibration_windows)
+
+
+def _distinct(normalizers: str | Sequence[str]) -> list[str]:
+    """The names, each once; InputError if there are none."""
+    listed = [normalizers] if isinstance(normalizers, str) else list(normalizers)
+    if not listed:
+        raise InputError("compare takes at least one normalizer; received none")
+    return list(dict.fromkeys(listed))
 
 
 @dataclass
