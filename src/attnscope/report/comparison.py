@@ -26,8 +26,8 @@ def print_comparison(console: Console, compared: pl.DataFrame, run: dict[str, An
     console.print(
         Text.assemble(
             (short_path(run["model"]), "bold"),
-            f": {len(run['normalizers'])} normalizers; text {short_path(run['text']['source'])}, "
-            f"{settings['windows']} x {settings['length']:,} tokens",
+            f": {len(run['normalizers'])} normalizers; {settings['windows']} x {settings['length']:,} tokens of "
+            f"{short_path(run['text']['source'])}",
         )
     )
     console.print()

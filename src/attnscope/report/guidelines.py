@@ -30,7 +30,7 @@ def print_guidelines(console: Console, result: Guidelines) -> None:
     """Print the verdicts, then each guideline with what it predicts and the numbers of its sweep."""
     run = result.comparison.run
     settings = run["settings"]
-    where = f"text {short_path(run['text']['source'])}, {settings['windows']} x {settings['length']:,} tokens"
+    where = f"{settings['windows']} x {settings['length']:,} tokens of {short_path(run['text']['source'])}"
     console.print(Text.assemble((short_path(run["model"]), "bold"), f": the paper's guidelines; {where}"))
     counts = Counter(str(finding.verdict) for finding in result.findings)
     words = ", ".join(f"{counts[verdict]} {_PLURALS[verdict]}" for verdict in _STYLES if counts[verdict])

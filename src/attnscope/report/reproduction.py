@@ -32,8 +32,8 @@ def print_claims(console: Console, result: Reproduction, verbose: bool = False) 
     console.print(
         Text.assemble(
             (short_path(model["name"]), "bold"),
-            f": {counted(model['layers'], 'layer')}, {counted(model['heads'], 'head')}; text "
-            f"{short_path(text['source'])}, {settings['windows']} x {settings['lengths'][-1]:,} tokens",
+            f": {counted(model['layers'], 'layer')}, {counted(model['heads'], 'head')}; {settings['windows']} x "
+            f"{settings['lengths'][-1]:,} tokens of {short_path(text['source'])}",
         )
     )
     console.print()

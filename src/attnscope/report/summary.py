@@ -66,8 +66,8 @@ def _heading(run: dict[str, Any]) -> Text:
     return Text.assemble(
         (short_path(model["name"]), "bold"),
         f": {model['family']}, {counted(len(model['heads']), 'layer')} x {heads} heads, "
-        f"{model['parameters'] / 1e6:,.1f} M parameters; text {short_path(text['source'])}, "
-        f"{settings['windows']} x {settings['length']:,} tokens",
+        f"{model['parameters'] / 1e6:,.1f}M parameters; {settings['windows']} x {settings['length']:,} tokens of "
+        f"{short_path(text['source'])}",
     )
 
 
