@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import definitions
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +31,17 @@ TEXT = Text(
 )
 LENGTH, ROWS, TOP_N = 151, 3, (1, 5, 20, 100)
 RELATIVE, ABSOLUTE, MARGIN = 1e-9, 1e-13, 1e-11
+
+
+def text_for(model: Any) -> Text:
+    """The text; for the sample, whose few tokens repeat (and then have equal values in layer 0), words that do not."""
+    if model.name != "sample":
+        return TEXT
+    words = sorted(word[1:] for word in model.tokenizer.get_vocab() if word[0] == "\u0120" and word[1:].isalpha())
+    text = Text("".join(f" {word}" for word in words), "test")
+    ids = tokenize(model.tokenizer, text)[:LENGTH]
+    assert len(set(ids)) == LENGTH
+    return text
 
 
 def recorded(model: Any, ids: list[int], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
@@ -53,14 +65,15 @@ def test_every_column_of_every_head(name: str, monkeypatch: pytest.MonkeyPatch) 
     if path is not None and not path.exists():
         pytest.skip("real models are not here: make test-real fetches them")
     model = load_model(path)
-    tokens = tokenize(model.tokenizer, TEXT)
+    text = text_for(model)
+    tokens = tokenize(model.tokenizer, text)
     ids = tokens[:LENGTH]
     if not model.causal:
         first, last = model.tokenizer("")["input_ids"]
         ids = [first, *tokens[: LENGTH - 2], last]
     calls = recorded(model, ids, monkeypatch)
-    result = scan(model, TEXT, length=LENGTH, rows=ROWS, top_n=TOP_N, bounds="paper")
-    undecided, lines = 0, 0
+    result = scan(model, text, length=LENGTH, rows=ROWS, top_n=TOP_N, bounds="paper")
+    undecided, lines, distinct = 0, 0, 0
     for layer in sorted({0, len(calls) // 2, len(calls) - 1}):
         query, key, value = calls[layer]
         group = len(query) // len(key)
@@ -72,10 +85,16 @@ def test_every_column_of_every_head(name: str, monkeypatch: pytest.MonkeyPatch) 
             place = {"layer": layer, "head": head, "position": row["position"]}
             for line in result.topn.filter(**place).iter_rows(named=True):
                 expected, margins = definitions.of_set(weights, vectors, line["n"])
-                undecided += compare(line, expected, margins)
+                left_out = compare(line, expected, margins)
                 lines += 1
+                # Keys with next to no weight all lie at the origin of eq. (10), as far as float64 can tell:
+                # where the top set reaches them, ties decide its counts.
+                if np.sort(weights)[-line["n"]] > 100 * MARGIN:
+                    undecided += left_out
+                    distinct += 1
     assert lines > 150
-    assert undecided < 0.03 * lines
+    assert distinct > 30
+    assert undecided < 0.03 * distinct
 
 
 def compare(line: dict[str, Any], expected: dict[str, Any], margins: dict[str, float]) -> int:
