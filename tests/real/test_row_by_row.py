@@ -87,9 +87,9 @@ def test_every_column_of_every_head(name: str, monkeypatch: pytest.MonkeyPatch) 
                 expected, margins = definitions.of_set(weights, vectors, line["n"])
                 left_out = compare(line, expected, margins)
                 lines += 1
-                # Keys with next to no weight all lie at the origin of eq. (10), as far as float64 can tell:
-                # where the top set reaches them, ties decide its counts.
-                if np.sort(weights)[-line["n"]] > 100 * MARGIN:
+                # Keys with next to no weight all lie at the origin of eq. (10), as far as float64 can tell: where the
+                # top set reaches them, as in the sharp heads of the sample, ties decide its counts.
+                if path is not None or np.sort(weights)[-line["n"]] > 100 * MARGIN:
                     undecided += left_out
                     distinct += 1
     assert lines > 150
