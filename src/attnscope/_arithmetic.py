@@ -152,6 +152,19 @@ def _log_one_minus32(delta: Any) -> Any:
     return _log32(y) + lost / y
 
 
+@ordered
+def _log_one_plus32(y: Any) -> Any:
+    """ln(1 + y) for y >= 0, corrected for the rounding of 1 + y."""
+    total = np.float32(1.0) + y
+    return _log32(total) - ((total - np.float32(1.0)) - y) / total
+
+
+@ordered
+def _log_one_plus64(y: Any) -> Any:
+    total = 1.0 + y
+    return _log64(total) - ((total - 1.0) - y) / total
+
+
 @helper
 def _largest32(row: Any) -> Any:
     """The largest of a row that holds no NaN; -inf if it is empty.
@@ -190,6 +203,11 @@ def log_one_minus(delta: Any) -> Any:
     return np.log1p(-delta)
 
 
+def log_one_plus(y: Any) -> Any:
+    """ln(1 + y) for 0 <= y <= 1, accurate where y is small."""
+    return np.log1p(y)
+
+
 def largest(row: Any) -> Any:
     """The largest number of a row that holds no NaN."""
     return row.max(initial=-np.inf)
@@ -214,6 +232,13 @@ def _log_one_minus(delta: Any) -> Callable[[Any], Any]:
     if delta == types.float32:
         return lambda delta: _log_one_minus32(delta)
     return lambda delta: np.log1p(-delta)
+
+
+@overload(log_one_plus, strict=False, jit_options={"error_model": "numpy"})
+def _log_one_plus(y: Any) -> Callable[[Any], Any]:
+    if y == types.float32:
+        return lambda y: _log_one_plus32(y)
+    return lambda y: _log_one_plus64(y)
 
 
 @overload(largest, strict=False)

@@ -23,7 +23,7 @@ def logits(rows: int, length: int) -> torch.Tensor:
     return torch.randn(rows, length, generator=torch.Generator().manual_seed(31))
 
 
-@pytest.mark.parametrize("name", ["softmax", "topk", "sparsemax", "entmax15", "sigmoid"])
+@pytest.mark.parametrize("name", ["softmax", "topk", "sparsemax", "entmax15", "sigmoid", "sa_softmax"])
 def test_any_number_of_threads_gives_the_same_bits(name: str) -> None:
     """Fault 15."""
     z = logits(701, 131)  # large enough to be shared out

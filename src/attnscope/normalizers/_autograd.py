@@ -34,14 +34,14 @@ def apply_map(
     k: int = 0,
 ) -> Tensor:
     """Weights of logits z; scale, alpha and sink have one value per row, shape (..., 1)."""
-    if not torch.is_grad_enabled() and usable(z, visible, scale, alpha, sink) and not _dual(z, scale, alpha, sink):
+    if not torch.is_grad_enabled() and usable(z, visible, scale, alpha, sink) and not dual(z, scale, alpha, sink):
         return weights_of(kind, k, z, visible, scale, alpha, sink)
     function = Weights if torch.compiler.is_compiling() else TransformableWeights
     weights: Tensor = function.apply(kind, k, z, visible, scale, alpha, sink)  # type: ignore[no-untyped-call]
     return weights
 
 
-def _dual(*tensors: Tensor | None) -> bool:
+def dual(*tensors: Tensor | None) -> bool:
     """Whether any tensor carries a forward-mode tangent."""
     return any(unpack_dual(tensor).tangent is not None for tensor in tensors if tensor is not None)
 

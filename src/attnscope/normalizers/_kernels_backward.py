@@ -17,7 +17,7 @@ from attnscope.normalizers._kernels import BLOCK, block_sum
 
 
 @helper
-def _shifted_product(u: Any, v: Any, mean: Any, scale: Any, out: Any) -> None:
+def shifted_product(u: Any, v: Any, mean: Any, scale: Any, out: Any) -> None:
     zero = out.dtype.type(0)
     for j in range(out.size):
         value = scale * u[j] * (v[j] - mean)
@@ -25,7 +25,7 @@ def _shifted_product(u: Any, v: Any, mean: Any, scale: Any, out: Any) -> None:
 
 
 @helper
-def _product_sum(u: Any, v: Any) -> Any:
+def product_sum(u: Any, v: Any) -> Any:
     """The sum of u v over the keys where u is not 0."""
     zero = u.dtype.type(0)
     products = 0.0
@@ -43,17 +43,17 @@ def _product_sum(u: Any, v: Any) -> Any:
 def _apply(u: Any, v: Any, scale: Any, out: Any) -> None:
     """c u (v - sum(u v) / sum(u)); a row without weight has u = 0 throughout."""
     total = block_sum(u)
-    product = _product_sum(u, v)
+    product = product_sum(u, v)
     mean = out.dtype.type(product / total) if total > 0 else out.dtype.type(product)
-    _shifted_product(u, v, mean, scale, out)
+    shifted_product(u, v, mean, scale, out)
 
 
 @loop
 def softmax(w: Any, v: Any, scale: Any, out: Any, start: int, stop: int) -> None:
     """c w (v - sum(w v)): the total of the weights is one, or the rest lies on a sink."""
     for r in range(start, stop):
-        mean = out.dtype.type(_product_sum(w[r], v[r]))
-        _shifted_product(w[r], v[r], mean, scale[r], out[r])
+        mean = out.dtype.type(product_sum(w[r], v[r]))
+        shifted_product(w[r], v[r], mean, scale[r], out[r])
 
 
 @loop

@@ -20,11 +20,12 @@ from torch import Tensor
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register, softmax_bounds
+from attnscope.normalizers._composed import Loops, compose
 from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, sum_without
+from attnscope.normalizers._kernels_composed import COEFFICIENTS, FROM_ENTROPY, adaptive_temperature_gradient
+from attnscope.normalizers._kernels_composed import adaptive_temperature as adaptive_temperature_loop
 from attnscope.normalizers._rows import effective_mask, prepare
 
-_COEFFICIENTS = (-0.037, 0.481, -2.3, 4.917, -1.791)  # highest power first
-_FROM_ENTROPY = 0.5
 # The maximum of P, at H = 4.4124, rounded up.
 _LARGEST_BETA = 2.4214
 
@@ -35,9 +36,17 @@ def _entropy(p: Tensor) -> Tensor:
 
 def _beta(entropy: Tensor) -> Tensor:
     value = torch.zeros_like(entropy)
-    for coefficient in _COEFFICIENTS:
+    for coefficient in COEFFICIENTS:
         value = value * entropy + coefficient
-    return torch.where(entropy > _FROM_ENTROPY, value.clamp(min=1.0), 1.0)
+    return torch.where(entropy > FROM_ENTROPY, value.clamp(min=1.0), 1.0)
+
+
+def _definition(z: Tensor, visible: Tensor | None) -> Tensor:
+    beta = _beta(_entropy(apply_map("softmax", z, visible)))
+    return apply_map("softmax", z, visible, scale=beta)
+
+
+_LOOPS = Loops(adaptive_temperature_loop, adaptive_temperature_gradient)
 
 
 @register
@@ -58,8 +67,7 @@ class AdaptiveTemperature(Normalizer):
         z, visible = prepare(logits, visible)
         if z.shape[-1] == 0:
             return logits.clone()
-        beta = _beta(_entropy(apply_map("softmax", z, visible)))
-        return apply_map("softmax", z, visible, scale=beta).to(logits.dtype)
+        return compose(_definition, _LOOPS, z, visible).to(logits.dtype)
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
         """Softmax's bounds at the largest beta: 1 / (1 + (L-1) exp(+-beta (high - low)))."""

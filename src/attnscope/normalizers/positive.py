@@ -20,7 +20,9 @@ from attnscope.errors import InputError
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register, softmax_bounds
+from attnscope.normalizers._composed import Loops, compose
 from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, sum_without
+from attnscope.normalizers._kernels_composed import ONE_PLUS_SQUARE, SIGMOID, SOFTPLUS, share, share_gradient
 from attnscope.normalizers._rows import effective_mask, prepare
 
 _LINEAR_BELOW = -30.0
@@ -30,7 +32,7 @@ _SQUARE_BELOW = 1e9
 
 def _log_softplus(z: Tensor) -> Tensor:
     """ln ln(1 + e^z), which is z itself, to float64's precision, far below zero."""
-    return torch.where(z < _LINEAR_BELOW, z, functional.softplus(z.clamp(min=_LINEAR_BELOW)).log())
+    return torch.where(z < _LINEAR_BELOW, z, functional.softplus(z.clamp(min=_LINEAR_BELOW), threshold=40.0).log())
 
 
 def _log_one_plus_square(z: Tensor) -> Tensor:
@@ -47,6 +49,11 @@ _LOGARITHMS: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": _log_softplus,
     "one_plus_square": _log_one_plus_square,
     "sigmoid": functional.logsigmoid,
+}
+
+_LOOPS = {
+    name: Loops(share, share_gradient, kind)
+    for name, kind in {"softplus": SOFTPLUS, "one_plus_square": ONE_PLUS_SQUARE, "sigmoid": SIGMOID}.items()
 }
 
 
@@ -87,8 +94,13 @@ class FNormalizer(Normalizer):
         z, visible = prepare(logits, visible)
         if z.shape[-1] == 0:
             return logits.clone()
+        loops = None if callable(self.function) else _LOOPS.get(self.function)
+        weights = self._definition(z, visible) if loops is None else compose(self._definition, loops, z, visible)
+        return weights.to(logits.dtype)
+
+    def _definition(self, z: Tensor, visible: Tensor | None) -> Tensor:
         present = effective_mask(z, visible)
-        return apply_map("softmax", self._log(torch.where(present, z, 0.0)), present).to(logits.dtype)
+        return apply_map("softmax", self._log(torch.where(present, z, 0.0)), present)
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
         """m / (m + (L-1) M) <= p_i <= M / (M + (L-1) m), m and M the extremes of F: Lemma 1, sharp."""

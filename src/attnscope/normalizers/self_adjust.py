@@ -22,8 +22,12 @@ from attnscope.errors import InputError
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register, softmax_bounds
+from attnscope.normalizers._composed import Loops, compose
 from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, sum_without
+from attnscope.normalizers._kernels_composed import self_adjust, self_adjust_gradient
 from attnscope.normalizers._rows import effective_mask, prepare
+
+_LOOPS = Loops(self_adjust, self_adjust_gradient)
 
 
 def _filled(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -112,11 +116,15 @@ class SelfAdjustScaled(Normalizer):
 
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """a softmax(z)."""
-        z, present = _filled(logits, visible)
+        z, visible = prepare(logits, visible)
         if z.shape[-1] == 0:
             return logits.clone()
+        return compose(self._definition, _LOOPS, z, visible).to(logits.dtype)
+
+    def _definition(self, z: Tensor, visible: Tensor | None) -> Tensor:
+        z, present = _filled(z, visible)
         adjusted = self._factors(z, present)[0] * apply_map("softmax", z, present)
-        return torch.where(present, adjusted, 0.0).to(logits.dtype)
+        return torch.where(present, adjusted, 0.0)
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
         """0 <= w <= p: softmax's upper bound."""
