@@ -306,7 +306,23 @@ COMPARISON = (
     Column("memory_ratio", "peak memory of a forward pass over that of the unmodified model", ""),
 )
 
-COLUMNS = {column.name: column for column in (*ROWS, *TOPN, *DERIVED, *DIAGNOSIS, *COMPARISON)}
+# One number for each head and measured step of a training run, beside the columns above (`monitor/`).
+TRAINING = (
+    Column(
+        "max_logit",
+        "largest logit, the score before softmax",
+        "max of l over visible keys and measured rows",
+        reading="A logit that keeps growing comes near the limits of the model's number type, or of its mask.",
+    ),
+    Column(
+        "logit_std",
+        "how far the logits of a row lie apart",
+        "standard deviation of l over visible keys",
+        reading="Near 0 the weights are uniform; large values leave all weight to one token.",
+    ),
+)
+
+COLUMNS = {column.name: column for column in (*ROWS, *TOPN, *DERIVED, *DIAGNOSIS, *COMPARISON, *TRAINING)}
 
 ROW_NAMES = tuple(column.name for column in ROWS)
 SET_NAMES = tuple(column.name for column in TOPN)

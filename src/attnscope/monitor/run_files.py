@@ -1,0 +1,204 @@
+"""The files of a training run: their schemas, writing while the model trains, reading at any time.
+
+| file | holds |
+|---|---|
+| `run.json` | `kind` "training", the model, settings, thresholds, versions, `status`, times, steps, errors |
+| `heads/part-*.parquet` | one line for each measured step, layer and head |
+| `parameters/part-*.parquet` | the same for the parameters of learned normalizers, if the model has any |
+| `alarms.jsonl` | one line for each alarm |
+| `scalars.jsonl` | one line for each number of the whole model that was given to the monitor, such as the loss |
+
+`run.json` has `status` ("running", "finished" or "failed"), `started`, `updated` and `finished` (null while it runs),
+`steps` (optimizer steps so far), `measured` (how many of them), `errors` and `last_error` of the monitor itself,
+`model` (`name`, `class`, `dtype`, `parameters`, `heads`: layer, heads, module and kind of each layer), `settings`
+(`every`, `rows`, `sequences`, `top_n`), `thresholds`, `versions`, `skipped_heads` (layer, head, step and reason).
+
+A part is rewritten under a temporary name and renamed, with one more step each time, until it is full. Lines of the
+other files are appended; a last line that was cut off is ignored. So a reader sees every finished step at any time, and
+a run that was killed lacks at most the step at work. A resumed run drops the steps after the one it goes on from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from attnscope.errors import OutputError
+from attnscope.tables import given_folder, output_folder, without_infinities, write_all
+
+KIND = "training"
+SCHEMA_VERSION = 1
+_PART_LINES = 1 << 14  # lines after which a part is full
+
+# The measures of a head: means over its measured rows, but for the largest logit. `top_mass`, `separability` and
+# `null_random` are those of the `top_n` largest weights that the settings in run.json name.
+MEASURES = (
+    "max_logit",
+    "logit_std",
+    "entropy_ratio",
+    "max_weight",
+    "participation",
+    "sink_weight",
+    "top_mass",
+    "separability",
+    "null_random",
+    "jacobian_norm",
+    "jacobian_bound",
+)
+_KEYS = {"step": pl.Int64, "layer": pl.Int32, "head": pl.Int32}
+# `rows` is how many rows were measured, `length` the mean number of keys that they see.
+HEADS = pl.Schema(_KEYS | {"rows": pl.Int32, "length": pl.Float64} | dict.fromkeys(MEASURES, pl.Float64))
+PARAMETERS = pl.Schema(_KEYS | {"name": pl.String, "value": pl.Float64})
+ALARMS = pl.Schema(_KEYS | {"kind": pl.String, "value": pl.Float64, "limit": pl.Float64, "advice": pl.String})
+SCALARS = pl.Schema({"step": pl.Int64, "name": pl.String, "value": pl.Float64})
+
+_TABLES = {"heads": HEADS, "parameters": PARAMETERS}
+_LINES = {"alarms": ALARMS, "scalars": SCALARS}
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A training run as its folder shows it, finished or not."""
+
+    run: dict[str, Any]  # the content of run.json
+    heads: pl.DataFrame  # HEADS, in the order of step, layer and head
+    parameters: pl.DataFrame  # PARAMETERS
+    alarms: pl.DataFrame  # ALARMS, in the order of steps
+    scalars: pl.DataFrame  # SCALARS, in the order of steps
+
+
+def load(folder: str | Path) -> TrainingRun:
+    """Read the folder of a training run, while it is written or later."""
+    path = given_folder(folder)
+    run = read_record(path)
+    if run is None or run.get("kind") != KIND:
+        raise OutputError(f"{str(path)!r} holds no training run; give the folder that a Monitor has as `out`")
+    if run["schema"] > SCHEMA_VERSION:
+        raise OutputError(
+            f"{str(path)!r} was written by a newer attnscope (training schema {run['schema']}, this one reads "
+            f"{SCHEMA_VERSION}); upgrade attnscope"
+        )
+    tables = {name: _read_parts(path / name, schema) for name, schema in _TABLES.items()}
+    lines = {name: _read_lines(path / f"{name}.jsonl", schema) for name, schema in _LINES.items()}
+    return TrainingRun(run, **tables, **lines)
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """The content of run.json, of whatever kind of run; None if there is none, or it cannot be read."""
+    try:
+        run = json.loads((folder / "run.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return run if isinstance(run, dict) else None
+
+
+def now() -> str:
+    """The present time as run.json has it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class TrainingFiles:
+    """Writes the files of a training run; the only writer of its folder until it is closed."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """OutputError if the folder cannot be written, or holds a run of another kind."""
+        self.folder = given_folder(folder)
+        if (self.folder / "compare.json").exists() or (self.folder / "run.json").exists():
+            earlier = read_record(self.folder)
+            if earlier is None or earlier.get("kind") != KIND:
+                raise OutputError(f"{str(self.folder)!r} holds another kind of run; choose another folder for `out`")
+        self._stack = ExitStack()
+        self._stack.enter_context(output_folder(self.folder))
+        self._unfinished = {name: pl.DataFrame(schema=schema) for name, schema in _TABLES.items()}
+
+    def keep_until(self, step: int) -> None:
+        """Drop what an earlier run wrote after this step."""
+        for name, schema in _TABLES.items():
+            for part in sorted((self.folder / name).glob("part-*.parquet")):
+                lines = _read_part(part, schema)
+                kept = lines.filter(pl.col("step") <= step)
+                if kept.is_empty():
+                    part.unlink()
+                elif kept.height < lines.height:
+                    write_all(part.parent, {part.name: kept.write_parquet})
+        for name, schema in _LINES.items():
+            file = self.folder / f"{name}.jsonl"
+            if file.exists():
+                kept = _read_lines(file, schema).filter(pl.col("step") <= step)
+                text = "".join(f"{json.dumps(line)}\n" for line in kept.iter_rows(named=True))
+                write_all(self.folder, {file.name: partial(_write_text, text)})
+
+    def add_table(self, name: str, lines: pl.DataFrame) -> None:
+        """Add the lines of a measured step to `heads` or `parameters`."""
+        part = pl.concat([self._unfinished[name], lines.select(_TABLES[name].names()).cast(_TABLES[name])])
+        if part.is_empty():
+            return
+        self._unfinished[name] = part  # written with the next step if it cannot be written now
+        write_all(self.folder / name, {f"part-{part['step'][0]:09d}.parquet": part.write_parquet})
+        if part.height >= _PART_LINES:
+            self._unfinished[name] = part.clear()
+
+    def add_lines(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Append lines to `alarms` or `scalars`."""
+        text = "".join(f"{json.dumps(without_infinities(dict(line)))}\n" for line in lines)
+        if not text:
+            return
+        try:
+            with (self.folder / f"{name}.jsonl").open("ab+") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(0, end - 1))
+                cut_off = file.read() not in (b"", b"\n")  # by a full disk
+                file.write(b"\n" * cut_off + text.encode())
+        except OSError as error:
+            raise OutputError(f"cannot write to {str(self.folder)!r}: {error.strerror}") from error
+
+    def write_record(self, run: Mapping[str, Any]) -> None:
+        """Write run.json."""
+        text = json.dumps({"schema": SCHEMA_VERSION, "kind": KIND, **run}, indent=1, allow_nan=False) + "\n"
+        write_all(self.folder, {"run.json": partial(_write_text, text)})
+
+    def close(self) -> None:
+        """Leave the folder to others."""
+        self._stack.close()
+
+
+def _write_text(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _read_part(file: Path, schema: pl.Schema) -> pl.DataFrame:
+    """The lines of a part; none if it cannot be read, or was replaced just now."""
+    try:
+        return pl.read_parquet(file, schema=schema)
+    except (OSError, pl.exceptions.PolarsError):
+        return pl.DataFrame(schema=schema)
+
+
+def _read_parts(folder: Path, schema: pl.Schema) -> pl.DataFrame:
+    parts = [_read_part(file, schema) for file in sorted(folder.glob("part-*.parquet"))]
+    return pl.concat([pl.DataFrame(schema=schema), *parts]).sort("step", "layer", "head", maintain_order=True)
+
+
+def _read_lines(file: Path, schema: pl.Schema) -> pl.DataFrame:
+    """The lines of a file that can be read."""
+    try:
+        text = file.read_text("utf-8", errors="replace")
+    except OSError:
+        return pl.DataFrame(schema=schema)
+    lines = []
+    for line in text.splitlines():
+        try:
+            content = json.loads(line)
+            lines.append({name: content[name] for name in schema})
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return pl.DataFrame(lines, schema=schema, orient="row").sort("step", maintain_order=True)
