@@ -95,9 +95,14 @@ class Reproduction(Result):
             figures.setdefault(file.parent.name, {})[file.name] = str(file)
         return cls(measured, claims, run, path, figures, reused=True)
 
-    def _page(self) -> Path:
-        page = self.folder / "protocol.html"
-        return page.resolve() if page.is_file() else super()._page()
+    def page(self) -> str:
+        """The page of the readings (`protocol.html`) if all rows were measured, else of the claims and figures."""
+        saved = self.folder / "protocol.html"
+        return saved.read_text("utf-8") if saved.is_file() else super().page()
+
+    def _page_file(self) -> Path:
+        saved = self.folder / "protocol.html"
+        return saved.resolve() if saved.is_file() else super()._page_file()
 
     @staticmethod
     def _view() -> View:

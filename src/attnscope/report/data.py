@@ -51,7 +51,7 @@ def page_data(
     labels = overview.groups(rows, run)
     limits = (findings or {}).get("thresholds") or {}
     return data | {
-        "heads": _columns(heads),
+        "heads": rounded_columns(heads),
         "measures": explained(n),
         "evidence": explained_evidence(limits, n) if findings else {},
         "states": state_looks(limits, withdrawn_states(findings or {})),
@@ -66,8 +66,8 @@ def page_data(
         "what_if": _what_if(rows, topn, run, order),
         "text": _text(token_weights, order),
         "patterns": page_patterns(token_weights.patterns if token_weights else None, order),
-        "by_length": _columns(overview.median_by_length(rows, run)),
-        "by_n": _columns(overview.median_by_n(topn, run)),
+        "by_length": rounded_columns(overview.median_by_length(rows, run)),
+        "by_n": rounded_columns(overview.median_by_n(topn, run)),
     }
 
 
@@ -81,7 +81,7 @@ def _by_group(
     table = grid.join(
         overview.head_groups(rows, topn, run), on=["layer", "head", "group"], how="left", maintain_order="left"
     )
-    return _columns(table.select(HEAD_MEASURES))
+    return rounded_columns(table.select(HEAD_MEASURES))
 
 
 def _curves(topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame, groups: int) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _curves(topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame, groups
         pl.DataFrame({"group": range(count)}, schema={"group": pl.Int32}), how="cross", maintain_order="left_right"
     )
     grid = grid.join(pl.DataFrame({"n": sizes}), how="cross", maintain_order="left_right")
-    columns = _columns(grid.join(table, on=keys, how="left", maintain_order="left").select(overview.CURVES))
+    columns = rounded_columns(grid.join(table, on=keys, how="left", maintain_order="left").select(overview.CURVES))
     return {"n": sizes.to_list(), "groups": count, "columns": columns}
 
 
@@ -114,7 +114,7 @@ def _rows(rows: pl.DataFrame, order: pl.DataFrame) -> dict[str, Any]:
         "of": positions.height,
         "window": chosen["window"].to_list(),
         "position": chosen["position"].to_list(),
-        "columns": _columns(grid.select("length", *_ROW_COLUMNS)),
+        "columns": rounded_columns(grid.select("length", *_ROW_COLUMNS)),
     }
 
 
@@ -138,7 +138,7 @@ def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], order:
     ]
     grid = order.join(pl.DataFrame({"label": labels[:room]}), how="cross", maintain_order="left_right")
     table = grid.join(pl.concat(tables), on=["layer", "head", "label"], how="left", maintain_order="left")
-    return {"of": len(labels), "labels": labels[:room], "columns": _columns(table.select(_WHAT_IF_COLUMNS))}
+    return {"of": len(labels), "labels": labels[:room], "columns": rounded_columns(table.select(_WHAT_IF_COLUMNS))}
 
 
 def _text(token_weights: TokenWeights | None, order: pl.DataFrame) -> dict[str, Any] | None:
@@ -164,7 +164,7 @@ def _text(token_weights: TokenWeights | None, order: pl.DataFrame) -> dict[str, 
     }
 
 
-def _columns(table: pl.DataFrame) -> Columns:
+def rounded_columns(table: pl.DataFrame) -> Columns:
     """Columns as lists: four significant figures, and nothing where a number is missing or infinite."""
     floats = pl.selectors.float()
     finite = pl.when(floats.is_finite()).then(floats.round_sig_figs(4)).otherwise(None)

@@ -38,15 +38,16 @@ EVIDENCE = (
 
 def explained(n: int) -> dict[str, dict[str, Any]]:
     """The measures of a scan for the page, with the size of the top set filled in."""
-    return {name: _explained(name, n, {"n": n}) for name in HEAD_MEASURES}
+    return {name: explained_measure(name, n, {"n": n}) for name in HEAD_MEASURES}
 
 
 def explained_evidence(thresholds: Mapping[str, Any], n: int) -> dict[str, dict[str, Any]]:
     """The numbers of a diagnosis for the page, with its limits filled in."""
-    return {name: _explained(name, n, limit_words(thresholds)) for name in EVIDENCE}
+    return {name: explained_measure(name, n, limit_words(thresholds)) for name in EVIDENCE}
 
 
-def _explained(name: str, n: int, numbers: Mapping[str, object]) -> dict[str, Any]:
+def explained_measure(name: str, n: int | None, numbers: Mapping[str, object]) -> dict[str, Any]:
+    """Label, meaning, unit and style of a declared quantity, with the numbers of a run filled in."""
     column = columns.COLUMNS[name]
     return {
         "label": column.label(n),

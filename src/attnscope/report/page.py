@@ -33,6 +33,7 @@ _SCRIPTS = (
     "model.js",
     "hints.js",
     "states.js",
+    "fields.js",
     "map.js",
     "text.js",
     "pattern.js",

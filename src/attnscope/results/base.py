@@ -93,9 +93,13 @@ class Result(ABC):
         text = io.StringIO()
         # A terminal, as far as rich knows: what goes to a file may be wider than asked for.
         console = Console(file=text, width=width, force_terminal=True, color_system=None, highlight=False)
-        self._view().print_summary(console, self, verbose)
+        self.print_summary(console, verbose)
         lines = (line.rstrip() for line in text.getvalue().splitlines())
         return Summary("\n".join(lines).strip("\n"))
+
+    def print_summary(self, console: Console, verbose: bool = False) -> None:
+        """Print the summary to a console of rich."""
+        self._view().print_summary(console, self, verbose)
 
     def show(self) -> Path:
         """Open the result as a page: inside a notebook, or else in a browser.
@@ -105,7 +109,7 @@ class Result(ABC):
         Path
             The file of the page. Without a browser it is written all the same, and its place is printed.
         """
-        file = self._page()
+        file = self._page_file()
         if in_notebook():
             from IPython.display import HTML, display
 
@@ -117,11 +121,15 @@ class Result(ABC):
         print(f"attnscope: {'opened' if opened else 'open it in a browser:'} {file}")
         return file
 
-    def _page(self) -> Path:
-        """The file that `show` opens; by default the notebook output and the charts, in a temporary folder."""
+    def page(self) -> str:
+        """The page that `show` opens, as one HTML document that needs no network (`attnscope report` writes it)."""
         title = type(self).__name__
         charts = {name: _svg(chart) for name, chart in self._view().pictures(self).items()}
-        return temporary_page(html.document(title, self._repr_html_(), charts))
+        return html.document(title, self._repr_html_(), charts)
+
+    def _page_file(self) -> Path:
+        """The file that `show` opens: the page in a temporary folder, where none was saved."""
+        return temporary_page(self.page())
 
 
 def bounded(lines: Sequence[str]) -> str:

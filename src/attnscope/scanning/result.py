@@ -14,7 +14,7 @@ from attnscope import tables
 from attnscope._forks import uses_threads
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import OutputError
-from attnscope.results.base import Result, View, temporary_page
+from attnscope.results.base import Result, View
 
 if TYPE_CHECKING:
     from attnscope.results.head import HeadResult
@@ -125,7 +125,7 @@ class ScanResult(Result):
     def write_report(self, folder: Path) -> None:
         """Write the report beside the tables; if that fails the tables are saved, and the error says so."""
         try:
-            tables.save_report(folder, self._report())
+            tables.save_report(folder, self.page())
         except Exception as error:
             with suppress(OSError):  # an older report would not match the tables
                 (folder / "report.html").unlink()
@@ -146,15 +146,16 @@ class ScanResult(Result):
         findings = None if found is None else Diagnosis(found, run["model"]["name"], run["text"]["source"])
         return cls(rows, topn, run, tables.load_token_weights(path), findings, folder=path)
 
-    def _report(self) -> str:
+    def page(self) -> str:
+        """The report, as one HTML document."""
         from attnscope.report.page import render
 
         findings = None if self.findings is None else self.findings.content
         return render(self.rows, self.topn, self.run, findings=findings, token_weights=self.token_weights)
 
-    def _page(self) -> Path:
+    def _page_file(self) -> Path:
         saved = self.folder and self.folder / "report.html"
-        return saved.resolve() if saved and saved.is_file() else temporary_page(self._report())
+        return saved.resolve() if saved and saved.is_file() else super()._page_file()
 
     @staticmethod
     def _view() -> View:

@@ -5,10 +5,11 @@ const WIDEST = 640;
 const MOST_NUMBERS = 8; // in one hint
 
 /**
- * A chart. Bands have points {x, low, high}; lines and dots have points {x, y}.
- * `x` and `y` are axes: { title, short, log, range, values, format }.
+ * A chart. Bands have points {x, low, high}; lines and dots have points {x, y}; events are marks {x, words} on the x axis.
+ * `x` and `y` are axes: { title, short, log, range, values, format }. `now` is an x that a line marks (`moveNow`); a click
+ * passes the nearest x to `pick`.
  */
-function chart({ x, y, bands = [], lines = [], dots = [], description }, colors, given) {
+function chart({ x, y, bands = [], lines = [], dots = [], events = [], now = null, pick = null, description }, colors, given) {
   const width = Math.min(WIDEST, Math.max(240, given));
   const curves = lines.concat(dots);
   const xs = [...bands, ...curves].flatMap((series) => series.points.map((point) => point.x));
@@ -72,11 +73,36 @@ function chart({ x, y, bands = [], lines = [], dots = [], description }, colors,
       shapes.push(shape("circle", { cx: toX(point.x), cy: inside(point.y), r: 3, fill: series.color, "fill-opacity": series.points.length > 12 ? 0.55 : 1 }));
     }
   }
-  const legend = legendOf({ bands, lines, dots, beyond: beyond.length > 0 }, colors, left, width, bottom + 54);
+  for (const event of events) shapes.push(shape("path", { class: "event", d: eventMark(toX(event.x), bottom), fill: event.color }));
+  const marker = now === null ? null : shape("line", { class: "now", y1: PLOT.top, y2: bottom, stroke: colors.ink, "stroke-dasharray": "1 3" });
+  const legend = legendOf({ bands, lines, dots, events, beyond: beyond.length > 0 }, colors, left, width, bottom + 54);
   const drawn = canvas(width, bottom + 42 + legend.height, description);
   drawn.append(...shapes, ...beyond, ...legend.shapes);
-  showsNumbers(drawn, { x, y, bands, lines, dots }, toX, { left, right: width - right, bottom }, colors);
+  if (marker) {
+    drawn.append(marker);
+    nowMarkers.set(marker, toX);
+    moveMarker(marker, now);
+  }
+  showsNumbers(drawn, { x, y, bands, lines, dots, events, pick }, toX, { left, right: width - right, bottom }, colors);
   return drawn;
+}
+
+const nowMarkers = new WeakMap(); // from the line that marks an x to its chart's axis
+
+function moveMarker(marker, at) {
+  const x = nowMarkers.get(marker)(at);
+  marker.setAttribute("x1", x);
+  marker.setAttribute("x2", x);
+}
+
+/** Mark another x in all charts that mark one. */
+function moveNow(at) {
+  for (const marker of document.querySelectorAll(".now")) moveMarker(marker, at);
+}
+
+/** An event on the x axis: a triangle that stands on it. */
+function eventMark(x, bottom) {
+  return `M${x - 5},${bottom}L${x},${bottom - 10}L${x + 5},${bottom}Z`;
 }
 
 /** The mark of a value that lies beyond the end of an axis. */
@@ -86,13 +112,14 @@ function arrow(x, y, up, color) {
 }
 
 /** Names with their colors, in as many lines as they need. */
-function legendOf({ bands, lines, dots, beyond }, colors, start, width, top) {
+function legendOf({ bands, lines, dots, events, beyond }, colors, start, width, top) {
   const shapes = [];
   let [left, line] = [start, 0];
   const entries = [
     ...bands.map((one) => [one.name, (x, y) => shape("rect", { x, y: y - 8, width: 14, height: 9, fill: one.color, "fill-opacity": 0.35, stroke: one.color })]),
     ...lines.map((one) => [one.name, (x, y) => shape("line", { x1: x, x2: x + 14, y1: y - 4, y2: y - 4, stroke: one.color, "stroke-width": 2.25, "stroke-dasharray": one.dash ?? null })]),
     ...dots.map((one) => [one.name, (x, y) => shape("circle", { cx: x + 7, cy: y - 4, r: 3.5, fill: one.color })]),
+    ...[...new Map(events.map((one) => [one.name, one.color]))].map(([name, color]) => [name, (x, y) => shape("path", { d: eventMark(x + 7, y + 1), fill: color })]),
     ...(beyond ? [["beyond the axis", (x, y) => arrow(x + 7, y, true, colors.soft)]] : []),
   ];
   if (entries.length < 2) return { shapes, height: 0 }; // the title says what it is
@@ -107,13 +134,14 @@ function legendOf({ bands, lines, dots, beyond }, colors, start, width, top) {
 }
 
 /** The numbers at every x of a chart, in words. */
-function numbersByX({ x, y, bands, lines, dots }) {
+function numbersByX({ x, y, bands, lines, dots, events }) {
   const [xWords, yWords] = [x.format ?? number, y.format ?? number];
   const found = new Map();
   const add = (at, words) => found.set(at, [...(found.get(at) ?? []), words]);
   for (const one of lines) for (const point of one.points) if (point.y !== null) add(point.x, `${one.name}: ${yWords(point.y)}`);
   for (const one of bands) for (const point of one.points) add(point.x, `${one.name}: ${yWords(point.low)} to ${yWords(point.high)}`);
   for (const one of dots) for (const point of one.points) if (point.y !== null) add(point.x, `${one.name}: ${yWords(point.y)}`);
+  for (const one of events) add(one.x, one.words);
   return [...found].sort((a, b) => a[0] - b[0]).map(([at, words]) => {
     const shown = words.length > MOST_NUMBERS ? [...words.slice(0, MOST_NUMBERS), `and ${words.length - MOST_NUMBERS} more`] : words;
     return { at, words: [`${x.short ?? x.title} ${xWords(at)}`, ...shown].join("\n") };
@@ -150,6 +178,7 @@ function showsNumbers(drawn, spec, toX, { left, right, bottom }, colors) {
     show(apart.indexOf(Math.min(...apart)));
   });
   catcher.addEventListener("pointerleave", hide);
+  if (spec.pick) catcher.addEventListener("click", () => spec.pick(stops[current].at));
   drawn.setAttribute("tabindex", "0");
   drawn.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -183,4 +212,17 @@ function chartNumbers({ x, bands = [], lines = [], dots = [] }) {
     for (const point of series.points) body.push([point.x, ...Array(header.length - 1).fill(null), series.name, point.y]);
   }
   return csv(dots.length ? [...header, "series", "value"] : header, body);
+}
+
+function ends(line, { x, y }) {
+  if (!line.points.length) return "";
+  const [first, last] = [line.points[0], line.points.at(-1)];
+  const described = (point) => `${(y.format ?? number)(point.y)} at ${(x.format ?? number)(point.x)}`;
+  return `${line.name}: ${described(first)}, ${described(last)}.`;
+}
+
+/** Series name their color by its role, so that a saved picture can be light on a dark page. */
+function recolored(spec, colors) {
+  const paint = (series) => series.map((one) => ({ ...one, color: colors[one.role] ?? one.color }));
+  return { bands: paint(spec.bands ?? []), lines: paint(spec.lines ?? []), dots: paint(spec.dots ?? []), events: paint(spec.events ?? []) };
 }

@@ -2,10 +2,6 @@
 
 const LARGEST_FILE = 20_000_000;
 
-function announce(text) {
-  byId("status").textContent = text;
-}
-
 /** The data inside another report. */
 async function readReport(file) {
   if (file.size > LARGEST_FILE) throw new Error("the file is too large to be a report of attnscope");

@@ -1,12 +1,5 @@
 // The controls above the map: what colors it, which length, what is compared, which heads are shown.
 
-function select(name, text, options, current, onchange) {
-  const option = ([value, words]) => element("option", { value, selected: String(value) === String(current) }, words);
-  const made = options.map((one) => (Array.isArray(one) ? option(one) : element("optgroup", { label: one.label }, one.options.map(option))));
-  const list = element("select", { id: name, onchange: (event) => onchange(event.target.value) }, made);
-  return element("label", { class: "control" }, element("span", {}, text), list);
-}
-
 /** Whether all runs on the map have a measure, or states. */
 function allHave(name) {
   return mappedRuns().every((run) => (name === "state" ? run.judged.size : run.data.measures[name]));
@@ -61,16 +54,6 @@ function filterControls() {
   );
   holder.addEventListener("toggle", () => { if (!printing) filtersOpen = holder.open; });
   return holder;
-}
-
-/** How many heads the filter leaves, and a way back. */
-function filterResult() {
-  const run = runs[0];
-  const { filter } = view;
-  if (filter.limit === null && !filter.state && !view.marked) return null;
-  const passing = Array.from({ length: run.count }, (_, i) => i).filter((i) => passes(run, i)).length;
-  const clear = () => { Object.assign(filter, { limit: null, state: "" }); view.marked = null; drawHeads(); };
-  return element("p", { class: "passing" }, `${view.marked ? `${visible(view.markedTitle)}: ` : ""}${plural(passing, "head")} shown${filter.state ? ` (${filter.state})` : ""}, the others are dimmed. `, element("button", { type: "button", id: "clear", onclick: clear }, "Show all"));
 }
 
 function drawHeads() {

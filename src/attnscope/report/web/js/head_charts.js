@@ -33,19 +33,6 @@ function chartFigure(subject, title, name, chartSpec, note) {
   });
 }
 
-function ends(line, { x, y }) {
-  if (!line.points.length) return "";
-  const [first, last] = [line.points[0], line.points.at(-1)];
-  const described = (point) => `${(y.format ?? number)(point.y)} at ${(x.format ?? number)(point.x)}`;
-  return `${line.name}: ${described(first)}, ${described(last)}.`;
-}
-
-/** Series name their color by its role, so that a saved picture can be light on a dark page. */
-function recolored(spec, colors) {
-  const paint = (series) => series.map((one) => ({ ...one, color: colors[one.role] ?? one.color }));
-  return { bands: paint(spec.bands ?? []), lines: paint(spec.lines ?? []), dots: paint(spec.dots ?? []) };
-}
-
 function noCurves(title) {
   return element("figure", {}, element("figcaption", {}, element("span", { class: "figure-title" }, title)), element("p", { class: "figure-note" }, "The report of a model with this many heads holds these curves for the longest length only; topn.parquet has all of them."));
 }

@@ -7,13 +7,6 @@ function choose(layer, head, run = runs[0]) {
   drawDetail();
 }
 
-/** The head in the address: L3H5, or 3.5 in old links. */
-function headInAddress() {
-  const asked = /^#head=L?(\d+)[H.](\d+)$/.exec(location.hash);
-  const [layer, head] = asked ? [Number(asked[1]), Number(asked[2])] : [];
-  return asked && runs[0].index(layer, head) !== undefined ? { layer, head, run: 0 } : null;
-}
-
 /** The head to show first: the one in the address, the first of the verdict or of a finding, or the one of the largest participation. */
 function firstHead() {
   const run = runs[0];
@@ -56,7 +49,7 @@ async function start() {
   document.body.append(element("input", { type: "file", id: "other-file", accept: ".html,text/html", hidden: true, "aria-label": "Report to compare with", onchange: (event) => event.target.files[0] && loadReport(event.target.files[0]) }));
   if (runs[0].count) view.selected = firstHead();
   drawAll();
-  darkSystem.addEventListener("change", () => setTheme(document.documentElement.dataset.theme ?? ""));
+  darkSystem.addEventListener("change", drawPictures);
   addEventListener("hashchange", () => { const asked = headInAddress(); if (asked) openHead(asked.layer, asked.head); });
   addEventListener("beforeprint", () => print(true));
   addEventListener("afterprint", () => print(false));

@@ -2,6 +2,7 @@
 
 const NARROW = 860; // below this width the panel stands under the map
 const TALLEST = 620; // of a map, in pixels, where its cells can be made smaller
+const HINTED = ["participation", "tokens_needed", "sink_weight", "separability"]; // numbers of every hint
 const MARGIN = { left: 34, top: 19, right: 2, bottom: 22 };
 
 /** Cell sizes that suit the number of heads and the room; a map of very many heads is wider than its place and scrolls. */
@@ -19,7 +20,7 @@ function layerOrder(run, layer) {
 }
 
 function mapScale() {
-  return colorScale(mappedRuns().flatMap((run) => run.values(view.measure, run.within(view.group))), measureOf(view.measure));
+  return colorScale(mappedRuns().flatMap((run) => run.scaled(view.measure, run.within(view.group))), measureOf(view.measure));
 }
 
 /** What a cell shows, in words. */
@@ -32,7 +33,7 @@ function cellText(run, i) {
 
 /** The numbers of a cell's head for a hint: the one on the map first, then the usual ones. */
 function cellHint(run, i) {
-  const others = ["participation", "tokens_needed", "sink_weight", "separability"].filter((name) => name !== view.measure && run.data.measures[name]);
+  const others = HINTED.filter((name) => name !== view.measure && run.data.measures[name]);
   const lines = others.map((name) => `${run.data.measures[name].label}: ${written(run.data.measures[name], run.value(name, i, run.within(view.group)))}`);
   return [cellText(run, i), ...lines].join("\n");
 }
@@ -79,8 +80,7 @@ function mapPicture(run, colors, width, described) {
 function mapTitle(run) {
   const measure = measureOf(view.measure);
   const what = view.measure === "state" ? "State" : measure.label;
-  const where = run.groups.length > 1 && view.measure !== "state" && !measure.whole ? `, length ${run.groups[run.within(view.group)]}` : "";
-  return `${view.compare === "runs" ? `${run.letter}: ` : ""}${what} of every head${where}`;
+  return `${view.compare === "runs" ? `${run.letter}: ` : ""}${what} of every head${run.where(view.measure, run.within(view.group))}`;
 }
 
 function mapNumbers(run) {
@@ -178,4 +178,14 @@ function outline() {
     put(view.compare === "heads" ? view.pinned : null, theme().ink, "3 2");
     if (paired() || runs.indexOf(run) === (view.selected?.run ?? 0)) put(view.selected, theme().focus, null);
   });
+}
+
+/** How many heads the filter leaves, and a way back. */
+function filterResult() {
+  const run = runs[0];
+  const { filter } = view;
+  if (filter.limit === null && !filter.state && !view.marked) return null;
+  const passing = Array.from({ length: run.count }, (_, i) => i).filter((i) => passes(run, i)).length;
+  const clear = () => { Object.assign(filter, { limit: null, state: "" }); view.marked = null; drawHeads(); };
+  return element("p", { class: "passing" }, `${view.marked ? `${visible(view.markedTitle)}: ` : ""}${plural(passing, "head")} shown${filter.state ? ` (${filter.state})` : ""}, the others are dimmed. `, element("button", { type: "button", id: "clear", onclick: clear }, "Show all"));
 }

@@ -60,6 +60,16 @@ class Run {
     return Array.from({ length: this.count }, (_, i) => this.value(measure, i, group));
   }
 
+  /** The values that the colors of a map range over. */
+  scaled(measure, group) {
+    return this.values(measure, group);
+  }
+
+  /** Where a map's numbers are from, as the end of its title. */
+  where(measure, group) {
+    return this.groups.length > 1 && measure !== "state" && !this.data.measures[measure].whole ? `, length ${this.groups[group]}` : "";
+  }
+
   /** The diagnosis of a head, if there is one. */
   judgment(i) {
     return this.judged.get(`${this.layer(i)}.${this.head(i)}`);

@@ -12,8 +12,7 @@ function onPaper() {
 /** Draw for paper, or for the screen again. */
 function print(started) {
   printing = started;
-  drawHeads();
-  drawModel();
+  drawPictures();
   byId("on-paper").textContent = started ? onPaper() : "";
   if (!started) return;
   document.querySelectorAll("details:not(.rows):not(.filters)").forEach((one) => { one.open = true; });

@@ -4,15 +4,13 @@ function drawTop() {
   const run = runs[0];
   const { home } = page.links;
   const brand = home ? element("a", { class: "brand", href: home }, "attnscope: all runs") : element("span", { class: "brand" }, "attnscope");
-  const themes = select("theme", "Colors", [["", "as the system"], ["light", "light"], ["dark", "dark"]], document.documentElement.dataset.theme ?? "", setTheme);
   const words = view.compare === "runs" ? comparisonTop() : [element("h1", {}, run.short), element("p", { class: "lead" }, run.facts)];
   document.title = view.compare === "runs" ? `${runs[0].short} and ${runs[1].short}: attention reports` : `${run.short}: attention report`;
-  byId("top").replaceChildren(element("div", { class: "bar" }, brand, themes), ...words.filter(Boolean), element("p", { class: "print-only", id: "on-paper" }));
+  byId("top").replaceChildren(element("div", { class: "bar" }, brand, themeField(drawPictures)), ...words.filter(Boolean), element("p", { class: "print-only", id: "on-paper" }));
 }
 
-function setTheme(name) {
-  if (name) document.documentElement.dataset.theme = name;
-  else delete document.documentElement.dataset.theme;
+/** Draw what has the colors of the theme in its pictures. */
+function drawPictures() {
   drawHeads();
   drawModel();
 }

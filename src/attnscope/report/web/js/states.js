@@ -17,9 +17,9 @@ function stateBadge(state, words) {
 }
 
 /** How many heads are in each state: a bar in proportion, and below it the counts; a click shows the heads. */
-function stateBar(run) {
-  const total = run.judged.size;
-  const counted = Object.keys(run.data.states).map((state) => [state, run.statesCounted.get(state)]).filter(([, count]) => count);
+function stateBar(run, counts = run.statesCounted) {
+  const total = [...counts.values()].reduce((sum, count) => sum + count, 0);
+  const counted = Object.keys(run.data.states).map((state) => [state, counts.get(state)]).filter(([, count]) => count);
   const words = (state, count) => `${state}: ${count.toLocaleString("en-US")} of ${plural(total, "head")}, ${share(count / total)}. ${stateLook(state).sentence}`;
   const show = (state) => (run === runs[0] ? () => showState(state) : null);
   const parts = counted.map(([state, count]) => {

@@ -49,12 +49,6 @@ function nextStep({ command, why }) {
   return element("div", { class: "next" }, element("p", {}, element("b", {}, "Next: "), unbroken(why ?? "")), element("pre", { tabindex: "0" }, visible(command).split(" ").map((word, k) => [k ? " " : "", element("span", { class: "word" }, word)])));
 }
 
-/** A link that opens the panel of a head. */
-function headLink(run, layer, head) {
-  const name = headName(layer, head);
-  return element("a", { href: `#head=${name}`, class: "head", onclick: (event) => { event.preventDefault(); openHead(layer, head, run); } }, name);
-}
-
 /** The heads that matter most, by name. */
 function rankedNames(run) {
   const heads = run.data.findings?.verdict?.heads ?? [];
@@ -83,10 +77,4 @@ function rankedHeads(run) {
     by ? element("p", { class: "soft small" }, `Ranked by ${visible(by)}. ${from}.`) : null,
     element("ol", {}, lines),
   );
-}
-
-/** Show a head in the panel and go there. */
-function openHead(layer, head, run = runs[0]) {
-  choose(layer, head, run);
-  byId("panel").scrollIntoView({ behavior: "smooth" });
 }

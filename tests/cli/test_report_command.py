@@ -1,0 +1,56 @@
+"""`attnscope report`: the page of a saved run, written where it is asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models import build
+
+from attnscope.cli import run
+from attnscope.scanning import ScanResult, scan
+
+
+@pytest.fixture(scope="module")
+def saved(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> ScanResult:
+    folder = tmp_path_factory.mktemp("saved") / "run"
+    scan(build("gpt2"), "Some text that goes on, and on. " * 9, tokenizer=tokenizer, length=32, out=folder)
+    return ScanResult.load(folder)
+
+
+def test_the_page_is_that_of_the_run_and_nothing_else_changes(
+    saved: ScanResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert saved.folder
+    before = {path: path.stat().st_mtime_ns for path in saved.folder.rglob("*")}
+    assert run(["report", str(saved.folder), "--out", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").read_text("utf-8") == saved.page()
+    assert list(tmp_path.iterdir()) == [tmp_path / "page.html"]
+    assert {path: path.stat().st_mtime_ns for path in saved.folder.rglob("*")} == before
+    assert str(saved.summary()).splitlines()[0] in capsys.readouterr().out
+
+
+def test_without_out_the_page_is_in_the_folder(saved: ScanResult, capsys: pytest.CaptureFixture[str]) -> None:
+    assert saved.folder
+    page = saved.folder / "report.html"
+    page.unlink(missing_ok=True)
+    assert run(["report", str(saved.folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"kind": "ScanResult", "page": str(page)}
+    assert page.read_text("utf-8") == saved.page()
+
+
+@pytest.mark.parametrize("out", [".", "missing/page.html"])
+def test_a_place_that_cannot_be_written_is_one_line(
+    saved: ScanResult, out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["report", str(saved.folder), "--out", str(tmp_path / out)]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert str(tmp_path) in told
+
+
+def test_a_folder_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", str(tmp_path)]) == 2
+    assert "holds no finished run" in capsys.readouterr().err
