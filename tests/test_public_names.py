@@ -19,7 +19,7 @@ from attnscope.capture.text import given_text
 from attnscope.errors import InputError
 
 FUNCTIONS = {"audit", "compare", "diagnose", "load_model", "load_run", "reproduce", "scan", "swap"}
-RESULTS = {"AuditReport", "Comparison", "Diagnosis", "Reproduction", "ScanResult"}
+RESULTS = {"AuditReport", "Comparison", "Diagnosis", "Reproduction", "ScanResult", "TrainingRun"}
 ROOMS = ["theory", "normalizers", "experiments", "swapping", "capture"]
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from attnscope.experiments.compare import compare as compare
     from attnscope.experiments.reproduction import Reproduction as Reproduction
     from attnscope.experiments.reproduction import reproduce as reproduce
+    from attnscope.monitor.training_run import TrainingRun as TrainingRun
     from attnscope.results.loading import load_run as load_run
     from attnscope.scanning import ScanResult as ScanResult
     from attnscope.scanning import scan as scan
@@ -62,6 +63,7 @@ _LAZY = {
     "Reproduction": "attnscope.experiments.reproduction",
     "ScanResult": "attnscope.scanning",
     "Thresholds": "attnscope.diagnosis.thresholds",
+    "TrainingRun": "attnscope.monitor.training_run",
     "audit": "attnscope.theory.audit",
     "compare": "attnscope.experiments.compare",
     "diagnose": "attnscope.diagnosis.running",
@@ -83,6 +85,7 @@ __all__ = [
     "Reproduction",
     "ScanResult",
     "Thresholds",
+    "TrainingRun",
     "__version__",
     "audit",
     "capture",

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from attnscope._lazy import lazy
 
 if TYPE_CHECKING:
-    from attnscope.monitor.run_files import TrainingRun as TrainingRun
-    from attnscope.monitor.run_files import load as load
+    from attnscope.monitor.run_reading import load as load
+    from attnscope.monitor.training_run import TrainingRun as TrainingRun
 
 _NAMES = {
-    "TrainingRun": "attnscope.monitor.run_files",
-    "load": "attnscope.monitor.run_files",
+    "TrainingRun": "attnscope.monitor.training_run",
+    "load": "attnscope.monitor.run_reading",
 }
 
 __getattr__, __dir__ = lazy(__name__, __path__, _NAMES)

@@ -1,4 +1,4 @@
-"""The files of a training run: their schemas, writing while the model trains, reading at any time.
+"""The files of a training run: their schemas, and writing while the model trains (`run_reading.py` reads them).
 
 | file | holds |
 |---|---|
@@ -24,7 +24,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -61,35 +60,8 @@ PARAMETERS = pl.Schema(_KEYS | {"name": pl.String, "value": pl.Float64})
 ALARMS = pl.Schema(_KEYS | {"kind": pl.String, "value": pl.Float64, "limit": pl.Float64, "advice": pl.String})
 SCALARS = pl.Schema({"step": pl.Int64, "name": pl.String, "value": pl.Float64})
 
-_TABLES = {"heads": HEADS, "parameters": PARAMETERS}
-_LINES = {"alarms": ALARMS, "scalars": SCALARS}
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """A training run as its folder shows it, finished or not."""
-
-    run: dict[str, Any]  # the content of run.json
-    heads: pl.DataFrame  # HEADS, in the order of step, layer and head
-    parameters: pl.DataFrame  # PARAMETERS
-    alarms: pl.DataFrame  # ALARMS, in the order of steps
-    scalars: pl.DataFrame  # SCALARS, in the order of steps
-
-
-def load(folder: str | Path) -> TrainingRun:
-    """Read the folder of a training run, while it is written or later."""
-    path = given_folder(folder)
-    run = read_record(path)
-    if run is None or run.get("kind") != KIND:
-        raise OutputError(f"{str(path)!r} holds no training run; give the folder that a Monitor has as `out`")
-    if run["schema"] > SCHEMA_VERSION:
-        raise OutputError(
-            f"{str(path)!r} was written by a newer attnscope (training schema {run['schema']}, this one reads "
-            f"{SCHEMA_VERSION}); upgrade attnscope"
-        )
-    tables = {name: _read_parts(path / name, schema) for name, schema in _TABLES.items()}
-    lines = {name: _read_lines(path / f"{name}.jsonl", schema) for name, schema in _LINES.items()}
-    return TrainingRun(run, **tables, **lines)
+TABLES = {"heads": HEADS, "parameters": PARAMETERS}
+LINES = {"alarms": ALARMS, "scalars": SCALARS}
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
@@ -118,28 +90,28 @@ class TrainingFiles:
                 raise OutputError(f"{str(self.folder)!r} holds another kind of run; choose another folder for `out`")
         self._stack = ExitStack()
         self._stack.enter_context(output_folder(self.folder))
-        self._unfinished = {name: pl.DataFrame(schema=schema) for name, schema in _TABLES.items()}
+        self._unfinished = {name: pl.DataFrame(schema=schema) for name, schema in TABLES.items()}
 
     def keep_until(self, step: int) -> None:
         """Drop what an earlier run wrote after this step."""
-        for name, schema in _TABLES.items():
+        for name, schema in TABLES.items():
             for part in sorted((self.folder / name).glob("part-*.parquet")):
-                lines = _read_part(part, schema)
+                lines = read_part(part, schema)
                 kept = lines.filter(pl.col("step") <= step)
                 if kept.is_empty():
                     part.unlink()
                 elif kept.height < lines.height:
                     write_all(part.parent, {part.name: kept.write_parquet})
-        for name, schema in _LINES.items():
+        for name, schema in LINES.items():
             file = self.folder / f"{name}.jsonl"
             if file.exists():
-                kept = _read_lines(file, schema).filter(pl.col("step") <= step)
+                kept = read_lines(file, schema)[0].filter(pl.col("step") <= step)
                 text = "".join(f"{json.dumps(line)}\n" for line in kept.iter_rows(named=True))
                 write_all(self.folder, {file.name: partial(_write_text, text)})
 
     def add_table(self, name: str, lines: pl.DataFrame) -> None:
         """Add the lines of a measured step to `heads` or `parameters`."""
-        part = pl.concat([self._unfinished[name], lines.select(_TABLES[name].names()).cast(_TABLES[name])])
+        part = pl.concat([self._unfinished[name], lines.select(TABLES[name].names()).cast(TABLES[name])])
         if part.is_empty():
             return
         self._unfinished[name] = part  # written with the next step if it cannot be written now
@@ -175,7 +147,7 @@ def _write_text(text: str, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _read_part(file: Path, schema: pl.Schema) -> pl.DataFrame:
+def read_part(file: Path, schema: pl.Schema) -> pl.DataFrame:
     """The lines of a part; none if it cannot be read, or was replaced just now."""
     try:
         return pl.read_parquet(file, schema=schema)
@@ -183,22 +155,20 @@ def _read_part(file: Path, schema: pl.Schema) -> pl.DataFrame:
         return pl.DataFrame(schema=schema)
 
 
-def _read_parts(folder: Path, schema: pl.Schema) -> pl.DataFrame:
-    parts = [_read_part(file, schema) for file in sorted(folder.glob("part-*.parquet"))]
-    return pl.concat([pl.DataFrame(schema=schema), *parts]).sort("step", "layer", "head", maintain_order=True)
-
-
-def _read_lines(file: Path, schema: pl.Schema) -> pl.DataFrame:
-    """The lines of a file that can be read."""
+def read_lines(file: Path, schema: pl.Schema, start: int = 0) -> tuple[pl.DataFrame, int]:
+    """The lines of a file from a byte on that can be read, and the byte at which the next one will begin."""
     try:
-        text = file.read_text("utf-8", errors="replace")
+        with file.open("rb") as opened:
+            opened.seek(start)
+            whole, end, _ = opened.read().rpartition(b"\n")
     except OSError:
-        return pl.DataFrame(schema=schema)
+        return pl.DataFrame(schema=schema), start
     lines = []
-    for line in text.splitlines():
+    for line in whole.splitlines():
         try:
             content = json.loads(line)
             lines.append({name: content[name] for name in schema})
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
-    return pl.DataFrame(lines, schema=schema, orient="row").sort("step", maintain_order=True)
+    table = pl.DataFrame(lines, schema=schema, orient="row").sort("step", maintain_order=True)
+    return table, start + len(whole) + len(end)

@@ -95,7 +95,12 @@ def _percentage(value: float | None, width: int) -> Text:
     return Text(number.rjust(width), style=f"{ink} on {_SCALE[level]}")
 
 
-def state_map(heads: list[dict[str, Any]], states: dict[str, dict[str, str]]) -> Group:
+def state_map(
+    heads: list[dict[str, Any]],
+    states: dict[str, dict[str, str]],
+    title: str = "Map",
+    words: str = "the simpler rule that gives nearly the same output",
+) -> Group:
     """One letter for each head, and what the letters mean, with the number of heads of each."""
     entries = {(head["layer"], head["head"]): head for head in heads}
 
@@ -106,7 +111,6 @@ def state_map(heads: list[dict[str, Any]], states: dict[str, dict[str, str]]) ->
         edge = "?" if entry["edge"] and width > 1 else " "
         return Text(f"{look['mark']}{edge}"[:width].center(width), style=_on(look["color"]))
 
-    title = Text.assemble(("Map", "bold"), ": the simpler rule that gives nearly the same output")
     lines = [
         Text.assemble("     ", (f" {look['mark']} ", _on(look["color"])), f" {state:10} {count:4}  {look['short']}")
         for state, look in states.items()
@@ -115,7 +119,7 @@ def state_map(heads: list[dict[str, Any]], states: dict[str, dict[str, str]]) ->
     unsure = sum(head["edge"] is not None for head in heads)
     if unsure:
         lines.append(Text(f"      ?  {'unsure':10} {unsure:4}  near a limit: other rows could give another label"))
-    return Group(title, HeadMap(entries, letter, 4), *lines)
+    return Group(Text.assemble((title, "bold"), f": {words}"), HeadMap(entries, letter, 4), *lines)
 
 
 def _on(color: str) -> str:

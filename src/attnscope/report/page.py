@@ -70,8 +70,8 @@ def render(
 def document(data: dict[str, Any], other: dict[str, Any] | None = None, links: dict[str, Any] | None = None) -> str:
     """The page for the data of one run, or of two to compare; `links` lead to other pages of a server."""
     name = str(data["run"]["model"]["name"])
-    style, script = _asset("page.css"), "\n".join(_asset(f"js/{file}") for file in _SCRIPTS)
-    return Template(_asset("page.html")).substitute(
+    style, script = asset("page.css"), "\n".join(asset(f"js/{file}") for file in _SCRIPTS)
+    return Template(asset("page.html")).substitute(
         title=html.escape(f"{name}: attention report"),
         policy=policy(script, style),
         style=style,
@@ -101,7 +101,8 @@ def unpacked(text: str) -> Any:
     return json.loads(gzip.decompress(base64.b64decode(text)))
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of `web/`, as text."""
     return (resources.files("attnscope.report") / "web" / name).read_text("utf-8")
 
 

@@ -56,7 +56,7 @@ class DiagnosisPlots:
         measure
             "state", or a column of `.heads` with numbers, e.g. "tokens_needed".
         """
-        return _map(self._result.heads, measure, self._result, None, short_path(self._result.model))
+        return map_of_heads(self._result.heads, measure, self._result, None, short_path(self._result.model))
 
 
 class ScanPlots:
@@ -75,7 +75,7 @@ class ScanPlots:
         """
         result = self._result
         n = None if result.topn.is_empty() else overview.usual_n(result.topn)
-        return _map(result.heads, measure, result.findings, n, model_name(result.run))
+        return map_of_heads(result.heads, measure, result.findings, n, model_name(result.run))
 
     def curve(self, measure: str = "separability", layer: int | None = None, head: int | None = None) -> OfflineChart:
         """A column against the size N of the top set, or against the length for columns that have no N.
@@ -180,7 +180,10 @@ class HeadPlots:
         return self._plots.pattern(*self._place, hide_first)
 
 
-def _map(heads: pl.DataFrame, measure: str, findings: Diagnosis | None, n: int | None, model: str) -> OfflineChart:
+def map_of_heads(
+    heads: pl.DataFrame, measure: str, findings: Diagnosis | None, n: int | None, model: str
+) -> OfflineChart:
+    """A cell for each line of `heads`, colored by its state or by a column with numbers."""
     offered = ["state"] if findings is not None else []
     offered += [name for name, kind in heads.schema.items() if kind.is_float()]
     if measure not in offered:

@@ -13,12 +13,13 @@ from attnscope.tables import given_folder
 if TYPE_CHECKING:
     from attnscope.experiments.compare import Comparison
     from attnscope.experiments.reproduction import Reproduction
+    from attnscope.monitor.training_run import TrainingRun
     from attnscope.scanning.result import ScanResult
 
 
 @uses_threads
-def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison:
-    """Read a folder that scan, reproduce or compare has written.
+def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison | TrainingRun:
+    """Read a folder that scan, reproduce, compare or a monitor has written.
 
     >>> folder = attnscope.scan(length=64, progress=False).save("runs/first")
     >>> attnscope.load_run(folder).run["settings"]["length"]
@@ -27,11 +28,12 @@ def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison:
     Parameters
     ----------
     folder
-        What was given as `out` or to `save`. Runs of older versions are read too; what they lack is missing.
+        What was given as `out` or to `save`. Runs of older versions are read too; what they lack is missing. A training
+        run may still be going on.
 
     Returns
     -------
-    ScanResult, Reproduction or Comparison
+    ScanResult, Reproduction, Comparison or TrainingRun
         The result as it was; attnscope.OutputError if the folder holds none of them.
     """
     path = given_folder(folder)
@@ -41,7 +43,12 @@ def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison:
         from attnscope.experiments.compare import Comparison
 
         return Comparison.load(path)
-    if "identity" in _record(path):
+    record = _record(path)
+    if record.get("kind") == "training":
+        from attnscope.monitor.run_reading import load
+
+        return load(path)
+    if "identity" in record:
         from attnscope.experiments.reproduction import Reproduction
 
         return Reproduction.load(path)
@@ -53,7 +60,7 @@ def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison:
 def _record(folder: Path) -> dict[str, object]:
     """The content of `run.json`; a folder without one holds no finished run."""
     if not (folder / "run.json").is_file():
-        kinds = "run.json of a scan or a reproduction, or compare.json"
+        kinds = "run.json of a scan, a reproduction or a training run, or compare.json"
         raise OutputError(f"{str(folder)!r} holds no finished run: there is no {kinds}")
     try:
         content = json.loads((folder / "run.json").read_text("utf-8"))

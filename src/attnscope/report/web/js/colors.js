@@ -6,11 +6,11 @@ const DIFFERENCE = ["#b35806", "#e08214", "#fdb863", "#e9e4dc", "#8fbfe0", "#439
 const THEMES = {
   light: {
     page: "#ffffff", ink: "#1b1f24", soft: "#59636e", line: "#dfe3e8", empty: "#eceff2", shade: "#0072b2",
-    measured: "#0072b2", proved: "#56b4e9", printed: "#d55e00", printedToo: "#b07500", random: "#009e73", focus: "#d6006c",
+    measured: "#0072b2", proved: "#56b4e9", printed: "#d55e00", printedToo: "#b07500", random: "#009e73", focus: "#d6006c", alarm: "#b04400",
   },
   dark: {
     page: "#171b20", ink: "#e8ebee", soft: "#a2acb6", line: "#343c45", empty: "#2a3138", shade: "#56b4e9",
-    measured: "#56b4e9", proved: "#4c93bd", printed: "#ff8a3d", printedToo: "#e6b422", random: "#35c79f", focus: "#ff6fb5",
+    measured: "#56b4e9", proved: "#4c93bd", printed: "#ff8a3d", printedToo: "#e6b422", random: "#35c79f", focus: "#ff6fb5", alarm: "#ffb020",
   },
 };
 

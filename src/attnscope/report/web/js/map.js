@@ -78,8 +78,7 @@ function mapPicture(run, colors, width, described) {
 }
 
 function mapTitle(run) {
-  const measure = measureOf(view.measure);
-  const what = view.measure === "state" ? "State" : measure.label;
+  const what = view.measure === "state" ? run.labeling : measureOf(view.measure).label;
   return `${view.compare === "runs" ? `${run.letter}: ` : ""}${what} of every head${run.where(view.measure, run.within(view.group))}`;
 }
 

@@ -65,6 +65,11 @@ class Run {
     return this.values(measure, group);
   }
 
+  /** What the labels of heads are called. */
+  get labeling() {
+    return "State";
+  }
+
   /** Where a map's numbers are from, as the end of its title. */
   where(measure, group) {
     return this.groups.length > 1 && measure !== "state" && !this.data.measures[measure].whole ? `, length ${this.groups[group]}` : "";

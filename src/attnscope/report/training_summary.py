@@ -1,0 +1,115 @@
+"""The summary of a training run in the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from attnscope import columns
+from attnscope.columns import head_name
+from attnscope.monitor.readings import LISTED, reading_looks
+from attnscope.report.maps import state_map
+from attnscope.report.terminal import add_row, paragraph, table
+from attnscope.results.words import counted, measured, model_name, number
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from attnscope.monitor.training_run import TrainingRun
+
+_ALARMS = 5  # without --verbose
+_STATUSES = {"training": "still training", "finished": "finished", "stopped": "stopped without being closed"}
+
+
+def print_training(console: Console, run: TrainingRun, verbose: bool = False) -> None:
+    """Print what was watched, the alarms with their evidence and advice, and the readings at the last step."""
+    console.print(Text(subject(run), style="bold"))
+    console.print()
+    if run.heads.is_empty():
+        console.print("Nothing was measured yet.")
+        return
+    console.print(Text(alarm_words(run), style="bold"))
+    alarms = run.alarms if verbose else run.alarms.head(_ALARMS)
+    for line in alarms.iter_rows(named=True):
+        place = head_name(line["layer"], line["head"])
+        console.print(
+            paragraph(f"step {line['step']:,}, {place}: {_kind(line)}, {evidence(line)}. {line['advice']}", 2, "- ")
+        )
+    if alarms.height < run.alarms.height:
+        console.print(paragraph(f"and {run.alarms.height - alarms.height:,} more (--verbose)", 4))
+    console.print()
+    heads = [
+        {"layer": layer, "head": head, "state": reading, "edge": None}
+        for layer, head, reading in run.readings.select("layer", "head", "reading").iter_rows()
+    ]
+    title = f"Readings at step {run.steps[-1]:,}"
+    words = "the first limit that a head's numbers cross; no diagnosis"
+    console.print(state_map(heads, reading_looks(), title, words))
+    for words in loss_words(run):
+        console.print()
+        console.print(words)
+    console.print()
+    console.print(_medians(run))
+
+
+def subject(run: TrainingRun) -> str:
+    """What was watched, how far, and whether it goes on."""
+    heads = run.heads.select("layer", "head").unique()
+    size = f"{counted(heads['layer'].n_unique(), 'layer')}, {counted(heads.height, 'head')}"
+    steps = run.steps
+    until = f"{counted(len(steps), 'measured step')} up to step {steps[-1]:,}, " if steps else ""
+    return f"{model_name(run.run)}, {size}; {until}{_STATUSES[run.status]}"
+
+
+def alarm_words(run: TrainingRun) -> str:
+    """The alarms in a sentence."""
+    alarms = run.alarms
+    if alarms.is_empty():
+        return f"No alarm in {counted(len(run.steps), 'measured step')}."
+    first = alarms.row(0, named=True)
+    some, every = (one.select("layer", "head").n_unique() for one in (alarms, run.heads))
+    where = f"{head_name(first['layer'], first['head'])}, {_kind(first)}"
+    heads = f"{some} of {counted(every, 'head')}"
+    return f"{counted(alarms.height, 'alarm')} in {heads}, the first at step {first['step']:,}: {where}"
+
+
+def evidence(alarm: Mapping[str, Any]) -> str:
+    """The value that raised an alarm, and its limit."""
+    value, limit = (number(alarm[name]) for name in ("value", "limit"))
+    return f"{'not a number' if value == '-' else value} (limit {limit})"
+
+
+def reading_words(run: TrainingRun) -> str:
+    """How many heads have which reading at the last step."""
+    counts = Counter(run.readings["reading"])
+    parts = ", ".join(f"{counts[one.name]} {one.name}" for one in LISTED if counts[one.name])
+    return f"Readings at step {run.steps[-1]:,} (limits crossed, no diagnosis): {parts}"
+
+
+def loss_words(run: TrainingRun) -> list[str]:
+    """The first and the last loss, if one was given to the monitor."""
+    losses = run.scalars.filter(name="loss").drop_nulls("value")
+    if losses.is_empty():
+        return []
+    (first, start), (last, end) = (losses.row(i)[::2] for i in (0, -1))
+    return [f"Loss {number(start)} at step {first:,}, {number(end)} at step {last:,}"]
+
+
+def _kind(alarm: Mapping[str, Any]) -> str:
+    return str(alarm["kind"]).replace("_", " ")
+
+
+def _medians(run: TrainingRun) -> Table:
+    """The median head at the first and the last step."""
+    ends = [run.heads.filter(step=step) for step in (run.steps[0], run.steps[-1])]
+    made = table(["Median over heads", *(f"step {part['step'][0]:,}" for part in ends)])
+    n = run.run["settings"].get("top_n")
+    for name in run.heads.columns:
+        if name in columns.COLUMNS:
+            medians: list[Any] = [part[name].drop_nans().median() for part in ends]
+            add_row(made, columns.label(name, n), *(measured(name, median) for median in medians))
+    return made
