@@ -110,14 +110,14 @@ def _ratio(prediction: Mapping[str, Any]) -> str:
 def stage_table() -> str:
     """The stages of the training as a Markdown table."""
     lines = [
-        "| tokens | window | repeated random tokens | periods up to | learning rates |",
-        "|---" * 5 + "|",
+        "| tokens | window | repeated random tokens | periods up to | learning rates | slow heads |",
+        "|---" * 6 + "|",
     ]
     for stage in STAGES:
         first, last = stage.rates
         lines.append(
             f"| {stage.tokens:,} | {stage.window:,} | {stage.random_share:.0%} | {stage.longest_period} | "
-            f"{first:g} to {last:g} |"
+            f"{first:g} to {last:g} | {stage.slow_heads} at {stage.slow_rate:g} |"
         )
     return "\n".join(lines)
 
@@ -175,7 +175,8 @@ measure, not a model to use: it has read only Python's documentation.
 
 `make sample-model` rebuilds it and this card. Other Python versions ship other documentation and give another model.
 
-Stages of the training (shares of the windows; learning rates as factors of {MATRIX_RATE:g} and {OTHER_RATE:g}):
+Stages of the training (shares of the windows; learning rates as factors of {MATRIX_RATE:g} and {OTHER_RATE:g}; slow heads: in
+each of the last two layers, how many learn their queries and keys at which share of these rates, so that some heads stay broad):
 
 {stage_table()}
 
@@ -213,8 +214,7 @@ one half of the windows agree with those from the other half for {agreed["share"
 
 {label_table(results["diagnosis"])}
 
-A head is compared with random heads of its layers that have another label. Where those are local they do not mind losing
-keys either, and selective cannot stand out. States that no head has: {absent_states(results["diagnosis"])}.
+A head is compared with random heads of its layers that have another label. States that no head has: {absent_states(results["diagnosis"])}.
 """
 
 
