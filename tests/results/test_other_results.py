@@ -182,7 +182,7 @@ def test_a_damaged_reproduction_is_refused(reproduction: Reproduction, tmp_path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "holds no finished run: there is no run.json of a scan or a reproduction, or compare.json"),
+        (None, "holds no finished run: there is no run.json of a scan, a reproduction or a training run"),
         ("{", "run.json in .* cannot be read"),
         ("[]", "is not a readable run|holds no finished run"),
         ('{"schema": 99}', "was written by a newer attnscope"),
