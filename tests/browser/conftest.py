@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from models import build
 from reports import made_claims, made_findings, withdrawn_findings
+from training_runs import made_training
 
+import attnscope
 from attnscope.report.page import render
 from attnscope.scanning import ScanResult, scan
 
@@ -38,12 +40,13 @@ def chromium() -> Iterator[Any]:
 def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
     """Open an address; at the end no page may have erred, or asked for anything outside its own origin.
 
-    `refusing` says that the server refuses a request of the page, which the browser reports as an error.
+    `refusing` says that the server refuses a request of the page, `losing` that it goes away for a while, which the
+    browser reports as errors.
     """
     problems: list[str] = []
     contexts: list[Any] = []
 
-    def open_page(address: str, refusing: bool = False, **options: Any) -> Any:
+    def open_page(address: str, refusing: bool = False, losing: bool = False, **options: Any) -> Any:
         context = chromium.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         contexts.append(context)
         page = context.new_page()
@@ -51,7 +54,8 @@ def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
         origin = "/".join(address.split("/")[:3])
 
         def listen(message: Any) -> None:
-            if message.type in ("error", "warning") and not (refusing and "status of 400" in message.text):
+            expected = (refusing and "status of 400" in message.text) or (losing and "net::ERR_" in message.text)
+            if message.type in ("error", "warning") and not expected:
                 problems.append(message.text)
 
         page.on("console", listen)
@@ -80,7 +84,8 @@ def result(tokenizer: Any) -> ScanResult:
 
 @pytest.fixture(scope="session")
 def reports(result: ScanResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Reports in a folder: `plain.html`, `judged.html` with findings of an older version and claims, `refuted.html`."""
+    """Pages in a folder: `plain.html`, `judged.html` with findings of an older version and claims, `refuted.html`,
+    `training.html` of a training run."""
     folder = tmp_path_factory.mktemp("reports with space")
     heads = [(layer, head) for layer in range(3) for head in range(5)]
     run = result.run | {"model": result.run["model"] | {"name": f"{HOSTILE}\u202e"}}
@@ -97,4 +102,6 @@ def reports(result: ScanResult, tmp_path_factory: pytest.TempPathFactory) -> Pat
     (folder / "refuted.html").write_text(refuted, encoding="utf-8")
     (folder / "plain.html").write_text(plain, encoding="utf-8")
     (folder / "judged.html").write_text(judged, encoding="utf-8")
+    training: Any = attnscope.load_run(made_training(tmp_path_factory.mktemp("training") / "run", 70))
+    (folder / "training.html").write_text(training.page(), encoding="utf-8")
     return folder

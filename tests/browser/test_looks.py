@@ -89,7 +89,7 @@ def unfold(page: Any) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["judged", "plain", "refuted"])
+@pytest.mark.parametrize("name", ["judged", "plain", "refuted", "training"])
 def test_all_text_has_contrast(opened: Open, reports: Path, name: str, scheme: str) -> None:
     page = opened((reports / f"{name}.html").as_uri() + "#head=L0H3", color_scheme=scheme)
     unfold(page)
@@ -108,16 +108,18 @@ def test_marks_on_a_map_of_dimmed_heads_have_contrast(opened: Open, reports: Pat
     assert faint == []
 
 
+@pytest.mark.parametrize("name", ["judged", "training"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_text_in_pictures_can_be_read(opened: Open, reports: Path, width: int) -> None:
-    page = opened((reports / "judged.html").as_uri(), viewport={"width": width, "height": 800})
+def test_text_in_pictures_can_be_read(opened: Open, reports: Path, width: int, name: str) -> None:
+    page = opened((reports / f"{name}.html").as_uri(), viewport={"width": width, "height": 800})
     small = {one["text"]: one["size"] for one in page.evaluate(TEXTS) if one["size"] < LEAST_TEXT}
     assert small == {}
 
 
+@pytest.mark.parametrize("name", ["judged", "training"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_label_of_a_picture_is_clipped_or_covered(opened: Open, reports: Path, width: int) -> None:
-    page = opened((reports / "judged.html").as_uri(), viewport={"width": width, "height": 800})
+def test_no_label_of_a_picture_is_clipped_or_covered(opened: Open, reports: Path, width: int, name: str) -> None:
+    page = opened((reports / f"{name}.html").as_uri(), viewport={"width": width, "height": 800})
     outside, touching = page.evaluate("""() => {
       const outside = [], touching = [];
       for (const picture of document.querySelectorAll(".drawing svg")) {

@@ -74,6 +74,15 @@ def test_a_resumed_run_drops_the_steps_after_the_one_it_goes_on_from(tmp_path: P
     assert read.alarms["step"].to_list() == [10, 20]
 
 
+def test_a_run_that_goes_back_while_it_is_open_drops_them_too(tmp_path: Path) -> None:
+    files = started(tmp_path)
+    for step in (10, 20, 30):
+        files.add_table("heads", lines(step))
+    files.keep_until(20)
+    files.add_table("heads", lines(25))
+    assert attnscope.monitor.load(tmp_path).heads["step"].unique().to_list() == [10, 20, 25]
+
+
 def test_lines_and_parts_that_were_cut_off_hide_no_others(tmp_path: Path) -> None:
     files = started(tmp_path)
     files.add_table("heads", lines(1))

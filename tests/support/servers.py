@@ -62,9 +62,9 @@ class Served:
 
 
 @contextmanager
-def serving(root: Path, *options: str) -> Iterator[Served]:
+def serving(root: Path, *options: str, port: int = 0) -> Iterator[Served]:
     """`attnscope serve` over a folder, ended when the block ends."""
-    command = [sys.executable, "-m", "attnscope.cli", "serve", str(root), "--port", "0", *options]
+    command = [sys.executable, "-m", "attnscope.cli", "serve", str(root), "--port", str(port), *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr

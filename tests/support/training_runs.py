@@ -18,7 +18,10 @@ RECORD: dict[str, Any] = {
     "settings": {"every": 50, "rows": 16, "sequences": 1, "top_n": 20},
     "thresholds": {"collapse": 0.95, "dilution": 0.97},
     "versions": {"python": "3.11"},
-    "errors": [],
+    "errors": 0,
+    "last_error": None,
+    "steps": 0,
+    "measured": 0,
 }
 
 
@@ -85,6 +88,8 @@ class Training:
         loss = 4 * math.exp(-step / 3000) + 1 + 0.1 * math.sin(step)
         self.files.add_lines("scalars", [{"step": step, "name": "loss", "value": loss}])
         self.files.add_lines("alarms", alarms)
+        self.record = self.record | {"steps": step, "measured": self.record["measured"] + 1}
+        self.files.write_record(self.record)
 
     def finish(self) -> None:
         self.files.write_record(self.record | {"status": "finished"})

@@ -21,7 +21,7 @@ def serve(
     read_only: Flag = False,
     open: Flag = False,
 ) -> int:
-    """Show the runs of a folder in the browser: open, compare, rename and delete runs, start new scans.
+    """Show the runs of a folder in the browser: open, follow, compare, rename and delete them, start scans.
 
     The server is reachable from this machine only. With a --host that others can reach it is read-only.
 
@@ -65,6 +65,7 @@ def serve(
 
         webbrowser.open(address)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3))
+    app.state.ending = lambda: server.should_exit
     try:
         server.run(sockets=[listening])
     except KeyboardInterrupt:  # uvicorn raises the signal again after its shutdown

@@ -58,8 +58,10 @@ def reading_looks() -> dict[str, dict[str, str]]:
 
 def page_readings() -> dict[str, Any]:
     """The readings for the page: how each looks, and the rules in the order in which they are tried."""
+    looks = reading_looks()
+    looks[IN_LIMITS.name]["mark"] = "\u00a0"  # a space: most cells of the map have it
     return {
-        "states": reading_looks(),
+        "states": looks,
         "rules": [{"state": one.name, "measure": one.measure, "limit": one.limit} for one in READINGS],
         "otherwise": IN_LIMITS.name,
         "unknown": UNKNOWN.name,

@@ -93,7 +93,8 @@ class TrainingFiles:
         self._unfinished = {name: pl.DataFrame(schema=schema) for name, schema in TABLES.items()}
 
     def keep_until(self, step: int) -> None:
-        """Drop what an earlier run wrote after this step."""
+        """Drop what was written after this step, by an earlier run or by this one."""
+        self._unfinished = {name: part.clear() for name, part in self._unfinished.items()}  # the next part is new
         for name, schema in TABLES.items():
             for part in sorted((self.folder / name).glob("part-*.parquet")):
                 lines = read_part(part, schema)

@@ -62,6 +62,8 @@ def added_data(
     return {
         "status": run.status,
         "updated": run.updated.isoformat(timespec="seconds"),
+        "errors": run.run.get("errors", 0),
+        "last_error": run.run.get("last_error"),
         "measured_steps": table["step"].n_unique(),
         **step_columns(table, order, measures, shown),
         "scalars": {str(name): scalar_points(lines) for (name,), lines in scalars},

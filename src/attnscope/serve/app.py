@@ -15,12 +15,19 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import (
+    FileResponse,
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from attnscope.errors import AttnscopeError, OutputError
 from attnscope.report.page import document, policy
-from attnscope.serve import reproductions
+from attnscope.serve import reproductions, training
 from attnscope.serve.assets import load_assets
 from attnscope.serve.forms import FormError, parse_form, refuse_missing
 from attnscope.serve.guard import Guard, is_from_page, limited_body
@@ -40,6 +47,8 @@ def create_app(root: Path, host: str = "127.0.0.1", *, read_only: bool = False) 
     routes = [
         Route("/", server.index),
         Route("/run/{name}", server.run),
+        Route("/run/{name}/data", server.training_data),
+        Route("/run/{name}/events", server.events),
         Route("/run/{name}/{file}", server.file),
         Route("/run/{name}/figures/{reading}/{file}", server.figure),
         Route("/compare", server.compare),
@@ -49,13 +58,16 @@ def create_app(root: Path, host: str = "127.0.0.1", *, read_only: bool = False) 
         Route("/api/scans/{name}", server.scan),
         Route("/api/scans/{name}/{act}", server.act, methods=["POST"]),
     ]
-    return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, host=host)])
+    app = Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, host=host)])
+    app.state.ending = lambda: False  # whether the server is about to end, and streams should
+    return app
 
 
 class _Server:
     def __init__(self, library: Library, read_only: bool) -> None:
         self.library, self.read_only = library, read_only
         self.jobs = Jobs(library.root)
+        self.streams = training.Streams()
         self.token = secrets.token_urlsafe(24)
 
     async def index(self, request: Request) -> Response:
@@ -80,9 +92,41 @@ class _Server:
         name = request.path_params["name"]
         try:
             page = await run_in_threadpool(self.library.reproduction, name)
+            folder = await run_in_threadpool(self.library.training, name)
         except OutputError as error:
             return PlainTextResponse(f"{error}\n", 404)
+        if folder is not None:
+            return await self._of_training(lambda: HTMLResponse(training.page(name, folder)))
         return await self._page(name) if page is None else HTMLResponse(page)
+
+    async def training_data(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        return await self._of_training(lambda: PlainTextResponse(training.packed_data(self._training_folder(name))))
+
+    async def events(self, request: Request) -> Response:
+        try:
+            folder = await run_in_threadpool(self._training_folder, request.path_params["name"])
+        except OutputError as error:
+            return PlainTextResponse(f"{error}\n", 404)
+        since = training.position_of(request.headers.get("last-event-id"), request.query_params.get("since"))
+        stream = self.streams.counted(training.events(folder, since, request.app.state.ending))
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    def _training_folder(self, name: str) -> Path:
+        folder = self.library.training(name)
+        if folder is None:
+            raise OutputError(f"{name!r} is not a training run")
+        return folder
+
+    @staticmethod
+    async def _of_training(make: Callable[[], Response]) -> Response:
+        """A response made from the files of a training run."""
+        try:
+            return await run_in_threadpool(make)
+        except OutputError as error:
+            return PlainTextResponse(f"{error}\n", 404)
+        except DAMAGED as error:
+            return PlainTextResponse(f"the training run is damaged ({type(error).__name__}: {error})\n", 404)
 
     async def compare(self, request: Request) -> Response:
         one, other = request.query_params.get("a"), request.query_params.get("b")

@@ -17,12 +17,12 @@ import polars as pl
 from attnscope import tables
 from attnscope.errors import InputError, OutputError, shown
 from attnscope.report.data import page_data
-from attnscope.serve import reproductions
+from attnscope.serve import reproductions, training
 
 # The files that a page is built from; every one must lie inside the folder.
 _TABLES = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet")
 _READ = (*_TABLES, "run.json", "tokens.json", "findings.json", "claims.json")
-DOWNLOADS = (*_READ, "report.html", "claims.md")
+DOWNLOADS = (*_READ, "report.html", "claims.md", *training.DOWNLOADS)
 REQUEST = ".request.json"
 
 # Names that every file system takes and that no path is written with.
@@ -37,15 +37,15 @@ class Entry:
     """A run in the list."""
 
     name: str
-    state: Literal["finished", "stopped", "unreadable"]
+    state: Literal["finished", "training", "stopped", "unreadable"]
     model: str = ""
     text: str = ""
     settings: str = ""
     finished: str = ""
     finished_windows: int = 0  # of a run that was stopped
     windows: int = 0
-    verdict: str = ""  # the headline of the diagnosis, or the verdicts of a reproduction's claims
-    kind: Literal["scan", "reproduction"] = "scan"
+    verdict: str = ""  # the headline of the diagnosis, the verdicts of a reproduction's claims, or the number of alarms
+    kind: Literal["scan", "reproduction", "training"] = "scan"
     downloads: tuple[str, ...] = ()
     files: int = 0
     bytes: int = 0
@@ -92,12 +92,22 @@ class Library:
         self._check_inside(folder, "claims.json")
         return reproductions.page(name, folder)
 
+    def training(self, name: str) -> Path | None:
+        """The folder of a training run, whose files all lie inside `root`; None for any other run."""
+        folder = self.folder(name)
+        if not training.is_training(self._json(folder / "run.json") or {}):
+            return None
+        self._check_inside(folder, *(str(path.relative_to(folder)) for path in training.files_of(folder)))
+        return folder
+
     def data(self, name: str) -> dict[str, Any]:
         """The data of a scan's page, from its tables."""
         folder = self.folder(name)
         self._check_inside(folder, *_READ)
         if reproductions.is_reproduction(self._json(folder / "run.json") or {}):
             raise OutputError(f"{name!r} is a reproduction: it has claims and figures, but no heads to compare")
+        if self.training(name) is not None:
+            raise OutputError(f"{name!r} is a training run, which cannot be compared; open it on its own")
         rows, topn, run = tables.load_run(folder)
         findings, claims = tables.load_findings(folder), _optional(folder / "claims.json")
         try:
@@ -156,8 +166,10 @@ class Library:
             try:
                 if reproductions.is_reproduction(record):
                     return _reproduced(name, record, self._json(folder / "claims.json"))
+                if self.training(name) is not None:
+                    return _trained(name, folder, record)
                 return _finished(name, record, self._verdict(folder))
-            except DAMAGED:
+            except (OutputError, *DAMAGED):
                 return Entry(name, "unreadable")
         parts = folder / ".parts"
         if not parts.is_dir() or not self._inside(parts):
@@ -203,6 +215,12 @@ def _reproduced(name: str, record: dict[str, Any], claims: dict[str, Any] | None
     model, source, finished = record["model"]["name"], record["text"]["source"], record["finished"]
     names = _text(model), _text(source), settings, _text(finished)
     return Entry(name, "finished", *names, verdict=verdict, kind="reproduction")
+
+
+def _trained(name: str, folder: Path, record: dict[str, Any]) -> Entry:
+    status, settings, verdict, updated = training.describe(folder, record)
+    model = _text(record["model"]["name"])
+    return Entry(name, status, model, "", settings, updated, verdict=verdict, kind="training")
 
 
 def _text(value: object) -> str:

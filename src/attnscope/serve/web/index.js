@@ -5,6 +5,13 @@ let token = null;
 let listed = null; // the last answer of /api/runs
 let followed = null;
 
+/** The files that are linked beside a run. */
+const FILES = {
+  scan: ["findings.json", "rows.parquet", "topn.parquet", "run.json"],
+  reproduction: ["claims.md", "claims.json", "run.json"],
+  training: ["alarms.jsonl", "scalars.jsonl", "run.json"],
+};
+
 class Refused extends Error {
   constructor({ error, field }) {
     super(error);
@@ -81,16 +88,16 @@ function drawRuns() {
 function runLine(run) {
   const done = run.state === "finished";
   const box = element("input", { type: "checkbox", "aria-label": `Choose ${visible(run.name)} for comparison`, checked: chosen.has(run.name), onchange: (event) => { if (event.target.checked) chosen.add(run.name); else chosen.delete(run.name); byId("compare").disabled = chosen.size !== 2; } });
-  const name = done ? element("a", { href: address(run.name) }, visible(run.name)) : visible(run.name);
-  const summary = { finished: run.settings, stopped: `${run.kind === "reproduction" ? "reproduction, " : ""}stopped: ${run.finished_windows} of ${run.windows} windows finished`, unreadable: "cannot be read" }[run.state];
-  const files = (run.kind === "scan" ? ["findings.json", "rows.parquet", "topn.parquet", "run.json"] : ["claims.md", "claims.json", "run.json"]).filter((file) => run.downloads.includes(file));
+  const name = done || run.kind === "training" ? element("a", { href: address(run.name) }, visible(run.name)) : visible(run.name);
+  const summary = run.kind === "training" ? { finished: run.settings, training: `${run.settings}, going on`, stopped: `${run.settings}, stopped without being closed`, unreadable: "cannot be read" }[run.state] : { finished: run.settings, stopped: `${run.kind === "reproduction" ? "reproduction, " : ""}stopped: ${run.finished_windows} of ${run.windows} windows finished`, unreadable: "cannot be read" }[run.state];
+  const files = FILES[run.kind].filter((file) => run.downloads.includes(file));
   const actions = element("div", { class: "actions" });
   showActions(actions, run);
   return element(
     "tr", { "data-run": run.name },
     element("td", {}, comparable(run) ? box : ""), element("th", { scope: "row" }, name), element("td", { class: "long", "data-label": "Model", title: visible(run.model) }, shortName(run.model)), element("td", { class: "long", "data-label": "Text", title: visible(run.text) }, shortName(run.text)),
     element("td", { class: run.state }, summary, run.verdict ? element("div", { class: "soft" }, visible(run.verdict)) : null), element("td", { "data-label": "Finished" }, run.finished.slice(0, 16).replace("T", " ")),
-    element("td", {}, actions, done ? element("div", { class: "downloads" }, files.map((file) => [element("a", { href: `${address(run.name)}/${file}` }, file), " "])) : ""),
+    element("td", {}, actions, done || run.kind === "training" ? element("div", { class: "downloads" }, files.map((file) => [element("a", { href: `${address(run.name)}/${file}` }, file), " "])) : ""),
   );
 }
 

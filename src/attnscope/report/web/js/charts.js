@@ -57,7 +57,7 @@ function chart({ x, y, bands = [], lines = [], dots = [], events = [], now = nul
     if (!points.length) continue;
     const there = points.map((point) => put(point, point.high, band.color));
     const back = points.map((point) => put(point, point.low, band.color)).reverse();
-    shapes.push(shape("polygon", { points: [...there, ...back].join(" "), fill: band.color, "fill-opacity": 0.25, stroke: band.color, "stroke-opacity": 0.5 }));
+    shapes.push(shape("polygon", { points: [...there, ...back].join(" "), fill: band.color, "fill-opacity": band.faint ? 0.12 : 0.25, stroke: band.color, "stroke-opacity": band.faint ? 0.25 : 0.5 }));
   }
   for (const line of lines) {
     const points = line.points.filter((point) => drawable(point.y));

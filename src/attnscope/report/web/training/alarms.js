@@ -59,15 +59,17 @@ function drawVerdict() {
   const values = (loss?.value ?? []).filter((value) => value !== null);
   const course = values.length > 1 ? `Loss ${number(values[0])} at first, ${number(values.at(-1))} at last.` : "";
   const broken = loss && loss.broken !== null ? element("p", { class: "warning" }, `The loss was not a number, or infinite, at step ${whole(loss.broken)}.`) : null;
-  const errors = run.data.run.errors?.length ? element("p", { class: "warning" }, `The monitor met ${plural(run.data.run.errors.length, "error")} of its own; the training went on. The first: ${visible(run.data.run.errors[0])}`) : null;
+  const { errors, last_error: error } = run.data;
+  const failures = errors ? element("p", { class: "warning" }, `The monitor met ${plural(errors, "error")} of its own; the training went on. The last: ${visible(error)}`) : null;
   byId("verdict").replaceChildren(
     element("h2", { id: "verdict-title" }, status === "training" ? `So far, at step ${last}` : `At the end, step ${last}`),
     element(
       "div", { class: "verdict" },
       element("p", { class: "headline" }, headline(run)),
-      broken, errors,
+      broken, failures,
+      course ? element("p", {}, course) : null,
       stateBar(run, run.readings(run.last)),
-      element("p", { class: "soft small" }, `${course} What the heads' numbers say at step ${last}: each head has the first reading, from left to right, whose limit its measures cross. A reading is no diagnosis of the model: `, element("code", {}, "attnscope scan MODEL --diagnose"), " makes one from many rows of a text."),
+      element("p", { class: "soft small" }, `What the heads' numbers say at step ${last}: each head has the first reading, from left to right, whose limit its measures cross. A reading is no diagnosis of the model: `, element("code", {}, "attnscope scan MODEL --diagnose"), " makes one from many rows of a text."),
     ),
   );
 }

@@ -42,7 +42,7 @@ function measureFigure(run) {
   const measure = measureOf(view.curve);
   const heads = charted();
   const lines = heads.map(({ layer, head, role }) => ({ name: headName(layer, head), role, bare: run.groups.length > 40, points: run.course(view.curve, run.index(layer, head)) }));
-  const bands = [{ name: "all heads", role: "soft", points: run.range(view.curve) }];
+  const bands = [{ name: "all heads", role: "soft", faint: true, points: run.range(view.curve) }];
   return courseFigure(run, {
     title: measure.label, name: `${view.curve.replaceAll("_", "-")}-over-steps`, note: measure.sentence,
     spec: { y: measureAxis(measure), lines, bands, events: alarmMarks(run, heads) },
@@ -87,12 +87,27 @@ function keptHeads(run) {
   return element("div", { class: "controls" }, element("span", {}, "In the charts: ", element("b", {}, name), kept.length ? " and" : ""), chips, keep, kept.length ? null : element("span", { class: "soft small" }, "Click heads on the map to compare them."));
 }
 
+const BESIDE = { separability: "null_random", jacobian_norm: "jacobian_bound" }; // drawn dashed in the same chart
+
 /** All measures of the chosen head. */
 function allMeasures(run, i) {
   const place = { layer: run.layer(i), head: run.head(i) };
-  const made = Object.entries(run.data.measures).map(([name, measure]) => courseFigure(run, {
-    title: measure.label, name: `${name.replaceAll("_", "-")}-${run.title(i)}`, note: null,
-    spec: { y: measureAxis(measure), lines: [{ name: run.title(i), role: "focus", bare: run.groups.length > 40, points: run.course(name, i) }], bands: [{ name: "all heads", role: "soft", points: run.range(name) }], events: alarmMarks(run, [place]).filter(({ role }) => role === "alarm") },
-  }));
+  const { measures } = run.data;
+  const bare = run.groups.length > 40;
+  const made = Object.entries(measures).filter(([name]) => !Object.values(BESIDE).includes(name)).map(([name, measure]) => {
+    const other = measures[BESIDE[name]] && BESIDE[name];
+    return courseFigure(run, {
+      title: measure.label, name: `${name.replaceAll("_", "-")}-${run.title(i)}`, note: null,
+      spec: {
+        y: measureAxis(measure),
+        lines: [
+          { name: run.title(i), role: "focus", bare, points: run.course(name, i) },
+          ...(other ? [{ name: measures[other].label.toLowerCase().replace(/ \(n = \d+\)/, ""), role: "measured", dash: "5 3", bare: true, points: run.course(other, i) }] : []),
+        ],
+        bands: [{ name: "all heads", role: "soft", faint: true, points: run.range(name) }],
+        events: alarmMarks(run, [place]).filter(({ role }) => role === "alarm"),
+      },
+    });
+  });
   return element("div", { class: "charts" }, made);
 }

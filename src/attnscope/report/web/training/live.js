@@ -37,22 +37,22 @@ async function readAgain() {
   if (!answer.ok) throw new Error(await answer.text());
   runs[0] = new TrainingRun(await unpack(await answer.text()));
   view.group = view.following ? runs[0].last : runs[0].nearest(step);
-  if (runs[0].index(view.selected.layer, view.selected.head) === undefined) view.selected = firstHead();
   drawAdded();
 }
 
 function follow() {
-  source = new EventSource(`${page.links.events}?since=${encodeURIComponent(runs[0].data.cursor)}`);
+  source = new EventSource(`${page.links.events}?since=${encodeURIComponent(runs[0].data.position)}`);
   const connection = (open) => { connected = open; drawLive(); };
   source.addEventListener("open", () => connection(true));
   source.addEventListener("added", (event) => {
     const update = JSON.parse(event.data);
-    runs[0].data.cursor = event.lastEventId;
+    runs[0].data.position = event.lastEventId;
     if (runs[0].append(update)) drawAdded();
     else again();
     if (update.status === "finished") source.close();
   });
   source.addEventListener("again", again);
+  source.addEventListener("gone", () => { source.close(); connection(false); announce("The run was deleted or renamed."); });
   source.addEventListener("error", () => {
     connection(false);
     if (source.readyState === EventSource.CLOSED) setTimeout(follow, RETRY);

@@ -41,7 +41,10 @@ function drawAll() {
   const focused = document.activeElement?.id;
   drawTop();
   drawLive();
-  if (runs[0].count) {
+  byId("heads").hidden = byId("alarms").hidden = !runs[0].count;
+  if (!runs[0].count) drawNothing();
+  else {
+    if (!view.selected || runs[0].index(view.selected.layer, view.selected.head) === undefined) view.selected = firstHead();
     drawVerdict();
     drawHeads();
     drawCurves();
@@ -52,7 +55,8 @@ function drawAll() {
   if (focused && focused !== document.activeElement?.id) byId(focused)?.focus({ preventScroll: true });
 }
 
-function empty() {
+/** What stands in place of the verdict before the first measured step. */
+function drawNothing() {
   byId("verdict").replaceChildren(element("h2", { id: "verdict-title" }, "Nothing was measured yet"), element("p", {}, "The first measured step will be here as soon as it is written."));
 }
 
@@ -60,11 +64,7 @@ async function start() {
   page.links = await unpack(byId("links").textContent);
   runs[0] = new TrainingRun(await unpack(byId("data").textContent));
   byId("stepping-place").replaceWith(makeSlider());
-  byId("heads").hidden = byId("alarms").hidden = !runs[0].count;
-  if (runs[0].count) {
-    view.group = runs[0].last;
-    view.selected = firstHead();
-  } else empty();
+  view.group = runs[0].within(runs[0].last);
   if (page.links.events) connected = true;
   drawAll();
   darkSystem.addEventListener("change", drawAll);

@@ -71,13 +71,13 @@ class TrainingRun extends Run {
   /** Add what was measured since; false if the page has too many steps now, or the heads are others. */
   append(update) {
     const { data } = this;
-    if (update.heads !== this.count) return false;
+    if (update.steps.length && update.heads !== this.count) return false;
     for (const kind of ["columns", "low", "median", "high"]) {
       for (const [name, values] of Object.entries(data[kind])) values.push(...(update[kind][name] ?? Array(kind === "columns" ? this.count * update.steps.length : update.steps.length).fill(null)));
     }
     data.steps.push(...update.steps);
     data.alarms.push(...update.alarms);
-    Object.assign(data, { status: update.status, updated: update.updated, measured_steps: data.measured_steps + update.measured_steps, alarm_count: data.alarm_count + update.alarm_count });
+    Object.assign(data, { status: update.status, updated: update.updated, errors: update.errors, last_error: update.last_error, measured_steps: data.measured_steps + update.measured_steps, alarm_count: data.alarm_count + update.alarm_count });
     for (const [name, points] of Object.entries(update.scalars)) {
       const known = (data.scalars[name] ??= { step: [], value: [], low: [], high: [], measured: 0, broken: null });
       for (const column of ["step", "value", "low", "high"]) known[column].push(...points[column]);
