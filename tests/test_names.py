@@ -34,6 +34,7 @@ BANNED = (
     r"\bfirst_weight\b",
     r"tokens with weight\b",
     r"(?<!\"\")[\"'`>]\s*largest[ _]weight\b",  # as a label; docstrings speak of the largest weight of a row
+    r"median largest weight",
     r"range of the logits",
     r"distance to the rest",
     r"weight of the top \{n\}",

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from attnscope.diagnosis.sentences import counted
 from attnscope.report.terminal import add_row, paragraph, table, titled
+from attnscope.results.words import counted, number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,17 +17,17 @@ def print_normalizers(console: Console, report: dict[str, Any]) -> None:
     """Print one table for each length."""
     for (length, rows), results in _grouped(report["results"], "length", "rows"):
         headings = ["Normalizer", "forward seconds", "forward / softmax", "both seconds", "both / softmax"]
-        headings += [f"faster than {report['peer']}"] if report["peer"] else []
+        headings += [f"{report['peer']} / ours"] if report["peer"] else []
         made = table([*headings, "largest error"])
         for result in results:
-            faster = "" if result["peer_speedup"] is None else f"{result['peer_speedup']:.0f} times"
+            faster = "" if result["peer_speedup"] is None else number(result["peer_speedup"])
             add_row(
                 made,
                 result["normalizer"],
-                f"{result['forward_seconds']:.3f}",
-                f"{result['forward_ratio']:.2f}",
-                f"{result['total_seconds']:.3f}",
-                f"{result['total_ratio']:.2f}",
+                number(result["forward_seconds"]),
+                number(result["forward_ratio"]),
+                number(result["total_seconds"]),
+                number(result["total_ratio"]),
                 *([faster] if report["peer"] else []),
                 f"{result['largest_error']:.0e}",
             )
@@ -35,8 +35,9 @@ def print_normalizers(console: Console, report: dict[str, Any]) -> None:
         console.print()
     note = (
         f"Medians of {counted(report['repeats'], 'repeat')} on {_threads(report)}, float32. forward / softmax: time of "
-        "the weights over that of torch.softmax on the same logits; both: with the gradient; largest error: against "
-        f"the definition in float64. {report['memory'][0].upper()}{report['memory'][1:]}."
+        "the weights over that of torch.softmax on the same logits; both: with the gradient; "
+        + (f"{report['peer']} / ours: forward time of that package over ours; " if report["peer"] else "")
+        + f"largest error: against the definition in float64. {report['memory'][0].upper()}{report['memory'][1:]}."
     )
     console.print(paragraph(note, style="dim"))
     if not report["peer"]:
@@ -57,9 +58,9 @@ def print_scans(console: Console, report: dict[str, Any]) -> None:
             add_row(
                 made,
                 result["subject"] + heads,
-                f"{result['seconds']:.3f}",
-                f"{result['forward_seconds']:.3f}",
-                f"{result['time_ratio']:.2f}",
+                number(result["seconds"]),
+                number(result["forward_seconds"]),
+                number(result["time_ratio"]),
                 _megabytes(result["peak_bytes"]),
                 _megabytes(result["forward_peak_bytes"]),
                 _ratio(result["memory_ratio"]),
@@ -91,12 +92,12 @@ def print_protocol(console: Console, report: dict[str, Any]) -> None:
         add_row(
             made,
             f"{result['algorithm']} {result['measures']}",
-            f"{result['seconds']:.1f}",
-            f"{result['forward_seconds']:.2f}",
-            f"{result['time_ratio']:.1f}",
+            number(result["seconds"]),
+            number(result["forward_seconds"]),
+            number(result["time_ratio"]),
             _megabytes(result["peak_bytes"]),
-            f"{result['paper_seconds']:,.0f}",
-            f"{result['times_faster']:,.0f}",
+            number(result["paper_seconds"]),
+            number(result["times_faster"]),
         )
     console.print(made)
     note = (
@@ -120,4 +121,4 @@ def _megabytes(count: float | None) -> str:
 
 
 def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+    return "" if value is None else number(value)

@@ -16,6 +16,7 @@ then check every declared fact.
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -294,7 +295,9 @@ def get(name: str, /, **settings: Any) -> Normalizer:
     """
     if name not in _REGISTRY:
         raise InputError(f"no normalizer is named {shown(name)}: choose from {', '.join(names())}")
-    try:
-        return _REGISTRY[name](**settings)
-    except TypeError as error:
-        raise InputError(f"normalizer {name!r} was given {settings}: {error}") from None
+    known = inspect.signature(_REGISTRY[name]).parameters
+    unknown = [setting for setting in settings if setting not in known]
+    if unknown:
+        listed = f"; it has {', '.join(known)}" if known else ""
+        raise InputError(f"the normalizer {name} has no setting {shown(unknown[0])}{listed}")
+    return _REGISTRY[name](**settings)

@@ -204,9 +204,7 @@ def _collapse_per_token(e: Evidence) -> list[Measurement]:
 
 def _vanishing(accepted: tuple[float, float]) -> Measure:
     def measured(e: Evidence) -> list[Measurement]:
-        return e.exponent(
-            "exponent of the median largest weight in L", e.table("rows"), pl.median("max_weight"), accepted
-        )
+        return e.exponent("exponent of the median max weight in L", e.table("rows"), pl.median("max_weight"), accepted)
 
     return measured
 
@@ -216,7 +214,7 @@ CLAIMS = [
         "vanishing-attention",
         "Section 1; section 4",
         "attention weights collapse toward 1/L; the peak value drops as the context grows",
-        "the largest weight falls like 1/L: exponent -1.1 to -0.9; corrected: it falls at all, exponent below -0.05",
+        "the max weight falls like 1/L: exponent -1.1 to -0.9; corrected: it falls at all, exponent below -0.05",
         _vanishing((-1.1, -0.9)),
         _vanishing((-np.inf, -0.05)),
         "the peak falls with L, at whatever rate",
