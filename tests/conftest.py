@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,23 @@ import pytest
 import torch
 from models import build, byte_tokenizer
 
+from attnscope.results import base
+
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Pages of `show` go where pytest keeps its files."""
+    folder = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "_page_folder", lambda: folder)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,15 @@ import pytest
 import torch
 
 import attnscope
+from attnscope.results.audit_view import AuditPlots
+from attnscope.results.comparison_view import ComparisonPlots
+from attnscope.results.head_charts import DiagnosisPlots, ScanPlots
+from attnscope.results.reproduction_view import ReproductionPlots
 from attnscope.theory.configuration import Configuration
 
 PACKAGE = Path(attnscope.__file__).parent
 HEAVY = ("bench", "cli", "serve")  # commands, without examples in Python
+RESULTS = ("AuditReport", "Comparison", "Diagnosis", "Reproduction", "ScanResult")
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -83,11 +88,37 @@ def test_a_public_name_has_an_example(name: str) -> None:
     assert ">>> " in (inspect.getdoc(PUBLIC[name]) or "")
 
 
+def methods() -> dict[str, Any]:
+    """What people call on results and on their `plot`."""
+    results = [getattr(attnscope, name) for name in attnscope.__all__ if name in RESULTS]
+    kinds = [*results, ScanPlots, DiagnosisPlots, ComparisonPlots, ReproductionPlots, AuditPlots]
+    shown = ("summary", "save", "show", "head", "claim", "map", "curve", "weights", "pattern", "capacity", "violations")
+    return {
+        f"{kind.__name__}.{name}": getattr(kind, name)
+        for kind in kinds
+        for name in (*shown, "figure")
+        if hasattr(kind, name)
+    }
+
+
+METHODS = methods()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_of_a_result_begins_with_an_example(name: str) -> None:
+    before, _, after = (inspect.getdoc(METHODS[name]) or "").partition(">>> ")
+    assert after
+    assert "----" not in before
+
+
+PUBLIC |= METHODS
+
+
 @pytest.mark.parametrize("name", [name for name, value in PUBLIC.items() if inspect.isfunction(value)])
 def test_a_public_function_describes_its_parameters_and_what_it_returns(name: str) -> None:
     document = inspect.getdoc(PUBLIC[name]) or ""
     signature = inspect.signature(PUBLIC[name])
-    parameters = [each for each in signature.parameters if each not in ("args", "kwargs")]
+    parameters = [each for each in signature.parameters if each not in ("self", "args", "kwargs")]
     if parameters:
         section = document.partition("Parameters\n----------\n")[2].partition("Returns\n-------\n")[0]
         names = [line.split(" : ")[0] for line in section.splitlines() if line and not line.startswith(" ")]

@@ -97,6 +97,11 @@ def test_a_model_without_softmax_attention_fails_by_name() -> None:
     assert "no softmax attention" in text(report, "attention")
 
 
+def test_positions_without_a_limit_are_said_to_have_none() -> None:
+    """XLNet's configuration says -1."""
+    assert text(examined(tiny_model("xlnet")), "positions") == "no limit in its configuration"
+
+
 def test_the_command_prints_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["doctor"]) == 0
     shown = capsys.readouterr().out

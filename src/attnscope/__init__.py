@@ -16,7 +16,8 @@
 | `load_model` | a model and its tokenizer, ready to scan |
 | `load_run` | a result that was saved |
 
-Every result has a short `repr`, an output for notebooks, `.summary()`, `.plot` and `.show()` (docs/python.md).
+Every result has a short `repr`, an output for notebooks, `.summary()`, `.plot`, `.show()` and `.save(folder)`
+(docs/python.md).
 
 Requirement: importing this module loads neither torch nor transformers. The public names below, and the rooms
 (`capture`, `normalizers`, `theory`, ...), are resolved on first use.

@@ -25,6 +25,7 @@ from attnscope.capture.attention import AttentionCall, LogitsCall, unpadded
 from attnscope.capture.forward import forward, observed
 from attnscope.capture.layers import Layers
 from attnscope.errors import ModelError
+from attnscope.parameters import parameter
 from attnscope.planning import DEFAULT_LENGTH, DEFAULT_MEMORY
 from attnscope.scanning.record import version
 
@@ -324,7 +325,7 @@ def _memory(model: Model, trials: list[list[_Trial]], length: int) -> Check:
         "memory",
         "note",
         f"{_bytes(weights)} of weights; at {length:,} tokens {_bytes(layer)} for one layer's vectors and at most "
-        f"{_bytes(DEFAULT_MEMORY)} for measuring (--memory-budget), in addition to the forward pass itself",
+        f"{_bytes(DEFAULT_MEMORY)} for measuring ({parameter('memory_budget')}), in addition to the forward pass",
     )
 
 

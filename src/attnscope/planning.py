@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
 from attnscope.errors import InputError, shown
+from attnscope.parameters import parameter
 
 if TYPE_CHECKING:
     from attnscope.normalizers import Normalizer
@@ -94,20 +95,24 @@ def plan(
     causal: bool = True,
 ) -> Settings:
     """Check the settings of a scan and fill in defaults; raises InputError for invalid values."""
-    length = None if length is None else whole_number("--length", length)
-    lengths, top_n = _whole_numbers("--lengths", lengths), _whole_numbers("--top-n", top_n)
-    windows = whole_number("--windows", windows)
-    delta_max_length = whole_number("--delta-max-length", delta_max_length)
+    length = None if length is None else whole_number("length", length)
+    lengths, top_n = _whole_numbers("lengths", lengths), _whole_numbers("top_n", top_n)
+    windows = whole_number("windows", windows)
+    delta_max_length = whole_number("delta_max_length", delta_max_length)
     kind, rows = _vector_kind(vectors), row_choice(rows)
     if rows != "last" and lengths and causal:
         raise InputError(
-            f"--rows {rows} measures rows of every length up to the window's; leave --lengths out, or use --rows last"
+            f"{parameter('rows', rows)} measures rows of every length up to the window's; leave {parameter('lengths')} "
+            f"out, or use {parameter('rows', 'last')}"
         )
     size = length or (max(lengths) if lengths else min(DEFAULT_LENGTH, positions or DEFAULT_LENGTH))
     if positions is not None and size > positions:
         raise InputError(f"length {size} is beyond the model's {positions} positions; use {positions} or less")
     if lengths and max(lengths) > size:
-        raise InputError(f"--lengths has {max(lengths)}, more than the window of {size} tokens; raise --length")
+        raise InputError(
+            f"{parameter('lengths')} has {max(lengths)}, more than the window of {size} tokens; raise "
+            f"{parameter('length')}"
+        )
     usual = {n for n in DEFAULT_LENGTHS if n < size and rows == "last"} | {size}
     chosen = sorted(set(lengths)) if lengths else sorted(usual)
     return Settings(
@@ -137,8 +142,8 @@ def plan_inputs(
     delta_max_length: int = DEFAULT_DELTA_MAX_LENGTH,
 ) -> Settings:
     """The settings for a module on inputs; the length of its rows is known only when it runs."""
-    sizes = _whole_numbers("--top-n", top_n)
-    delta_max_length = whole_number("--delta-max-length", delta_max_length)
+    sizes = _whole_numbers("top_n", top_n)
+    delta_max_length = whole_number("delta_max_length", delta_max_length)
     return Settings(
         0,
         (),
@@ -161,7 +166,7 @@ def _vector_kind(vectors: str) -> VectorKind:
 
 def _bounds(bounds: str | None) -> Bounds | None:
     if bounds not in (None, "paper"):
-        raise InputError(f"--bounds takes paper; received {bounds!r}")
+        raise InputError(f"{parameter('bounds')} takes paper; received {shown(bounds)}")
     return "paper" if bounds else None
 
 
@@ -170,7 +175,7 @@ def _top_sizes(top_n: list[int] | None, longest: int) -> tuple[int, ...]:
         raise InputError(f"a row of {longest} key has no top set to leave out; use a length of at least 2")
     if top_n and max(top_n) >= longest:
         raise InputError(
-            f"--top-n {max(top_n)} leaves nothing out of a row of {longest} keys; use a value below {longest}"
+            f"{parameter('top_n', max(top_n))} leaves nothing out of a row of {longest} keys; use one below {longest}"
         )
     counts = sorted(set(top_n)) if top_n else [n for n in DEFAULT_TOP_N if n < longest]
     return tuple(counts)
@@ -185,7 +190,7 @@ def row_choice(rows: object) -> RowChoice:
         with suppress(ValueError):  # too many digits
             number = int(number) if number.isdecimal() else number
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= LARGEST:
-        raise InputError(f"--rows takes last, all or a whole number from 1 up; received {shown(rows)}")
+        raise InputError(f"{parameter('rows')} takes last, all or a whole number from 1 up; received {shown(rows)}")
     return number
 
 
@@ -199,7 +204,7 @@ def memory_size(budget: int | str) -> int:
         number = plain(budget)
         size = number if isinstance(number, int) and not isinstance(number, bool) else 0
     if size < 1:
-        raise InputError(f"--memory-budget takes a size such as 512MB or 2GB; received {shown(budget)}")
+        raise InputError(f"{parameter('memory_budget')} takes a size such as 512MB or 2GB; received {shown(budget)}")
     return size
 
 
@@ -207,7 +212,7 @@ def _labelled(normalizers: Sequence[str | Normalizer]) -> dict[str, Normalizer]:
     """Normalizers by the label that the tables show."""
     from attnscope.normalizers import Normalizer, parse
 
-    if isinstance(normalizers, str | Normalizer):
+    if isinstance(normalizers, str | Normalizer) or not isinstance(normalizers, Iterable):
         normalizers = [normalizers]
     found: dict[str, Normalizer] = {}
     for wanted in normalizers:
@@ -230,7 +235,7 @@ def _temperatures(values: Any) -> tuple[float, ...]:
     listed = [values] if isinstance(values, int | float) else [plain(value) for value in values]
     for value in listed:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-            raise InputError(f"--temperature takes positive numbers; received {shown(value)}")
+            raise InputError(f"{parameter('temperatures')} takes positive numbers; received {shown(value)}")
         _checks.temperature(value)
     return tuple(dict.fromkeys(float(value) for value in listed))
 
@@ -241,13 +246,23 @@ def plain(value: Any) -> Any:
 
 
 def whole_number(name: str, value: Any, least: int = 1, most: int = LARGEST) -> int:
-    """The value as an integer; InputError unless it is a whole number between `least` and `most`."""
+    """The value of a parameter as an integer; InputError unless it is a whole number from `least` to `most`."""
     number = plain(value)
     if not isinstance(number, int) or isinstance(number, bool) or not least <= number:
-        raise InputError(f"{name} takes a whole number from {least} up; received {shown(value)}")
+        raise InputError(f"{parameter(name)} takes a whole number from {least} up; received {shown(value)}")
     if number > most:
-        raise InputError(f"{name} takes a whole number up to {most:,}; received {shown(number)}")
+        raise InputError(f"{parameter(name)} takes a whole number up to {most:,}; received {shown(number)}")
     return number
+
+
+def listed_names(name: str, given: Any, known: Sequence[str] = ()) -> list[str]:
+    """The value of a parameter, one name or several, each once; InputError unless there is one and all are known."""
+    listed = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    wrong = [one for one in listed if not isinstance(one, str) or (known and one not in known)]
+    if wrong or not listed:
+        kinds = f"one or several of {', '.join(known)}" if known else "one or several names"
+        raise InputError(f"{parameter(name)} takes {kinds}; received {shown(wrong[0]) if wrong else 'none'}")
+    return list(dict.fromkeys(listed))
 
 
 def _whole_numbers(name: str, values: Any) -> list[int] | None:
@@ -257,5 +272,5 @@ def _whole_numbers(name: str, values: Any) -> list[int] | None:
     values = plain(values)
     items = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
     if not items:
-        raise InputError(f"{name} takes at least one number; received none")
+        raise InputError(f"{parameter(name)} takes at least one number; received none")
     return [whole_number(name, value) for value in items]

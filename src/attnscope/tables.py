@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,6 +24,7 @@ import polars as pl
 
 from attnscope import columns
 from attnscope.errors import InputError, OutputError, shown
+from attnscope.parameters import parameter
 
 SCHEMA_VERSION = 2
 FINDINGS_VERSION = 2
@@ -127,7 +129,7 @@ def output_folder(path: Path) -> Iterator[Path]:
             except (OSError, ValueError) as error:
                 named = str(path) if len(str(path)) < 200 else f"{str(path)[:200]}..."
                 raise OutputError(
-                    f"cannot write to the output folder {named!r}: {_reason(error)}; choose another --out"
+                    f"cannot write to the output folder {named!r}: {_reason(error)}; choose another {parameter('out')}"
                 ) from None
             yield path
     except BaseException:
@@ -220,7 +222,6 @@ def save_run(
     findings: dict[str, Any] | None = None,
 ) -> None:
     """Write a finished run without its report, replacing an older run in the same folder."""
-    record = json.dumps(run, indent=1, allow_nan=False) + "\n"
     files: dict[str, Callable[[Path], object]] = {
         "rows.parquet": rows.write_parquet,
         "topn.parquet": topn.write_parquet,
@@ -232,13 +233,28 @@ def save_run(
         if token_weights.patterns is not None:
             files["patterns.parquet"] = token_weights.patterns.write_parquet
     if findings is not None:
-        text = json.dumps(findings, indent=1, allow_nan=False) + "\n"
-        files["findings.json"] = lambda path: path.write_text(text, encoding="utf-8")
-    files["run.json"] = lambda path: path.write_text(record, encoding="utf-8")
+        files["findings.json"] = as_file(findings)
+    files["run.json"] = as_file(run)
     write_all(folder, files)
     for name in ("findings.json", "patterns.parquet"):  # those of an older run do not belong to these tables
         if name not in files:
             (folder / name).unlink(missing_ok=True)
+
+
+def copy_run(source: Path, target: Path) -> None:
+    """Copy the files of a run, without what is unfinished, to another folder, which is locked already."""
+    if source.resolve() == target.resolve():
+        return
+    try:
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot copy {str(source)!r} to {str(target)!r}: {error}") from error
+
+
+def as_file(content: Any) -> Callable[[Path], object]:
+    """What `write_all` needs to write JSON."""
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return lambda path: path.write_text(text, encoding="utf-8")
 
 
 def within_support(rows: pl.DataFrame, topn: pl.DataFrame) -> pl.DataFrame:

@@ -98,7 +98,7 @@ def test_what_is_not_the_book_is_refused_and_not_kept(server: Server, body: byte
     server.body = body
     with pytest.raises(InputError, match=reason) as caught:
         read_text("corpus:war-and-peace")
-    assert "--text FILE" in str(caught.value)
+    assert "give a file with any copy of the book as text" in str(caught.value)
     assert not (corpora.cache_folder() / "corpora").exists()
 
 
@@ -136,7 +136,7 @@ def test_offline_and_not_kept_names_the_next_step(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(corpora.URL_VARIABLE, "http://127.0.0.1:1/nothing")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with pytest.raises(InputError, match=r"no connection.*--text FILE"):
+    with pytest.raises(InputError, match=r"no connection.*any copy of the book"):
         read_text("corpus:war-and-peace")
 
 

@@ -54,7 +54,7 @@ def test_unit_hidden_vectors_and_embeddings(family: str) -> None:
 
 
 def test_a_module_that_does_not_embed_tokens_is_refused() -> None:
-    with pytest.raises(ModelError, match="Linear does not say which module embeds its tokens; use --vectors value"):
+    with pytest.raises(ModelError, match="Linear does not say which module embeds its tokens; use vectors='value'"):
         VectorSource(torch.nn.Linear(3, 3), "embedding")
 
 

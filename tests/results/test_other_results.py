@@ -12,11 +12,13 @@ import vl_convert
 from models import build, byte_tokenizer
 
 import attnscope
+from attnscope.diagnosis.running import diagnose
 from attnscope.errors import InputError, OutputError
 from attnscope.experiments.compare import Comparison, compare
 from attnscope.experiments.reproduction import Reproduction, reproduce
 from attnscope.results.base import Result, Summary, bounded
 from attnscope.scanning import scan
+from attnscope.serve.written import foreign_files
 from attnscope.theory.audit import AuditReport, audit
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
@@ -48,7 +50,7 @@ def test_every_result_has_the_same_methods(name: str, request: pytest.FixtureReq
     lines = repr(result).splitlines()
     assert lines[0].startswith(f"{type(result).__name__}: ")
     assert len(lines) <= 10
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 80
     assert isinstance(result.summary(), Summary)
     assert str(result.summary())
 
@@ -76,7 +78,7 @@ def test_show_writes_a_page_with_the_charts(
 def test_a_repr_keeps_to_ten_lines_and_its_last_line() -> None:
     shown = bounded(["Result: " + "word " * 50, *(f"line {i} " + "x " * 80 for i in range(9)), "Next: .summary()"])
     assert len(shown.splitlines()) == 10
-    assert max(map(len, shown.splitlines())) <= 96
+    assert max(map(len, shown.splitlines())) <= 80
     assert shown.splitlines()[-1] == "  Next: .summary()"
 
 
@@ -154,10 +156,9 @@ def test_a_scan_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_comparison_is_read_back(comparison: Comparison, tmp_path: Path) -> None:
-    files = comparison.save(tmp_path)
-    assert all(Path(file).is_file() for file in files.values())
-    again = attnscope.load_run(tmp_path)
+    again = attnscope.load_run(comparison.save(tmp_path))
     assert isinstance(again, Comparison)
+    assert (tmp_path / "capacity.svg").is_file()
     assert again.table.equals(comparison.table)
     assert again.run == json.loads(json.dumps(comparison.run))
 
@@ -171,6 +172,46 @@ def test_a_reproduction_is_read_back(reproduction: Reproduction) -> None:
         name: set(files) for name, files in reproduction.figures.items()
     }
     assert repr(again) == repr(reproduction)
+
+
+def test_a_reproduction_is_saved_elsewhere(reproduction: Reproduction, tmp_path: Path) -> None:
+    again = attnscope.load_run(reproduction.save(tmp_path / "copy"))
+    assert isinstance(again, Reproduction)
+    assert again.folder == tmp_path / "copy"
+    assert all(again.tables[name].equals(table) for name, table in reproduction.tables.items())
+    assert reproduction.save(reproduction.folder) == reproduction.folder
+    assert foreign_files(again.folder) == []
+
+
+def test_a_comparison_without_a_chart_leaves_none_of_an_older_one(comparison: Comparison, tmp_path: Path) -> None:
+    comparison.save(tmp_path)
+    settings = comparison.run["settings"] | {"modes": ["what-if"]}
+    what_if = Comparison(comparison.table.filter(mode="what-if"), comparison.run | {"settings": settings})
+    what_if.save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"compare.json", "compare.parquet"}
+
+
+def test_a_diagnosis_is_read_back(tmp_path: Path) -> None:
+    found = diagnose(build("gpt2"), TEXT, tokenizer=byte_tokenizer(), length=31, windows=2, rows=8)
+    again = attnscope.load_run(found.save(tmp_path))
+    assert isinstance(again, attnscope.Diagnosis)
+    assert again == found
+    assert repr(again) == repr(found)
+
+
+def test_an_audit_is_read_back(audited: AuditReport, tmp_path: Path) -> None:
+    again = attnscope.load_run(audited.save(tmp_path))
+    assert again == audited
+    assert repr(again) == repr(audited)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("audit.json", "{"), ("audit.json", "[]"), ("findings.json", "{"), ("findings.json", "[]")]
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, file: str, content: str) -> None:
+    (tmp_path / file).write_text(content)
+    with pytest.raises(OutputError, match=r"is not a readable audit|cannot be read"):
+        attnscope.load_run(tmp_path)
 
 
 def test_a_damaged_reproduction_is_refused(reproduction: Reproduction, tmp_path: Path) -> None:

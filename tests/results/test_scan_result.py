@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import types
 from collections import defaultdict
@@ -21,6 +23,7 @@ from reports import enlarged, large_shown, made_findings, withdrawn_findings
 import attnscope
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import InputError
+from attnscope.report import overview
 from attnscope.results import base, html
 from attnscope.results.heat_map import SCALE, ink_on
 from attnscope.results.words import visible_token
@@ -54,11 +57,11 @@ def large(plain: ScanResult) -> ScanResult:
     assert plain.token_weights
     rows, topn = (enlarged(table, 30, 32) for table in (plain.rows, plain.topn))
     shown = large_shown(plain.token_weights, 30, 32)
-    return ScanResult(rows, topn, run, shown, Diagnosis(withdrawn_findings(heads), "name", "text"))
+    return ScanResult(rows, topn, run, shown, Diagnosis(withdrawn_findings(heads)))
 
 
 def bounded(text: str) -> bool:
-    return len(text.splitlines()) <= 10 and all(len(line) <= 100 for line in text.splitlines())
+    return len(text.splitlines()) <= 10 and all(len(line) <= 80 for line in text.splitlines())
 
 
 class Tags(HTMLParser):
@@ -351,6 +354,14 @@ def test_a_curve_of_all_heads_has_the_median_and_the_range(plain: ScanResult) ->
         assert (one["low"], one["high"]) == pytest.approx(tuple(np.quantile(means, [0.05, 0.95])))
 
 
+@pytest.mark.parametrize("measure", ["participation", "entropy_ratio"])
+def test_the_page_and_the_terminal_have_the_medians_of_the_curve(plain: ScanResult, measure: str) -> None:
+    lines = overview.median_by_length(plain.rows, plain.run)
+    values = values_of(plain.plot.curve(measure))
+    assert lines["length"].to_list() == [one["length"] for one in values]
+    assert lines[measure].to_list() == pytest.approx([one["value"] for one in values])
+
+
 def test_curves_of_many_rows_are_against_powers_of_two() -> None:
     result = scan(build("gpt2"), TEXT, tokenizer=byte_tokenizer(), length=61, top_n=[5], rows="all")
     values = values_of(result.plot.curve("max_weight", 0, 1))
@@ -463,6 +474,26 @@ def test_show_displays_the_report_in_a_notebook(plain: ScanResult, monkeypatch: 
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     plain.show()
     assert shown[0].startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+
+
+SESSION = """
+import sys
+from attnscope.results.base import temporary_page
+if len(sys.argv) > 1:
+    sys.ps1 = ">>> "
+files = [temporary_page(word) for word in ("one", "two")]
+assert [file.read_text() for file in files] == ["one", "two"]
+assert files[0].parent == files[1].parent
+"""
+
+
+@pytest.mark.parametrize("kind", ["script", "session"])
+def test_pages_share_a_folder_that_a_session_removes(kind: str, tmp_path: Path) -> None:
+    """A script may end before the browser has read the page."""
+    arguments = ["session"] if kind == "session" else []
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", SESSION, *arguments], env=environment, check=True)
+    assert len(list(tmp_path.iterdir())) == (kind == "script")
 
 
 # Findings

@@ -13,6 +13,7 @@ from training_runs import Training, made_training, measured_step
 import attnscope
 from attnscope.errors import InputError
 from attnscope.monitor.training_run import TrainingRun
+from attnscope.serve.written import foreign_files
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +27,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
 def test_it_says_what_was_watched_in_at_most_ten_lines(run: TrainingRun) -> None:
     words = repr(run).splitlines()
     assert len(words) <= 10
-    assert words[0] == "TrainingRun: tiny-gpt2, 3 layers, 15 heads; 80 measured steps up to step 4,000, finished"
-    assert "1 alarm in 1 of 15 heads, the first at step 3,050: L1H2, collapse" in words[1]
+    assert max(map(len, words)) <= 80
+    joined = " ".join(repr(run).split())
+    assert joined.startswith("TrainingRun: tiny-gpt2, 3 layers, 15 heads; 80 measured steps up to step 4,000, finished ")
+    assert "1 alarm in 1 of 15 heads, the first at step 3,050: L1H2, collapse" in joined
     summary = str(run.summary())
     assert max(map(len, summary.splitlines())) <= 80
     assert "step 3,050, L1H2: collapse, 0.99 (limit 0.95). Lower the learning rate" in summary.replace("\n    ", " ")
     assert "&lt;b&gt;now&lt;/b&gt;" in run._repr_html_()
     assert "<script" not in run._repr_html_()
+
+
+def test_it_is_saved_elsewhere(run: TrainingRun, tmp_path: Path) -> None:
+    again = attnscope.load_run(run.save(tmp_path / "copy"))
+    assert isinstance(again, TrainingRun)
+    assert again.heads.equals(run.heads)
+    assert again.alarms.equals(run.alarms)
+    assert foreign_files(tmp_path / "copy") == []
 
 
 def test_readings_are_the_first_limit_that_is_crossed(run: TrainingRun) -> None:

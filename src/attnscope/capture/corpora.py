@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnscope.errors import InputError
+from attnscope.parameters import parameter
 
 PREFIX = "corpus:"
 URL_VARIABLE = "ATTNSCOPE_CORPUS_URL"  # a mirror to fetch from instead
@@ -79,7 +80,8 @@ def fetch(book: Book) -> str:
         except (OSError, http.client.HTTPException, ValueError) as error:
             reasons.append(f"{url}: {_reason(error)}")
     raise InputError(
-        f"cannot fetch {book.title} ({'; '.join(reasons)}); connect once, or give any copy of the book with --text FILE"
+        f"cannot fetch {book.title} ({'; '.join(reasons)}); connect once, or give a file with any copy of the book as "
+        f"{parameter('text')}"
     )
 
 

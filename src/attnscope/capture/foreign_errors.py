@@ -9,6 +9,7 @@ from huggingface_hub.errors import HTTPError, StrictDataclassError  # type: igno
 from safetensors import SafetensorError
 
 from attnscope.errors import AttnscopeError, ModelError
+from attnscope.parameters import parameter
 
 # What other packages raise on an invalid configuration or file; tokenizers also raises Exception itself.
 _DAMAGED = (
@@ -56,7 +57,7 @@ def _message(doing: str, error: BaseException, advice: str) -> str:
     if "trust_remote_code" in first:
         return (
             f"cannot {doing}: it comes with code of its own, which attnscope does not run by default; read that "
-            "code, then use --trust-remote-code (trust_remote_code=True)"
+            f"code, then use {parameter('trust_remote_code', True)}"
         )
     kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
     return f"cannot {doing}: {kind}{short}; {advice}"

@@ -20,6 +20,7 @@ from attnscope.capture.huggingface import SWAP_CONFIG_KEY
 from attnscope.capture.layers import causal_flags
 from attnscope.capture.loading import load_weights, quiet
 from attnscope.errors import InputError, ModelError
+from attnscope.parameters import parameter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -108,7 +109,7 @@ class Model:
         """
         config = self.module.config.get_text_config()
         limit = getattr(config, "max_position_embeddings", None)
-        if not limit:
+        if not limit or limit < 0:  # XLNet says -1
             return None
         for name, part in self.module.named_modules():
             padding = getattr(part, "padding_idx", None)
@@ -206,7 +207,9 @@ def load_model(
         refuse_options(f"this {type(model).__name__}", **{f.name: getattr(source, f.name) for f in fields(source)})
         return _given(as_module(model), tokenizer)
     if revision is not None and (not isinstance(model, str) or Path(model).exists()):
-        raise InputError(f"--revision {revision} is for models of a hub; leave it out for {model or 'the sample'}")
+        raise InputError(
+            f"{parameter('revision', revision)} is for models of a hub; leave it out for {model or 'the sample'}"
+        )
     loaded = replace(source, name=None if model is None else str(model)).load()
     return replace(loaded, tokenizer=tokenizer) if tokenizer else loaded
 
@@ -331,7 +334,7 @@ def _device(device: str) -> torch.device:
         torch.empty(0, device=parsed)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"device {device!r} cannot be used ({reason}); try --device cpu") from None
+        raise InputError(f"device {device!r} cannot be used ({reason}); try {parameter('device', 'cpu')}") from None
     if parsed.type == "meta":
-        raise InputError("device 'meta' holds no numbers to measure; try --device cpu")
+        raise InputError(f"device 'meta' holds no numbers to measure; try {parameter('device', 'cpu')}")
     return parsed

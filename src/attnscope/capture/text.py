@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.capture import corpora
 from attnscope.capture.foreign_errors import CHECK_TOKENIZER, foreign_errors
 from attnscope.errors import InputError, ModelError, shown
+from attnscope.parameters import parameter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,6 +128,8 @@ def read_text(source: str | Path | None) -> Text:
         return _decoded(sys.stdin.buffer.read(corpora.LARGEST + 1), "standard input")
     if str(source).startswith(corpora.PREFIX):
         return corpus(str(source).removeprefix(corpora.PREFIX))
+    if not str(source):
+        raise InputError(f"{parameter('text')} takes the path of a text file; received nothing")
     path = Path(source)
     try:
         with path.open("rb") as file:  # also a pipe or a device, which may have no end
@@ -139,7 +142,9 @@ def read_text(source: str | Path | None) -> Text:
 
 def _decoded(data: bytes, source: str) -> Text:
     if len(data) > corpora.LARGEST:
-        raise InputError(f"{source} has more than {corpora.LARGEST >> 20} MiB; give --text a part of it")
+        raise InputError(
+            f"{source} has more than {corpora.LARGEST >> 20} MiB; give a part of it as {parameter('text')}"
+        )
     if b"\0" in data:
         raise InputError(f"{source} is not UTF-8 text (a zero byte at offset {data.index(0)}); convert it")
     try:
@@ -150,7 +155,7 @@ def _decoded(data: bytes, source: str) -> Text:
             "convert it, for instance with iconv -t utf-8"
         ) from None
     if not content.strip():
-        raise InputError(f"{source} is empty; give --text a text of at least one window")
+        raise InputError(f"{source} is empty; give a text of at least one window")
     return Text(content, source)
 
 
@@ -178,10 +183,6 @@ def windows(tokens: Sequence[int], length: int, count: int, source: str) -> list
     """The first `count` runs of `length` consecutive tokens."""
     if len(tokens) < length * count:
         what = f"{count} windows of {length} tokens" if count > 1 else f"a window of {length} tokens"
-        advice = (
-            f"--length {len(tokens)} or a longer text"
-            if count == 1
-            else "fewer --windows, a shorter --length or a longer text"
-        )
-        raise InputError(f"{source} has {len(tokens)} tokens, too few for {what}; use {advice}")
+        advice = f"a length of at most {len(tokens)}" if count == 1 else "fewer or shorter windows"
+        raise InputError(f"{source} has {len(tokens)} tokens, too few for {what}; use {advice}, or a longer text")
     return [list(tokens[i * length : (i + 1) * length]) for i in range(count)]

@@ -19,6 +19,7 @@ from attnscope.capture.layers import Layers
 from attnscope.capture.vector_kinds import VectorKind
 from attnscope.capture.watching import WatchedForward
 from attnscope.errors import ModelError
+from attnscope.parameters import parameter
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -130,7 +131,8 @@ class VectorSource:
             name = name.rpartition(".")[0]
         if not name:
             raise ModelError(
-                f"the input of the layer around {type(call.module).__name__} was not seen; use --vectors value"
+                f"the input of the layer around {type(call.module).__name__} was not seen; use "
+                f"{parameter('vectors', 'value')}"
             )
         return self._tokens(call, self._inputs[self._modules[name]], item, "its layer's input")
 
@@ -144,7 +146,7 @@ class VectorSource:
         if vectors is None or self.entry(call, 0)["kind"] == "cross" or count != call.keys:
             raise ModelError(
                 f"{type(call.module).__name__} attends to {call.keys} keys that are not the {count} tokens "
-                f"of {source}; use --vectors value"
+                f"of {source}; use {parameter('vectors', 'value')}"
             )
         return vectors[call.batch_index + item, None]
 
@@ -154,7 +156,9 @@ def _input_embedding(model: nn.Module) -> nn.Module:
     find = getattr(model, "get_input_embeddings", None)
     embedding = find() if find is not None else None
     if not isinstance(embedding, nn.Module):
-        raise ModelError(f"{type(model).__name__} does not say which module embeds its tokens; use --vectors value")
+        raise ModelError(
+            f"{type(model).__name__} does not say which module embeds its tokens; use {parameter('vectors', 'value')}"
+        )
     return embedding
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.capture.foreign_errors import CHECK_TOKENIZER, foreign_errors
 from attnscope.capture.text import Text, tokenize, windows
 from attnscope.errors import InputError, ModelError
+from attnscope.parameters import parameter
 
 if TYPE_CHECKING:
     from attnscope.capture.models import Model
@@ -41,13 +42,18 @@ def window_tokens(model: Model, tokens: list[int], size: int, count: int, bos: b
     """The tokens of each window: with the begin token if `bos`, without the special tokens of an encoder."""
     if not model.causal:
         if bos:
-            raise InputError(f"--bos: {model.name} is an encoder with special tokens of its own; leave --bos out")
+            raise InputError(
+                f"{parameter('bos')}: {model.name} is an encoder with special tokens of its own; leave "
+                f"{parameter('bos')} out"
+            )
         before, after = special_tokens(model.tokenizer)
         return windows(tokens, size - len(before) - len(after), count, source)
     if not bos:
         return windows(tokens, size, count, source)
     if model.tokenizer.bos_token_id is None:
-        raise InputError(f"--bos: the tokenizer of {model.name} has no begin token; leave --bos out")
+        raise InputError(
+            f"{parameter('bos')}: the tokenizer of {model.name} has no begin token; leave {parameter('bos')} out"
+        )
     return [[model.tokenizer.bos_token_id, *window] for window in windows(tokens, size - 1, count, source)]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.capture.windows import special_tokens
 from attnscope.errors import InputError
+from attnscope.parameters import parameter
 
 if TYPE_CHECKING:
     from attnscope.capture.models import Model
@@ -46,7 +47,7 @@ def plan_windows(
     before, after = special_tokens(model.tokenizer)
     extra = len(before) + len(after)
     if lengths[0] <= extra:
-        raise InputError(f"--lengths {lengths[0]} leaves no room for the {extra} special tokens")
+        raise InputError(f"{parameter('lengths', lengths[0])} leaves no room for the {extra} special tokens")
     return [
         Window(
             number,

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from attnscope.engine.next_token import next_token_logits
-from attnscope.errors import InputError
 from attnscope.experiments.fidelity import mean_divergence
 from attnscope.normalizers import LearnedEntmax, LearnedLipmax, LearnedSSMax, Normalizer, Tempered
 from attnscope.swapping import swap
@@ -94,8 +93,6 @@ def calibrate(
     module: Any, normalizer: Normalizer, windows: Sequence[Tensor], scope: Scope = "global", steps: int = 20
 ) -> Calibrated:
     """The setting with the smallest divergence from the model itself on these windows."""
-    if scope not in ("global", "head"):
-        raise InputError(f"--calibrate takes global or head; received {scope!r}")
     with torch.no_grad():
         reference = [next_token_logits(module, ids) for ids in windows]
     calibrated = _calibrate_global(module, normalizer, windows, reference)

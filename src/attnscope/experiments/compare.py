@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
 import torch
@@ -27,16 +27,17 @@ from attnscope.capture.text import Text, given_text
 from attnscope.capture.text import windows as cut
 from attnscope.capture.windows import text_tokens
 from attnscope.engine.next_token import next_token_logits
-from attnscope.errors import InputError, OutputError
+from attnscope.errors import InputError, OutputError, shown
 from attnscope.experiments.calibration import Calibrated, Scope, calibrate
 from attnscope.experiments.fidelity import Fidelity
 from attnscope.normalizers import Normalizer, parse
-from attnscope.planning import plan, whole_number
+from attnscope.parameters import parameter
+from attnscope.planning import listed_names, plan, whole_number
 from attnscope.progress import Progress, Report, Step, reporting
 from attnscope.results.base import Result, View
 from attnscope.scanning import ScanResult, scan
 from attnscope.swapping import swap
-from attnscope.tables import OWN, within_support, without_infinities, write_all
+from attnscope.tables import OWN, as_file, within_support, without_infinities, write_all
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 Mode = Literal["what-if", "swapped"]
 MODES: tuple[Mode, ...] = ("what-if", "swapped")
+_PICTURES = ("svg", "pdf", "png")
+FILES = ("compare.parquet", "capacity.vl.json", *(f"capacity.{kind}" for kind in _PICTURES), "compare.json")
 DEFAULT_NORMALIZERS = ("softmax", "ssmax", "entmax15", "sparsemax", "topk:k=64", "lipmax")
 
 MEASURED = ("separability", "distance_ratio", "entropy_ratio", "sink_weight", "support", "jacobian_norm")
@@ -96,33 +99,20 @@ class Comparison(Result):
 
         return ComparisonPlots(self)
 
-    def save(self, folder: str | Path) -> dict[str, str]:
-        """Write `compare.parquet`, `compare.json` and the chart of the capacity to a folder.
-
-        Returns
-        -------
-        dict[str, str]
-            The paths of the files by name; `attnscope.load_run` reads the folder.
-        """
-        from attnscope.tables import given_folder, output_folder
-
-        with output_folder(given_folder(folder)) as path:
-            return self.write(path)
-
-    def write(self, folder: Path) -> dict[str, str]:
-        """The same into a folder that is locked already."""
+    def write(self, folder: Path) -> None:
+        """Write the table, its record and the chart of the capacity into a folder that is locked already."""
         from attnscope.experiments.figures import capacity, render
 
-        record = json.dumps({"run": self.run, "table": without_infinities(self.table.to_dicts())}, indent=1) + "\n"
         files: dict[str, Callable[[Path], object]] = {"compare.parquet": self.table.write_parquet}
         if "swapped" in self.run["settings"]["modes"]:
             chart = capacity.figure(self.table).chart().to_json()
             files["capacity.vl.json"] = lambda path: path.write_text(chart, encoding="utf-8")
-            for kind, body in zip(("svg", "pdf", "png"), render(chart), strict=True):
+            for kind, body in zip(_PICTURES, render(chart), strict=True):
                 files[f"capacity.{kind}"] = lambda path, body=body: path.write_bytes(body)  # type: ignore[misc]
-        files["compare.json"] = lambda path: path.write_text(record, encoding="utf-8")
+        files["compare.json"] = as_file({"run": self.run, "table": without_infinities(self.table.to_dicts())})
         write_all(folder, files)
-        return {name: str(folder / name) for name in files}
+        for name in set(FILES) - set(files):  # those of an older comparison do not belong to this table
+            (folder / name).unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: str | Path) -> Comparison:
@@ -162,7 +152,7 @@ def compare(
     lengths: Sequence[int] | None = None,
     windows: int = 1,
     top_n: int = 20,
-    modes: Sequence[Mode] = MODES,
+    modes: Mode | Sequence[Mode] = MODES,
     calibration: Scope | None = None,
     calibration_windows: int = 2,
     tokenizer: Any = None,
@@ -215,7 +205,16 @@ def compare(
     Comparison
         With `table`, `plot`, `save(folder)`.
     """
-    names = _distinct(normalizers)
+    # Whatever is wrong is refused before the model is loaded.
+    names = listed_names("normalizers", normalizers)
+    for name in names:
+        parse(name)
+    chosen = listed_names("modes", modes, MODES)
+    if calibration not in (None, *get_args(Scope)):
+        raise InputError(f"{parameter('calibration')} takes global or head; received {shown(calibration)}")
+    calibration_windows = whole_number("calibration_windows", calibration_windows)
+    plan(None, None, lengths, [top_n], windows=windows)
+    content = given_text(text)
     with reporting(progress, "loading the model") as report:
         model = resolve_model(
             model,
@@ -232,22 +231,9 @@ def compare(
                 f"{model.name} is a {type(model.module).__name__} without a language model head; compare needs one "
                 "that predicts the next token"
             )
-        content = given_text(text)
-        wrong = [mode for mode in modes if mode not in MODES]
-        if wrong or not modes:
-            raise InputError(f"modes are {' and '.join(MODES)}; received {list(modes)}")
-        calibration_windows = whole_number("--calibration-windows", calibration_windows)
         settings = plan(model.positions, None, lengths, [top_n], windows=windows)
-        comparison = _Comparison(model, content, names, settings, tuple(modes), report)
+        comparison = _Comparison(model, content, names, settings, chosen, report)
         return comparison.run(calibration, calibration_windows)
-
-
-def _distinct(normalizers: str | Sequence[str]) -> list[str]:
-    """The names, each once; InputError if there are none."""
-    listed = [normalizers] if isinstance(normalizers, str) else list(normalizers)
-    if not listed:
-        raise InputError("compare takes at least one normalizer; received none")
-    return list(dict.fromkeys(listed))
 
 
 @dataclass
@@ -256,7 +242,7 @@ class _Comparison:
     text: Text
     names: list[str]
     settings: Any
-    modes: tuple[Mode, ...]
+    modes: Sequence[str]
     report: Report
     done: int = 0
     total: int = 0

@@ -17,6 +17,7 @@ import polars as pl
 
 from attnscope._forks import uses_threads
 from attnscope.capture.models import Model, resolve_model
+from attnscope.capture.text import Text, given_text
 from attnscope.experiments.compare import Comparison, compare
 from attnscope.planning import plan
 from attnscope.progress import Progress, reporting
@@ -24,8 +25,6 @@ from attnscope.tables import OWN, comparable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from attnscope.capture.text import Text
 
 Verdict = Literal["agrees", "disagrees", "undecided"]
 SHARES = (1 / 64, 1 / 16, 1 / 4, 1.0)
@@ -99,6 +98,8 @@ def guidelines(
     Guidelines
         A finding with a verdict for each guideline, and the comparison they were read from.
     """
+    plan(None, None, lengths, [top_n], windows=windows)  # refuses invalid settings before the model is loaded
+    text = given_text(text)
     with reporting(progress, "loading the model") as report:
         model = resolve_model(model, **options)
         lengths = plan(model.positions, None, lengths, [top_n]).lengths

@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 
 from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
 from attnscope.errors import InputError
-from attnscope.planning import RowChoice, row_choice, whole_number
+from attnscope.parameters import parameter
+from attnscope.planning import RowChoice, listed_names, row_choice, whole_number
 
 FigureWidth = Literal["one-column", "two-column"]
 FIGURE_WIDTHS: tuple[FigureWidth, ...] = get_args(FigureWidth)
@@ -77,7 +78,7 @@ class FigureStyle:
 
     def __post_init__(self) -> None:
         if self.width not in FIGURE_WIDTHS:
-            raise InputError(f"--figure-width takes {' or '.join(FIGURE_WIDTHS)}; received {self.width!r}")
+            raise InputError(f"{parameter('figure_width')} takes {' or '.join(FIGURE_WIDTHS)}; received {self.width!r}")
 
 
 def plan(
@@ -86,7 +87,7 @@ def plan(
     length: int | None = None,
     windows: int = 8,
     rows: RowChoice = "all",
-    vectors: Sequence[str] = ("value",),
+    vectors: str | Sequence[str] = ("value",),
     draws: int = 99,
     seed: int = 0,
     bos: bool = False,
@@ -96,24 +97,21 @@ def plan(
     chosen = row_choice(rows)
     last = chosen if isinstance(chosen, int) else 1
     windows, draws, seed = (
-        whole_number("--windows", windows),
-        whole_number("--draws", draws, 2),
-        whole_number("--seed", seed, 0),
+        whole_number("windows", windows),
+        whole_number("draws", draws, 2),
+        whole_number("seed", seed, 0),
     )
-    unknown = [kind for kind in vectors if kind not in VECTOR_KINDS]
-    if unknown or not vectors:
-        raise InputError(
-            f"--vectors takes one or several of {', '.join(VECTOR_KINDS)}, separated by commas; "
-            f"received {unknown[0] if unknown else 'none'!r}"
-        )
+    wanted = listed_names("vectors", vectors, VECTOR_KINDS)
     asked = length if length is not None else min(PAPER_LENGTHS[-1], positions or PAPER_LENGTHS[-1])
-    size = whole_number("--length", asked, SHORTEST)
+    size = whole_number("length", asked, SHORTEST)
     if positions is not None and size > positions:
-        raise InputError(f"length {size} is beyond the model's {positions} positions; use --length {positions} or less")
+        raise InputError(f"length {size} is beyond the model's {positions} positions; use {positions} or less")
     # Powers of two up to the longest length, as in the paper.
     powers = [2**k for k in range(5, size.bit_length()) if 2**k < size] or [2**k for k in range(3, 5) if 2**k < size]
     lengths = (*powers, size)
     if last > lengths[0] // 4:
-        raise InputError(f"--rows {rows} is more than a quarter of the shortest length, {lengths[0]}; use fewer rows")
-    kinds = tuple(kind for kind in VECTOR_KINDS if kind in vectors)
+        raise InputError(
+            f"{parameter('rows', rows)} is more than a quarter of the shortest length, {lengths[0]}; use fewer rows"
+        )
+    kinds = tuple(kind for kind in VECTOR_KINDS if kind in wanted)
     return Settings(lengths, windows, last, kinds, draws, seed, bos, dtype, chosen == "all")

@@ -15,7 +15,7 @@ import polars as pl
 
 from attnscope import __version__
 from attnscope.errors import OutputError
-from attnscope.tables import write_all
+from attnscope.tables import as_file, write_all
 
 if TYPE_CHECKING:
     from attnscope.experiments.settings import Settings
@@ -59,8 +59,7 @@ def save_tables(folder: Path, tables: dict[str, pl.DataFrame], run: dict[str, An
     target = folder / TABLES
     write_all(target, {f"{name}.parquet": table.write_parquet for name, table in tables.items()})
     run = run | {"tables": {name: _digest(target / f"{name}.parquet") for name in tables}}
-    text = json.dumps(run, indent=1, allow_nan=False) + "\n"
-    write_all(folder, {"run.json": lambda path: path.write_text(text, encoding="utf-8")})
+    write_all(folder, {"run.json": as_file(run)})
     return run
 
 

@@ -13,6 +13,7 @@ import polars as pl
 
 from attnscope.monitor.readings import read_heads
 from attnscope.results.base import Result, View
+from attnscope.tables import copy_run
 
 if TYPE_CHECKING:
     from attnscope.results.training_charts import TrainingPlots
@@ -87,6 +88,10 @@ class TrainingRun(Result):
         from attnscope.report.training_page import render_training
 
         return render_training(self)
+
+    def write(self, folder: Path) -> None:
+        """Copy what was written so far to a folder that is locked already."""
+        copy_run(self.folder, folder)
 
     @staticmethod
     def _view() -> View:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from attnscope.results.altair_charts import OfflineChart
-    from attnscope.theory.audit.referee import AuditReport, ClaimReport
+    from attnscope.theory.audit.report import AuditReport, ClaimReport
 
 _NOTE = "Violated: share of the configurations drawn."
 _PLURAL = {"holds": "hold", "fails": "fail", "holds with condition": "hold with a condition", "vacuous": "vacuous"}
@@ -112,7 +112,15 @@ class AuditPlots:
         self._result = result
 
     def violations(self) -> OfflineChart:
-        """The share of configurations that violate each form of each claim."""
+        """The share of configurations that violate each form of each claim.
+
+        >>> attnscope.audit(["lemma-1", "corollary-3"], progress=False).plot.violations().save("violations.svg")
+
+        Returns
+        -------
+        OfflineChart
+            An Altair chart, which a notebook displays without a network.
+        """
         import altair as alt
 
         from attnscope.results.altair_charts import BOUND, LINE, axis, chart, data, legend

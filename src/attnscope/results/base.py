@@ -6,24 +6,29 @@ is imported when something is to be shown.
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
+import shutil
 import sys
 import tempfile
 import textwrap
 import webbrowser
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache
+from html import escape as quoted
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from attnscope._forks import uses_threads
 from attnscope.progress import in_notebook
 from attnscope.results import html
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-LINES, WIDTH = 10, 96  # of a repr
+LINES, WIDTH = 10, 80  # of a repr
 _FRAME_HEIGHT = 800  # pixels of a page in a notebook
 
 
@@ -57,7 +62,7 @@ class Summary:
 
 
 class Result(ABC):
-    """A result of a measurement: see `summary`, `plot` and `show`."""
+    """A result of a measurement: see `summary`, `plot`, `show` and `save`."""
 
     @staticmethod
     @abstractmethod
@@ -73,12 +78,16 @@ class Result(ABC):
     def summary(self, width: int = 80, verbose: bool = False) -> Summary:
         """The summary that the command line prints, as text.
 
+        >>> print(attnscope.audit("lemma-1", progress=False).summary())
+        Verdict: of 1 claim as the paper prints them, 1 holds. Effort quick, seed 0.
+        ...
+
         Parameters
         ----------
         width
             Columns of the text.
         verbose
-            With all tables and findings, as `--verbose` prints them.
+            With all tables, findings and notes.
 
         Returns
         -------
@@ -101,8 +110,38 @@ class Result(ABC):
         """Print the summary to a console of rich."""
         self._view().print_summary(console, self, verbose)
 
+    @uses_threads
+    def save(self, folder: str | Path) -> Path:
+        """Write the result to a folder.
+
+        >>> folder = attnscope.audit("lemma-1", progress=False).save("runs/audit")
+        >>> attnscope.load_run(folder).claims[0].verdict
+        'holds'
+
+        Parameters
+        ----------
+        folder
+            It is created if it is missing. Files of an older result of the same kind are replaced.
+
+        Returns
+        -------
+        Path
+            The folder; `attnscope.load_run` reads it.
+        """
+        from attnscope.tables import given_folder, output_folder
+
+        with output_folder(given_folder(folder)) as path:
+            self.write(path)
+        return path
+
+    @abstractmethod
+    def write(self, folder: Path) -> None:
+        """Write the result into a folder that is locked for this process already."""
+
     def show(self) -> Path:
         """Open the result as a page: inside a notebook, or else in a browser.
+
+        >>> page = attnscope.scan(length=64, progress=False).show()  # doctest: +SKIP
 
         Returns
         -------
@@ -113,7 +152,7 @@ class Result(ABC):
         if in_notebook():
             from IPython.display import HTML, display
 
-            page = html.escape(file.read_text("utf-8"))
+            page = quoted(file.read_text("utf-8"))
             frame = f'width="100%" height="{_FRAME_HEIGHT}" style="border:0"'
             display(HTML(f'<iframe srcdoc="{page}" {frame} title="attnscope report"></iframe>'))
             return file
@@ -133,7 +172,7 @@ class Result(ABC):
 
 
 def bounded(lines: Sequence[str]) -> str:
-    """At most ten lines of at most 96 characters; the last of the lines, which says what to call next, stays."""
+    """At most ten lines of at most 80 characters; the last of the lines, which says what to call next, stays."""
     wrapped = [
         textwrap.wrap(line, WIDTH, initial_indent="  " * (i > 0), subsequent_indent="    ", max_lines=3)
         for i, line in enumerate(lines)
@@ -147,10 +186,22 @@ def bounded(lines: Sequence[str]) -> str:
 
 
 def temporary_page(content: str) -> Path:
-    """A page in a new temporary folder."""
-    file = Path(tempfile.mkdtemp(prefix="attnscope-")) / "report.html"
+    """A page in the temporary folder of this process."""
+    folder = _page_folder()
+    folder.mkdir(mode=0o700, exist_ok=True)  # some systems clear their temporary files now and then
+    number = sum(1 for _ in folder.iterdir()) + 1
+    file = folder / f"report-{number}.html"
     file.write_text(content, encoding="utf-8")
     return file
+
+
+@cache
+def _page_folder() -> Path:
+    """One folder for all pages of this process; a session removes it at its end."""
+    folder = Path(tempfile.mkdtemp(prefix="attnscope-"))
+    if in_notebook() or hasattr(sys, "ps1"):  # a script may end before the browser has read the page
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _has_screen() -> bool:

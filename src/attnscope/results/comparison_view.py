@@ -96,7 +96,16 @@ class ComparisonPlots:
         self._result = result
 
     def capacity(self) -> Any:
-        """Separability against perplexity at the longest length, one mark for each normalizer (mode `swapped`)."""
+        """Separability against perplexity at the longest length, one mark for each normalizer (mode `swapped`).
+
+        >>> comparison = attnscope.compare(normalizers="sparsemax", lengths=[16], top_n=5, progress=False)
+        >>> comparison.plot.capacity().save("capacity.svg")
+
+        Returns
+        -------
+        Chart
+            An Altair chart, which a notebook displays without a network.
+        """
         from attnscope.experiments.figures import capacity
         from attnscope.results.altair_charts import offline
 
@@ -107,12 +116,20 @@ class ComparisonPlots:
     def curve(self, measure: str = "separability", mode: str | None = None) -> OfflineChart:
         """A column against the length, one line for each normalizer.
 
+        >>> options = {"lengths": [16, 32], "top_n": 5, "modes": "what-if", "progress": False}
+        >>> attnscope.compare(normalizers="sparsemax", **options).plot.curve("entropy_ratio").save("curve.svg")
+
         Parameters
         ----------
         measure
             A column of `.table` with numbers.
         mode
             "swapped" or "what-if". Default: swapped if it was measured.
+
+        Returns
+        -------
+        OfflineChart
+            An Altair chart, which a notebook displays without a network.
         """
         import altair as alt
 
@@ -150,5 +167,5 @@ def _subject(result: Comparison) -> str:
     model, text = short_path(run["model"]), short_path(run["text"]["source"])
     return (
         f"{model}, {counted(len(run['normalizers']), 'normalizer')} on {text}, "
-        f"{counted(settings['windows'], 'window')} of {settings['length']:,} tokens, top set of {settings['top_n'][0]}"
+        f"{counted(settings['windows'], 'window')} of {settings['length']:,} tokens"
     )

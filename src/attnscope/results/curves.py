@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from attnscope.report import overview
-from attnscope.tables import OWN, within_support
+from attnscope.tables import within_support
 
 if TYPE_CHECKING:
     from attnscope.scanning.result import ScanResult
@@ -34,14 +34,7 @@ def against_n(result: ScanResult, measure: str, place: Place | None) -> pl.DataF
 
 def against_length(result: ScanResult, measure: str, place: Place | None) -> pl.DataFrame:
     """The same with `length`, in tokens: the lengths that were measured, or for many rows the next power of two."""
-    rows = result.rows.filter(normalizer=OWN)
-    if result.run["settings"]["rows"] == "last":
-        length = pl.col("position").cast(pl.Int64) + 1
-    else:
-        length = 2 ** pl.col("length").log(2).ceil().cast(pl.Int64)
-    # Not named length: that is how many keys a row sees, which a window of attention makes fewer.
-    heads = rows.with_columns(up_to=length).group_by(*_KEYS, "up_to").agg(pl.col(measure).mean())
-    return _over_heads(heads.rename({"up_to": "length"}), "length", measure, place)
+    return _over_heads(overview.by_length(result.rows, result.run, measure), "length", measure, place)
 
 
 def _over_heads(heads: pl.DataFrame, by: str, measure: str, place: Place | None) -> pl.DataFrame:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnscope.scanning.result import ScanResult
 
 _WEIGHTS = {"position": pl.Int32, "key": pl.Int32, "token": pl.String, "weight": pl.Float64}
-_TOKENS = 8  # of the largest weights that are listed
+_TOKENS, _TOKENS_IN_REPR = 8, 5  # of the largest weights that are listed
 _PICTURE = 32  # rows and runs of keys of the pattern in a notebook
 
 
@@ -76,9 +76,7 @@ class HeadResult:
         """The largest weights of its last row, the largest first: `position`, `key`, `token`, `weight`."""
         kept = self.result.token_weights
         if kept is None:
-            return pl.DataFrame(
-                schema={"position": pl.Int32, "key": pl.Int32, "token": pl.String, "weight": pl.Float64}
-            )
+            return pl.DataFrame(schema=_WEIGHTS)
         lines = kept.weights.filter(layer=self.layer, head=self.head).sort("weight", descending=True)
         texts = [kept.texts[key] if key < len(kept.texts) else "" for key in lines["key"]]
         return lines.with_columns(token=pl.Series(texts, dtype=pl.String)).select(*_WEIGHTS)
@@ -114,8 +112,8 @@ class HeadResult:
             ", ".join(f"{columns.label(name)} {measured(name, self.numbers[name])}" for name in ROW_MEASURES),
             f"N = {n}: "
             + ", ".join(f"{columns.label(name)} {measured(name, self.numbers[name])}" for name in SET_MEASURES),
-            *([f"Largest weights: {', '.join(self._largest())}"] if self._largest() else []),
-            'Next: ["participation"], .rows, .topn, .plot.curve("separability"), .plot.weights(), .plot.pattern()',
+            *([f"Largest weights: {', '.join(self._largest()[:_TOKENS_IN_REPR])}"] if self._largest() else []),
+            'Next: ["support"], .rows, .plot.curve("separability"), .plot.pattern()',
         ]
         return bounded(lines)
 

@@ -51,12 +51,20 @@ class DiagnosisPlots:
     def map(self, measure: str = "state") -> OfflineChart:
         """A cell for each head, colored by its state or by a column of `.heads`.
 
+        >>> found = attnscope.diagnose(length=64, windows=2, rows=8, progress=False)
+        >>> found.plot.map("tokens_needed").save("tokens_needed.svg")
+
         Parameters
         ----------
         measure
             "state", or a column of `.heads` with numbers, e.g. "tokens_needed".
+
+        Returns
+        -------
+        OfflineChart
+            An Altair chart, which a notebook displays without a network.
         """
-        return map_of_heads(self._result.heads, measure, self._result, None, short_path(self._result.model))
+        return map_of_heads(self._result.heads, measure, self._result, None, short_path(self._result.get("model", "")))
 
 
 class ScanPlots:
@@ -68,10 +76,17 @@ class ScanPlots:
     def map(self, measure: str = "separability") -> OfflineChart:
         """A cell for each head, colored by a column of `.heads`.
 
+        >>> attnscope.scan(length=64, progress=False).plot.map("separability").save("map.svg")
+
         Parameters
         ----------
         measure
             A column of `.heads` with numbers, or "state" of a scan with a diagnosis.
+
+        Returns
+        -------
+        OfflineChart
+            An Altair chart, which a notebook displays without a network.
         """
         result = self._result
         n = None if result.topn.is_empty() else overview.usual_n(result.topn)
@@ -80,6 +95,9 @@ class ScanPlots:
     def curve(self, measure: str = "separability", layer: int | None = None, head: int | None = None) -> OfflineChart:
         """A column against the size N of the top set, or against the length for columns that have no N.
 
+        >>> result = attnscope.scan(length=64, progress=False)
+        >>> (result.plot.curve("separability") | result.plot.curve("participation", 3, 5)).save("curves.svg")
+
         Parameters
         ----------
         measure
@@ -87,6 +105,11 @@ class ScanPlots:
         layer, head
             One head, with the proved bounds where there are some. Default: the median over all heads, with the range
             from 5% to 95% of them.
+
+        Returns
+        -------
+        OfflineChart
+            An Altair chart, which a notebook displays without a network.
         """
         result = self._result
         if (layer is None) != (head is None):
@@ -105,12 +128,19 @@ class ScanPlots:
     def weights(self, layer: int, head: int, top: int = 20) -> OfflineChart:
         """The largest weights of the last row of a head, with the tokens that they fall on.
 
+        >>> attnscope.scan(length=64, progress=False).plot.weights(3, 5, top=10).save("weights.svg")
+
         Parameters
         ----------
         layer, head
             The head.
         top
             How many weights, at most 64.
+
+        Returns
+        -------
+        OfflineChart
+            An Altair chart, which a notebook displays without a network.
         """
         one = self._result.head(layer, head)
         table = one.weights.head(whole_number("top", top))
@@ -130,12 +160,19 @@ class ScanPlots:
     def pattern(self, layer: int, head: int, hide_first: bool = False) -> OfflineChart:
         """The attention pattern of a head: rows from top to bottom, runs of keys from left to right.
 
+        >>> attnscope.scan(length=64, progress=False).plot.pattern(3, 5, hide_first=True).save("pattern.svg")
+
         Parameters
         ----------
         layer, head
             The head.
         hide_first
             Leave the first key out, and show what is left as shares of the remaining weight.
+
+        Returns
+        -------
+        OfflineChart
+            An Altair chart, which a notebook displays without a network.
         """
         one = self._result.head(layer, head)
         pattern = one.pattern
@@ -162,7 +199,10 @@ class ScanPlots:
 
 
 class HeadPlots:
-    """The charts of one head."""
+    """The charts of one head, those of `ScanResult.plot` without layer and head.
+
+    >>> attnscope.scan(length=64, progress=False).head(3, 5).plot.pattern().save("pattern.svg")
+    """
 
     def __init__(self, head: HeadResult) -> None:
         self._plots, self._place = head.result.plot, head.place

@@ -11,15 +11,17 @@ from attnscope.errors import OutputError, shown
 from attnscope.tables import given_folder
 
 if TYPE_CHECKING:
+    from attnscope.diagnosis.result import Diagnosis
     from attnscope.experiments.compare import Comparison
     from attnscope.experiments.reproduction import Reproduction
     from attnscope.monitor.training_run import TrainingRun
     from attnscope.scanning.result import ScanResult
+    from attnscope.theory.audit import AuditReport
 
 
 @uses_threads
-def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison | TrainingRun:
-    """Read a folder that scan, reproduce, compare or a monitor has written.
+def load_run(folder: str | Path) -> ScanResult | Diagnosis | Comparison | Reproduction | AuditReport | TrainingRun:
+    """Read a folder that a result was saved to.
 
     >>> folder = attnscope.scan(length=64, progress=False).save("runs/first")
     >>> attnscope.load_run(folder).run["settings"]["length"]
@@ -33,7 +35,7 @@ def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison | Tra
 
     Returns
     -------
-    ScanResult, Reproduction, Comparison or TrainingRun
+    ScanResult, Diagnosis, Comparison, Reproduction, AuditReport or TrainingRun
         The result as it was; attnscope.OutputError if the folder holds none of them.
     """
     path = given_folder(folder)
@@ -43,6 +45,14 @@ def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison | Tra
         from attnscope.experiments.compare import Comparison
 
         return Comparison.load(path)
+    if (path / "audit.json").is_file():
+        from attnscope.theory.audit import AuditReport
+
+        return AuditReport.load(path)
+    if not (path / "run.json").is_file() and (path / "findings.json").is_file():
+        from attnscope.diagnosis.result import Diagnosis
+
+        return Diagnosis.load(path)
     record = _record(path)
     if record.get("kind") == "training":
         from attnscope.monitor.run_reading import load
@@ -60,7 +70,7 @@ def load_run(folder: str | Path) -> ScanResult | Reproduction | Comparison | Tra
 def _record(folder: Path) -> dict[str, object]:
     """The content of `run.json`; a folder without one holds no finished run."""
     if not (folder / "run.json").is_file():
-        kinds = "run.json of a scan, a reproduction or a training run, or compare.json"
+        kinds = "run.json of a scan, a reproduction or a training run, compare.json, findings.json or audit.json"
         raise OutputError(f"{str(folder)!r} holds no finished run: there is no {kinds}")
     try:
         content = json.loads((folder / "run.json").read_text("utf-8"))

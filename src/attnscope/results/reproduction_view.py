@@ -78,6 +78,8 @@ class ReproductionPlots:
     def figure(self, name: str, vectors: str | None = None, first_key: bool = True) -> Any:
         """A figure of the paper on this model, printed and corrected quantities side by side.
 
+        >>> attnscope.load_run("runs/reproduce-gpt2").plot.figure("figure-2a").save("2a.svg")  # doctest: +SKIP
+
         Parameters
         ----------
         name
@@ -86,6 +88,11 @@ class ReproductionPlots:
             Kind of vectors, of those that were measured. Default: the first.
         first_key
             Whether the first key is kept.
+
+        Returns
+        -------
+        Chart
+            An Altair chart, which a notebook displays without a network.
         """
         from attnscope.results.altair_charts import offline
 

@@ -30,8 +30,8 @@ def measured(name: str, value: float | None) -> str:
     return number(value, declared.style if declared else "number")
 
 
-def counted(count: int, noun: str) -> str:
-    """1 window, 2 windows."""
+def counted(count: int, noun: str = "head") -> str:
+    """1 head, 2 heads."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

@@ -22,11 +22,13 @@ from attnscope.capture.token_texts import token_texts
 from attnscope.capture.vector_kinds import VectorKind
 from attnscope.capture.windows import text_tokens, window_tokens
 from attnscope.diagnosis.result import Diagnosis
+from attnscope.diagnosis.thresholds import Thresholds, given_thresholds
 from attnscope.engine.parts import Parts
 from attnscope.engine.run import run_windows
 from attnscope.engine.windows import plan_windows
 from attnscope.errors import InputError
 from attnscope.normalizers import Softmax
+from attnscope.parameters import parameter
 from attnscope.planning import DEFAULT_DELTA_MAX_LENGTH, DEFAULT_MEMORY, RowChoice, Settings, plan, plan_inputs
 from attnscope.progress import Progress, Report, Step, reporting
 from attnscope.scanning.measuring import ScanMeasurer, what_ifs
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.diagnosis.situation import DiagnosisWindows
-    from attnscope.diagnosis.thresholds import Thresholds
     from attnscope.normalizers import Normalizer
 
 __all__ = ["Progress", "ScanResult", "Step", "scan"]
@@ -155,6 +156,10 @@ def scan(
         "device_map": device_map,
         "trust_remote_code": trust_remote_code,
     }
+    limits = given_thresholds(thresholds)
+    if thresholds is not None and not (diagnose or verify):
+        diagnosis = f"add {parameter('diagnose', True)} or {parameter('verify', True)}"
+        raise InputError(f"{parameter('thresholds')} is for a diagnosis; {diagnosis}")
     if inputs is not None:
         of_texts = (text, length, lengths, windows if windows != 1 else None, bos or None, diagnose or verify or None)
         names = ("text", "length", "lengths", "windows", "bos", "diagnose or verify")
@@ -171,28 +176,14 @@ def scan(
             load_seconds = time.perf_counter() - started
             result = scan_inputs(plain_model(module), inputs, settings, words, report, load_seconds)
             if folder is not None:
-                result.write_tables(folder)
-                result.write_report(folder)
+                result.write(folder)
             return replace(result, folder=folder)
     text = given_text(text)
+    asked = (length, lengths, top_n, vectors, windows, bos, rows, normalizers, temperatures, memory_budget, bounds)
+    plan(None, *asked, delta_max_length, causal=False)  # refuses invalid settings before the model is loaded
     with _folder(out) as folder, reporting(progress, LOADING) as report:
         model = resolve_model(model, **loading)
-        settings = plan(
-            model.positions,
-            length,
-            lengths,
-            top_n,
-            vectors,
-            windows,
-            bos,
-            rows,
-            normalizers,
-            temperatures,
-            memory_budget,
-            bounds,
-            delta_max_length,
-            causal=model.causal,
-        )
+        settings = plan(model.positions, *asked, delta_max_length, causal=model.causal)
         load_seconds = time.perf_counter() - started
         tokens = text_tokens(model, text)
         chosen = _windows_to_diagnose(model, text, tokens, settings, verify) if diagnose or verify else None
@@ -201,7 +192,7 @@ def scan(
         ):
             result = _scan_text(model, text, tokens, settings, report, parts, load_seconds)
             if chosen is not None:
-                result = _diagnosed(result, model, chosen, settings, thresholds, report)
+                result = _diagnosed(result, model, chosen, settings, limits, report)
             if parts is not None and folder is not None:
                 result.write_tables(folder)
                 parts.clear()
@@ -254,7 +245,7 @@ def _diagnosed(
     model: Model,
     windows: DiagnosisWindows,
     settings: Settings,
-    thresholds: Thresholds | None,
+    thresholds: Thresholds,
     report: Report,
 ) -> ScanResult:
     """The result with the findings of a diagnosis."""
@@ -264,4 +255,4 @@ def _diagnosed(
     findings = diagnose_windows(
         model, windows, thresholds=thresholds, what_if=result.rows, progress=report, normalizers=normalizers
     )
-    return replace(result, findings=Diagnosis(findings, model.name, result.run["text"]["source"]))
+    return replace(result, findings=Diagnosis(findings))

@@ -103,19 +103,10 @@ class ScanResult(Result):
 
         return ScanPlots(self)
 
-    @uses_threads
-    def save(self, folder: str | Path) -> Path:
-        """Write the tables, `run.json` and `report.html` to a folder.
-
-        Returns
-        -------
-        Path
-            The folder; `attnscope.load_run` reads it.
-        """
-        with tables.output_folder(tables.given_folder(folder)) as path:
-            self.write_tables(path)
-            self.write_report(path)
-        return path
+    def write(self, folder: Path) -> None:
+        """Write the tables, `run.json` and `report.html` into a folder that is locked already."""
+        self.write_tables(folder)
+        self.write_report(folder)
 
     def write_tables(self, folder: Path) -> None:
         """Write everything but the report into a folder that is locked already."""
@@ -143,7 +134,7 @@ class ScanResult(Result):
         path = Path(folder)
         rows, topn, run = tables.load_run(path)
         found = tables.load_findings(path)
-        findings = None if found is None else Diagnosis(found, run["model"]["name"], run["text"]["source"])
+        findings = None if found is None else Diagnosis(found)
         return cls(rows, topn, run, tables.load_token_weights(path), findings, folder=path)
 
     def page(self) -> str:

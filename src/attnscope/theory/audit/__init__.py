@@ -23,7 +23,8 @@ from attnscope.theory.audit.contract import (
     at_most,
     between,
 )
-from attnscope.theory.audit.referee import AuditReport, ClaimReport, Counterexample, Trial, Verdict, audit
+from attnscope.theory.audit.referee import audit
+from attnscope.theory.audit.report import AuditReport, ClaimReport, Counterexample, Trial, Verdict
 
 __all__ = [
     "AuditReport",

@@ -8,27 +8,24 @@ is shrunk to a small configuration that still shows it. The verdict follows from
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from attnscope.errors import InputError, shown
+from attnscope.planning import whole_number
 from attnscope.progress import Progress, Step, reporting
-from attnscope.results.base import Result, View
+from attnscope.theory.audit.report import AuditReport, ClaimReport, Counterexample, Trial, Verdict
 from attnscope.theory.audit.search import attack, take
 from attnscope.theory.audit.shrink import shrink
 
 if TYPE_CHECKING:
-    import polars as pl
     from torch import Tensor
 
-    from attnscope.results.audit_view import AuditPlots
     from attnscope.theory.audit.contract import Case, Claim, Condition, Form, Inequality, Space
 
-Verdict = Literal["holds", "holds with condition", "fails", "vacuous"]
 Effort = Literal["quick", "full"]
 
 # A full audit draws this many times `Space.trials` configurations per claim.
@@ -42,137 +39,6 @@ STARTS = 3
 VACUOUS = 0.99
 # A condition is tested if at least this many drawn configurations meet it.
 ENOUGH = 50
-
-
-@dataclass(frozen=True)
-class Counterexample:
-    """A configuration that violates a form, small enough to check by hand.
-
-    >>> example = Counterexample({"alpha": [1.0]}, smaller=2.0, larger=1.5)
-    >>> example.excess
-    0.5
-    """
-
-    values: dict[str, Any]
-    smaller: float
-    larger: float
-
-    @property
-    def excess(self) -> float:
-        """How far the side claimed to be smaller exceeds the other."""
-        return self.smaller - self.larger
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Result of one form, on `drawn` random configurations and `attacked` ones near the worst of them.
-
-    >>> attnscope.audit("lemma-1").claims[0].printed.violations
-    0
-
-    `slack` is the median of larger/smaller where both are positive, `least_slack` its minimum: 1 means attained.
-    `empty` is the share of drawn configurations for which the form is trivially true.
-    """
-
-    statement: str
-    drawn: int
-    attacked: int
-    violations: int
-    violated: bool
-    slack: float | None
-    least_slack: float | None
-    empty: float
-    counterexample: Counterexample | None
-
-    @property
-    def rate(self) -> float:
-        """The share of drawn configurations that violate the form."""
-        return self.violations / self.drawn
-
-
-@dataclass(frozen=True)
-class ClaimReport:
-    """Verdict on one claim, with the results of its forms.
-
-    >>> attnscope.audit("lemma-1").claim("lemma-1").verdict
-    'holds'
-    """
-
-    id: str
-    place: str
-    space: str
-    verdict: Verdict
-    printed: Trial | None
-    corrected: tuple[Trial, ...]
-    condition: str | None
-    conditioned: Trial | None
-    note: str
-
-    @property
-    def tried(self) -> int:
-        """Number of configurations that the claim was tested on."""
-        trials = [trial for trial in (self.printed, self.conditioned, *self.corrected) if trial]
-        return max(trial.drawn for trial in trials) + sum(trial.attacked for trial in trials)
-
-    @property
-    def corrected_violated(self) -> bool:
-        """Whether any corrected form was violated."""
-        return any(trial.violated for trial in self.corrected)
-
-
-@dataclass(frozen=True, repr=False)
-class AuditReport(Result):
-    """Verdicts on all claims.
-
-    >>> report = attnscope.audit(["lemma-1", "lemma-2-spectral"])
-    >>> [(claim.id, claim.verdict) for claim in report.claims]
-    [('lemma-1', 'holds'), ('lemma-2-spectral', 'holds with condition')]
-    >>> report.sound  # no corrected form was violated
-    True
-
-    Attributes
-    ----------
-    effort, seed
-        How the configurations were drawn.
-    claims
-        One `ClaimReport` for each claim.
-    """
-
-    effort: str
-    seed: int
-    claims: tuple[ClaimReport, ...]
-
-    @property
-    def sound(self) -> bool:
-        """Whether no corrected form was violated."""
-        return not any(claim.corrected_violated for claim in self.claims)
-
-    @cached_property
-    def table(self) -> pl.DataFrame:
-        """One line for each claim and form: `id`, `verdict`, `form`, `statement`, `drawn`, `rate`, `slack`, ..."""
-        from attnscope.results.audit_view import table
-
-        return table(self)
-
-    def claim(self, id: str) -> ClaimReport:
-        """The report on one claim."""
-        match = next((claim for claim in self.claims if claim.id == id), None)
-        if match is None:
-            raise InputError(f"no claim {shown(id)}; there are {', '.join(claim.id for claim in self.claims)}")
-        return match
-
-    @property
-    def plot(self) -> AuditPlots:
-        """Altair charts: `plot.violations()`."""
-        from attnscope.results.audit_view import AuditPlots
-
-        return AuditPlots(self)
-
-    @staticmethod
-    def _view() -> View:
-        from attnscope.results import audit_view
-
-        return audit_view
 
 
 def audit(
@@ -205,7 +71,7 @@ def audit(
     """
     if effort not in ROUNDS:
         raise InputError(f"effort must be quick or full, received {effort!r}")
-    chosen = _chosen(claims)
+    seed, chosen = whole_number("seed", seed, 0), _chosen(claims)
     reports = []
     with reporting(progress) as report:
         for number, claim in enumerate(chosen):
@@ -216,11 +82,15 @@ def audit(
 
 def _chosen(claims: Sequence[Claim[Any] | str] | str | None) -> list[Claim[Any]]:
     """The claims themselves, for ids and for None."""
+    from attnscope.theory.audit.contract import Claim
     from attnscope.theory.claims import CLAIMS, find_claim
 
     if claims is None:
         return list(CLAIMS)
-    given = [claims] if isinstance(claims, str) else claims
+    given = [claims] if isinstance(claims, str) or not isinstance(claims, Iterable) else list(claims)
+    wrong = [claim for claim in given if not isinstance(claim, str | Claim)]
+    if wrong or not given:
+        raise InputError(f"claims takes ids or Claim objects; received {shown(wrong[0]) if wrong else 'none'}")
     return [find_claim(claim) if isinstance(claim, str) else claim for claim in given]
 
 
