@@ -20,6 +20,8 @@ from attnscope.cli.app import app
 from attnscope.diagnosis.explanations import participation_explained, percent
 from attnscope.diagnosis.next_step import next_step, too_short
 from attnscope.diagnosis.observing import sink_columns
+from attnscope.diagnosis.ranking import ranked_heads
+from attnscope.diagnosis.result import Diagnosis
 from attnscope.diagnosis.running import choose_windows, diagnose
 from attnscope.diagnosis.situation import Situation, situation
 from attnscope.diagnosis.thresholds import Thresholds
@@ -42,7 +44,7 @@ def at(length: int = 512, **changes: Any) -> Situation:
 
 
 @pytest.fixture(scope="module")
-def labeled() -> dict[str, Any]:
+def labeled() -> Diagnosis:
     return diagnose(build("gpt2"), TEXT, tokenizer=byte_tokenizer(), **OPTIONS)
 
 
@@ -119,7 +121,46 @@ def test_every_ranked_head_says_why_what_and_when_in_its_own_numbers(kind: str, 
         assert f"residual stream by {percent(evidence['residual_change'])}" in one["why"]
         assert f"{evidence['share_needed']:.0%} of those it sees" in one["why"]
         assert one["what"].startswith("Keep ")
-        assert one["when"].startswith("When keys are dropped (")
+        assert one["when"] is None or one["when"].startswith("Beyond 64 tokens too: at 128 it would need about ")
+    assert found["verdict"]["heads_when"].startswith("When keys are dropped (")
+
+
+def ranked(largest: float, kl: float | None = None) -> dict[str, Any]:
+    """The ranking of three heads: without a test by the change of the residual stream, or with one by their KL."""
+    evidence = {"error_top_share": 0.2, "tokens_needed": 9.0, "share_needed": 0.02, "max_weight": 0.5}
+    evidence |= {"growth_exponent": None, "growth_exponent_low": None}
+    heads = [head(residual_change=largest / (1 + i), **evidence) | {"head": i} for i in range(3)]
+    tried = [{"layer": 0, "head": i, "kl": kl / (1 + i), "kl_windows": [kl]} for i in range(3)] if kl else []
+    return ranked_heads(heads, at(), Thresholds(), {"heads": tried} if kl else None)
+
+
+@pytest.mark.parametrize(("largest", "kl"), [(0.0011, None), (1e-5, 1.1e-4)])
+def test_heads_that_change_something_are_called_those_that_matter_most(largest: float, kl: float | None) -> None:
+    found = ranked(largest, kl)
+    assert (found["heads_title"], found["heads_note"]) == ("The 3 heads that matter most", None)
+
+
+@pytest.mark.parametrize(
+    ("largest", "kl", "note"),
+    [
+        (4.2e-4, None, "None changes the residual stream by more than 0.042% of its size; below 0.1% "),
+        (0.5, 2.1e-5, "None of the 3 heads tried changes the next-token distribution by more than a KL of 2.1e-05; "),
+    ],
+)
+def test_where_no_single_head_matters_the_ranking_says_so(largest: float, kl: float | None, note: str) -> None:
+    found = ranked(largest, kl)
+    assert found["heads_title"] == "No single head matters much at 512 tokens"
+    assert found["heads_note"].startswith(note)
+    assert [one["name"] for one in found["heads"]] == ["L0H0", "L0H1", "L0H2"]
+
+
+def test_a_title_and_a_note_are_shown_everywhere(labeled: Diagnosis) -> None:
+    words = {"heads_title": "No single head matters much", "heads_note": "None changes it by more than a little."}
+    found = Diagnosis(labeled.content | {"verdict": labeled["verdict"] | words})
+    assert words["heads_title"] in repr(found)
+    for shown in (found._repr_html_(), str(found.summary())):
+        assert all(part in shown for part in words.values())
+        assert "matter most" not in shown
 
 
 def test_a_model_that_hides_its_projection_is_ranked_by_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,13 +231,13 @@ def test_windows_too_short_to_tell_are_warned_of_with_a_length_that_the_model_ta
     warned = too_short(at(128), limits)
     assert warned is not None
     assert "5% of 128 keys are 6" in warned.sentence
-    assert "--length 400" in warned.advice
+    assert "at least 400 tokens" in warned.advice
     nearer = too_short(at(128, positions=256), limits)
     assert nearer is not None
-    assert "--length 256" in nearer.advice
+    assert "at least 256 tokens" in nearer.advice
     longest = too_short(at(128, positions=128), limits)
     assert longest is not None
-    assert "--length" not in longest.advice
+    assert "at least" not in longest.advice
     assert too_short(at(128), Thresholds(top_share=0.2)) is None
 
 

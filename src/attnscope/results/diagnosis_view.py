@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnscope.columns import head_name
@@ -66,10 +67,11 @@ def pictures(result: Diagnosis) -> dict[str, Any]:
 
 def verdict_lines(findings: Diagnosis) -> list[str]:
     """The verdict in lines of a repr."""
-    ranked = [one["name"] for one in findings["verdict"].get("heads", ())]  # older findings rank no heads
+    verdict = findings["verdict"]
+    ranked = [one["name"] for one in verdict.get("heads", ())]  # older findings rank no heads
     found = [f"Verdict: {findings.headline}", f"States: {state_counts(findings)}"]
-    found += [f"Heads that matter most: {', '.join(ranked)}"] if ranked else []
-    step = findings["verdict"].get("next")
+    found += [f"{_ranked_title(verdict)}: {', '.join(ranked)}"] if ranked else []
+    step = verdict.get("next")
     return [*found, f"Suggested: {step['python']}"] if step else found
 
 
@@ -90,8 +92,17 @@ def verdict_html(findings: Diagnosis) -> str:
 
 def ranked_html(findings: Diagnosis) -> str:
     """The heads that matter most, why, and what to do; nothing for findings of older versions."""
-    lines = [f"{one['name']}: {one['why']} {one['what']}" for one in findings["verdict"].get("heads", ())]
-    return f"<h4>Heads that matter most</h4>{html.listed(lines, 'ol')}" if lines else ""
+    verdict = findings["verdict"]
+    lines = [f"{one['name']}: {one['why']} {one['what']}" for one in verdict.get("heads", ())]
+    if not lines:
+        return ""
+    notes = "".join(f"<p>{html.escape(note)}</p>" for note in [verdict.get("heads_note")] if note)
+    return f"<h4>{html.escape(_ranked_title(verdict))}</h4>{notes}{html.listed(lines, 'ol')}"
+
+
+def _ranked_title(verdict: Mapping[str, Any]) -> str:
+    """The title of the ranked heads; older findings have none."""
+    return verdict.get("heads_title") or "The heads that matter most"
 
 
 def state_map(findings: Diagnosis) -> str:
@@ -114,6 +125,7 @@ def state_map(findings: Diagnosis) -> str:
 
 
 def _subject(result: Diagnosis) -> str:
-    what = f"{short_path(result.model)} on {short_path(result.text)}; " if result.model else ""
+    model = result.get("model")  # older findings do not name it
+    what = f"{short_path(model)} on {short_path(result['text'])}; " if model else ""
     windows = counted(result["windows"], "window")
     return f"{what}{counted(len(result['heads']), 'head')}, {windows} of {result['length']:,} tokens"
