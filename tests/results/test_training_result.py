@@ -29,7 +29,7 @@ def test_it_says_what_was_watched_in_at_most_ten_lines(run: TrainingRun) -> None
     assert len(words) <= 10
     assert max(map(len, words)) <= 80
     joined = " ".join(repr(run).split())
-    assert joined.startswith("TrainingRun: tiny-gpt2, 3 layers, 15 heads; 80 measured steps up to step 4,000, finished ")
+    assert joined.startswith("TrainingRun: tiny-gpt2, 3 layers, 15 heads; 80 measured steps up to step 4,000, finished")
     assert "1 alarm in 1 of 15 heads, the first at step 3,050: L1H2, collapse" in joined
     summary = str(run.summary())
     assert max(map(len, summary.splitlines())) <= 80
