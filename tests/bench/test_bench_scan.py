@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 
 import polars as pl
 import pytest
@@ -26,12 +27,26 @@ from attnscope.scanning import scan
 LENGTH, LAYERS, HEADS = 131, 2, 3
 
 
-def test_the_naive_way_gives_the_columns_of_the_scan() -> None:
-    torch.manual_seed(3)
+def gpt2() -> transformers.PreTrainedModel:
     config = transformers.GPT2Config(
         n_positions=LENGTH, n_layer=LAYERS, n_head=HEADS, n_embd=33, vocab_size=97, initializer_range=0.15
     )
-    module = transformers.GPT2LMHeadModel(config).eval().double()
+    return transformers.GPT2LMHeadModel(config)
+
+
+def grouped_llama() -> transformers.PreTrainedModel:
+    """Three heads that share one head of keys and values."""
+    config = transformers.LlamaConfig(
+        max_position_embeddings=LENGTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, num_key_value_heads=1,
+        hidden_size=42, intermediate_size=53, vocab_size=97, initializer_range=0.15,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
+
+
+@pytest.mark.parametrize("family", [gpt2, grouped_llama])
+def test_the_naive_way_gives_the_columns_of_the_scan(family: Callable[[], transformers.PreTrainedModel]) -> None:
+    torch.manual_seed(3)
+    module = family().eval().double()
     tokens = RandomTokens(97, LENGTH)
     top_n = [1, 5, 10, 20, 100]
     expected = naive.scan_all(module, tokens.ids, top_n)

@@ -2,7 +2,8 @@
 
 This is what one would write without attnscope: the model runs with `attn_implementation="eager"` and
 `output_attentions=True`, and every column is a vectorized expression over (queries, keys) or (queries, sets, keys) of
-one head. It shares no code with `measure`, so the tests use it as an oracle. Value vectors of GPT-2-like models only.
+one head. It shares no code with `measure`, so the tests use it as an oracle. Value vectors of models like
+GPT-2 and Llama only.
 """
 
 from __future__ import annotations
@@ -52,8 +53,7 @@ def _captured(module: Any, ids: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """Weights (heads, rows, keys) and vectors (heads, keys, dims) of every layer."""
     before = module.config._attn_implementation
     caught: list[Tensor] = []
-    blocks = [module_ for name, module_ in module.named_modules() if name.endswith("attn.c_attn")]
-    hooks = [block.register_forward_hook(lambda _, __, out: caught.append(out)) for block in blocks]
+    hooks = [block.register_forward_hook(lambda _, __, out: caught.append(out)) for block in _projections(module)]
     try:
         module.set_attn_implementation("eager")
         with torch.no_grad():
@@ -63,10 +63,19 @@ def _captured(module: Any, ids: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         module.set_attn_implementation(before)
         for hook in hooks:
             hook.remove()
-    return [
-        (weights[0], projected[0].chunk(3, -1)[2].unflatten(-1, (weights.shape[1], -1)).transpose(0, 1))
-        for weights, projected in zip(attentions, caught, strict=True)
-    ]
+    groups = getattr(module.config, "num_key_value_heads", None) or module.config.num_attention_heads
+    found = []
+    for weights, projected in zip(attentions, caught, strict=True):
+        values = projected[0].chunk(3, -1)[2] if hasattr(module.base_model, "h") else projected[0]
+        by_group = values.unflatten(-1, (groups, -1)).transpose(0, 1)
+        found.append((weights[0], by_group.repeat_interleave(weights.shape[1] // groups, 0)))
+    return found
+
+
+def _projections(module: Any) -> list[Any]:
+    """The modules that make the values: those of Llama, or those of GPT-2, which make queries and keys too."""
+    names = (".v_proj", "attn.c_attn")
+    return [part for name, part in module.named_modules() if name.endswith(names)]
 
 
 def head_columns(weights: Tensor, vectors: Tensor, top_n: Sequence[int]) -> dict[str, Tensor]:

@@ -41,15 +41,20 @@ def capture_with_transformer_lens(module: Any, ids: Sequence[int]) -> Callable[[
 def capture_with_nnsight(module: Any, ids: Sequence[int]) -> Callable[[], dict[str, list[torch.Tensor]]]:
     """nnsight: a trace of the attention's second output and of the projection that contains the values."""
     nnsight = importlib.import_module("nnsight")
-    wrapped = nnsight.NNsight(_eager_copy(module).base_model)
+    base = _eager_copy(module).base_model
+    wrapped = nnsight.NNsight(base)
+    if hasattr(base, "h"):  # GPT-2
+        parts = [(block.attn, block.attn.c_attn) for block in wrapped.h]
+    else:  # Llama
+        parts = [(block.self_attn, block.self_attn.v_proj) for block in wrapped.layers]
     inputs = torch.tensor([list(ids)])
 
     def run() -> dict[str, list[torch.Tensor]]:
         weights, projected = [], []
         with torch.no_grad(), wrapped.trace(inputs, use_cache=False, output_attentions=True):
-            for block in wrapped.h:
-                projected.append(block.attn.c_attn.output.save())
-                weights.append(block.attn.output[1].save())
+            for attention, projection in parts:
+                projected.append(projection.output.save())
+                weights.append(attention.output[1].save())
         return {"weights": weights, "values": projected}
 
     return run

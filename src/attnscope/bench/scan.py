@@ -147,7 +147,7 @@ def _refuse(
         raise InputError(f"models are {' and '.join(MODELS)}; received {', '.join(models) or 'none'}")
     check_size(length, layers, heads, width, repeats)
     if rows is not None:
-        whole_number("rows", rows)
+        whole_number("--rows", rows)
     if shorter is not None and not 2 <= shorter < length:
         raise InputError(f"the shorter length must be from 2 up and below {length}; received {shorter}")
 
@@ -245,7 +245,7 @@ def _subject(name: str, model: Any, ids: list[int]) -> Callable[[], object]:
     which, _, with_bounds = name.partition("+")
     rows: Any = int(which.removeprefix("rows=")) if which.startswith("rows=") else which
     bounds: Any = "paper" if with_bounds else None
-    return lambda: scan(model, text, length=len(ids), top_n=_sizes(ids), rows=rows, bounds=bounds)
+    return lambda: scan(model, text, length=len(ids), top_n=_sizes(ids), rows=rows, bounds=bounds, progress=False)
 
 
 def _sizes(ids: list[int]) -> list[int]:

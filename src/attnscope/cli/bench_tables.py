@@ -1,4 +1,4 @@
-"""The results of benchmarks in the terminal."""
+"""The results of benchmarks in the terminal: the verdict first, then tables, what they mean, what to type next."""
 
 from __future__ import annotations
 
@@ -6,49 +6,70 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
+from attnscope.cli.closing import print_closing
+from attnscope.diagnosis.sentences import counted
 from attnscope.report.terminal import add_row, paragraph, table, titled
-from attnscope.results.words import counted, number
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_QUICK = 2  # times torch.softmax
+
 
 def print_normalizers(console: Console, report: dict[str, Any]) -> None:
     """Print one table for each length."""
+    _print_verdict(console, _speed(report))
     for (length, rows), results in _grouped(report["results"], "length", "rows"):
-        headings = ["Normalizer", "forward seconds", "forward / softmax", "both seconds", "both / softmax"]
-        headings += [f"{report['peer']} / ours"] if report["peer"] else []
-        made = table([*headings, "largest error"])
+        headings = ["Normalizer", "Forward seconds", "Forward / softmax", "Both seconds", "Both / softmax"]
+        headings += ["Package / forward"] if report["peer"] else []
+        made = table([*headings, "Largest error"])
         for result in results:
-            faster = "" if result["peer_speedup"] is None else number(result["peer_speedup"])
             add_row(
                 made,
                 result["normalizer"],
-                number(result["forward_seconds"]),
-                number(result["forward_ratio"]),
-                number(result["total_seconds"]),
-                number(result["total_ratio"]),
-                *([faster] if report["peer"] else []),
+                f"{result['forward_seconds']:.3f}",
+                f"{result['forward_ratio']:.2f}",
+                f"{result['total_seconds']:.3f}",
+                f"{result['total_ratio']:.2f}",
+                *([_ratio(result["peer_speedup"])] if report["peer"] else []),
                 f"{result['largest_error']:.0e}",
             )
         console.print(titled(f"{rows:,} rows of {length:,} logits", made))
         console.print()
     note = (
-        f"Medians of {counted(report['repeats'], 'repeat')} on {_threads(report)}, float32. forward / softmax: time of "
-        "the weights over that of torch.softmax on the same logits; both: with the gradient; "
-        + (f"{report['peer']} / ours: forward time of that package over ours; " if report["peer"] else "")
-        + f"largest error: against the definition in float64. {report['memory'][0].upper()}{report['memory'][1:]}."
+        f"Medians of {counted(report['repeats'], 'repeat')} on {_threads(report)}, float32. Forward / softmax: time of "
+        "the weights over that of torch.softmax on the same logits; both: with the gradient; largest error: against "
+        f"the definition in float64. {report['memory'][0].upper()}{report['memory'][1:]}. "
+    )
+    note += (
+        f"Package / forward: time of the package {report['peer']} over that of the weights here."
+        if report["peer"]
+        else "The entmax package is not installed, so nothing is compared with it."
     )
     console.print(paragraph(note, style="dim"))
-    if not report["peer"]:
-        console.print(paragraph("The entmax package is not installed, so nothing is compared with it.", style="dim"))
+    print_closing(console, commands={"attnscope compare": "What each normalizer does to a model."})
+
+
+def _speed(report: dict[str, Any]) -> str:
+    """How the normalizers compare with torch.softmax at the longest length."""
+    longest = max(result["length"] for result in report["results"])
+    results = [result for result in report["results"] if result["length"] == longest]
+    quick = sum(result["forward_ratio"] <= _QUICK for result in results)
+    slowest = max(results, key=lambda result: result["forward_ratio"])
+    return (
+        f"{quick} of {counted(len(results), 'normalizer')} take at most {_QUICK:g} times the time of torch.softmax on "
+        f"rows of {longest:,} logits; {slowest['normalizer']} takes the longest, {slowest['forward_ratio']:.1f} times."
+    )
 
 
 def print_scans(console: Console, report: dict[str, Any]) -> None:
     """Print one table for each model, and what the first scan and the naive way take."""
     shorter = report["shorter"]
-    headings = ["Subject", "seconds", "forward seconds", "time ratio", "peak MB", "forward peak MB", "memory ratio"]
-    headings += [] if shorter is None else [f"peak MB at {shorter:,}", "growth"]
+    headings = ["Subject", "Seconds", "Forward seconds", "Time ratio", "Peak MB", "Forward peak MB", "Memory ratio"]
+    headings += [] if shorter is None else [f"Peak MB at {shorter:,}", "Growth"]
+    _print_verdict(console, _cost(report))
     for (model,), results in _grouped(report["results"], "model"):
         timed = [one for one in results if one["installed"] and one["subject"] != "first"]
         made = table(headings)
@@ -58,9 +79,9 @@ def print_scans(console: Console, report: dict[str, Any]) -> None:
             add_row(
                 made,
                 result["subject"] + heads,
-                number(result["seconds"]),
-                number(result["forward_seconds"]),
-                number(result["time_ratio"]),
+                f"{result['seconds']:.3f}",
+                f"{result['forward_seconds']:.3f}",
+                f"{result['time_ratio']:.2f}",
                 _megabytes(result["peak_bytes"]),
                 _megabytes(result["forward_peak_bytes"]),
                 _ratio(result["memory_ratio"]),
@@ -80,24 +101,44 @@ def print_scans(console: Console, report: dict[str, Any]) -> None:
             words = f"The naive way takes {naive:g} times as long as a scan of all rows with the paper's bounds."
             console.print(paragraph(words))
         console.print()
-    note = f"Ratios are to the model's plain forward pass, measured in the same run on {_threads(report)}."
+    note = (
+        f"Ratios are to the model's plain forward pass, measured in the same run on {_threads(report)}. last: the last "
+        "row of each length; all: every row; +bounds: with the paper's bounds; first: a scan that compiles its loops; "
+        "naive: all attention matrices at once, formulas taken "
+        "literally."
+    )
     console.print(paragraph(note, style="dim"))
+    print_closing(console, commands={"attnscope scan --diagnose": "Which heads matter most, why, and what to do."})
+
+
+def _cost(report: dict[str, Any]) -> str:
+    """How many times a plain forward pass each kind of scan takes, on each model."""
+    found = []
+    for (model,), results in _grouped(report["results"], "model"):
+        scans = [one for one in results if one["installed"] and one["subject"].startswith(("last", "all", "rows="))]
+        if scans:
+            ratios = ", ".join(f"{one['time_ratio']:.2f} times ({one['subject']})" for one in scans)
+            found.append(f"on the {model} model {ratios}")
+    return f"compared with a plain forward pass, a scan takes {'; '.join(found)}." if found else "no scan was timed."
 
 
 def print_protocol(console: Console, report: dict[str, Any]) -> None:
     """Print one table of all algorithms."""
-    headings = ["Algorithm", "seconds", "forward seconds", "time ratio", "peak MB", "paper's seconds", "times faster"]
+    headings = ["Algorithm", "Seconds", "Forward seconds", "Time ratio", "Peak MB", "Paper's seconds", "Times faster"]
+    least, most = (round(f(one["times_faster"] for one in report["results"])) for f in (min, max))
+    faster = f"{least:,} to {most:,}" if least < most else f"{least:,}"
+    _print_verdict(console, f"the paper's algorithms run {faster} times as fast here as the paper states.")
     made = table(headings)
     for result in report["results"]:
         add_row(
             made,
             f"{result['algorithm']} {result['measures']}",
-            number(result["seconds"]),
-            number(result["forward_seconds"]),
-            number(result["time_ratio"]),
+            f"{result['seconds']:.1f}",
+            f"{result['forward_seconds']:.2f}",
+            f"{result['time_ratio']:.1f}",
             _megabytes(result["peak_bytes"]),
-            number(result["paper_seconds"]),
-            number(result["times_faster"]),
+            f"{result['paper_seconds']:,.0f}",
+            f"{result['times_faster']:,.0f}",
         )
     console.print(made)
     note = (
@@ -105,6 +146,13 @@ def print_protocol(console: Console, report: dict[str, Any]) -> None:
         f"{_threads(report)}; the paper's seconds are those of its appendix, on {report['paper_machine']}."
     )
     console.print(paragraph(note, style="dim"))
+    print_closing(console, commands={"attnscope reproduce": "The paper's figures and claims on a model."})
+
+
+def _print_verdict(console: Console, words: str) -> None:
+    """Print the result of a benchmark in a sentence."""
+    console.print(paragraph(Text.assemble(("Verdict: ", "bold"), words)))
+    console.print()
 
 
 def _grouped(results: Iterable[dict[str, Any]], *keys: str) -> list[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
@@ -117,8 +165,8 @@ def _threads(report: dict[str, Any]) -> str:
 
 
 def _megabytes(count: float | None) -> str:
-    return "" if count is None else f"{count / 1e6:,.0f}"
+    return "-" if count is None else f"{count / 1e6:,.0f}"
 
 
 def _ratio(value: float | None) -> str:
-    return "" if value is None else number(value)
+    return "-" if value is None else f"{value:.2f}"
