@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import re
 import sys
 import types
 from typing import Any
@@ -18,7 +19,7 @@ from attnscope.errors import InputError
 from attnscope.experiments.compare import compare
 from attnscope.experiments.guidelines import guidelines
 from attnscope.experiments.reproduction import reproduce
-from attnscope.progress import COMPILING, Step, reporting
+from attnscope.progress import COMPILING, Step, _TerminalBar, reporting
 from attnscope.theory.audit import audit
 from attnscope.theory.claims import CLAIMS
 
@@ -93,7 +94,23 @@ def test_a_terminal_has_a_bar_with_the_time_left_that_says_when_loops_are_compil
     assert "loading the model" in shown
     assert COMPILING in shown
     assert "4/4" in shown
-    assert "0:00:00" in shown  # time left
+
+
+def test_the_time_left_is_known_however_long_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("attnscope.progress.time.monotonic", lambda: now[0])
+    screen = io.StringIO()
+    bar = _TerminalBar(Console(file=screen, force_terminal=True, width=80, legacy_windows=False))
+    measuring = [(40, Step(1, 4, "layer 1")), (90, Step(2, 4, "layer 2")), (180, Step(3, 4, "layer 3"))]
+    drawing = [(190, Step(0, None, "judging")), (200, Step(0, 3, "drawing")), (212, Step(1, 3, "drawing"))]
+    for now[0], step in (*measuring, *drawing):
+        bar.show(step, step.doing)
+        bar._bar.refresh()
+    bar.close()
+    shown = screen.getvalue()
+    expected = ("1/4 2 min left, layer 1", "2/4 90 s left, layer 2", "3/4 60 s left, layer 3")
+    for words in (*expected, "0/? judging", "0/3 drawing", "1/3 24 s left, drawing"):
+        assert words in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
 
 
 def test_a_notebook_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:

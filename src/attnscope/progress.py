@@ -153,23 +153,29 @@ class _TerminalBar:
     """A bar of rich on standard error, with the time left; it is removed at the end."""
 
     def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        # The description comes last: its length changes, and the bar must not move.
-        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-        self._bar = Progress(*columns, console=console, transient=True)
+        # What changes its length comes last: the bar must not move. The time left is not that of rich, which forgets
+        # steps of more than half a minute.
+        self._bar = Progress(
+            BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), console=console, transient=True
+        )
+        self._clock, self._note = _Clock(), ""
+        self._total: int | None = None
         self._task = self._bar.add_task("", total=None)
-        self._done, self._note = 0, ""
         self._bar.start()
 
     def show(self, step: Step, note: str) -> None:
-        if step.done < self._done:  # other work begins: its speed says nothing of this one's
-            self._bar.reset(self._task)
-        self._done = step.done
+        left = self._clock.left(step)
+        if step.total is None and self._total is not None:  # rich keeps the total of a task
+            self._bar.remove_task(self._task)
+            self._task = self._bar.add_task("", total=None)
+        self._total = step.total
         new = self._note != note and (not step.done or note == COMPILING)
         self._note = note
+        words = ", ".join(part for part in (left, note) if part)
         # Steps may come faster than they can be drawn; what may stand for long is drawn at once.
-        self._bar.update(self._task, completed=step.done, total=step.total, description=note, refresh=new)
+        self._bar.update(self._task, completed=step.done, total=step.total, description=words, refresh=new)
 
     def close(self) -> None:
         self._bar.stop()
@@ -179,16 +185,21 @@ class _Clock:
     """The time that work of several parts will still take, as far as it can be known."""
 
     def __init__(self) -> None:
-        self._started, self._done = time.monotonic(), 0
+        self._latest = Step(0, None)
+        self._started = self._seen = time.monotonic()  # when this work began, and the time of the latest step
+        self._first = 0  # how much was done then
 
     def left(self, step: Step) -> str:
         """In words; nothing if it is not known."""
-        if step.done < self._done:
-            self._started = time.monotonic()
-        self._done = step.done
-        if not step.total or not step.done or step.done >= step.total:
+        now = time.monotonic()
+        if step.done < self._latest.done or step.total != self._latest.total:  # other work: its speed is its own
+            self._started = self._seen if step.done else now
+            self._first = min(step.done, self._latest.done)
+        self._latest, self._seen = step, now
+        done = step.done - self._first
+        if not step.total or not done or step.done >= step.total:
             return ""
-        seconds = (time.monotonic() - self._started) * (step.total - step.done) / step.done
+        seconds = (now - self._started) * (step.total - step.done) / done
         return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
 
 

@@ -21,7 +21,7 @@ from attnscope.errors import OutputError
 from attnscope.experiments import store
 from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.settings import FigureStyle, FigureWidth, Settings, plan
-from attnscope.planning import RowChoice, listed_names, plain
+from attnscope.planning import RowChoice, plain
 from attnscope.progress import Progress, Step, reporting
 from attnscope.results.base import Result, View
 
@@ -75,10 +75,6 @@ class Reproduction(Result):
 
         return ReproductionPlots(self)
 
-    def write(self, folder: Path) -> None:
-        """Copy everything to a folder that is locked already."""
-        tables.copy_run(self.folder, folder)
-
     @classmethod
     @uses_threads
     def load(cls, folder: str | Path) -> Reproduction:
@@ -124,7 +120,7 @@ def reproduce(
     length: int | None = None,
     windows: int = 8,
     rows: RowChoice = "all",
-    vectors: str | Sequence[str] = ("value",),
+    vectors: Sequence[str] = ("value",),
     draws: int = 99,
     seed: int = 0,
     bos: bool = False,
@@ -161,7 +157,7 @@ def reproduce(
     rows
         "all" for the paper's own protocol and the last row of each length; "last" or a number for so many last rows.
     vectors
-        What the weights average, one or several of "value", "output", "hidden", "hidden_unit", "embedding".
+        Kinds of vectors that the weights average: "value", "output", "hidden", "hidden_unit", "embedding".
     draws
         How many random sets of each size.
     seed
@@ -189,7 +185,7 @@ def reproduce(
     name, book = None if model is None else str(model), given_text(text)
     asked: dict[str, Any] = {
         "length": plain(length), "windows": plain(windows), "rows": plain(rows), "draws": plain(draws),
-        "seed": plain(seed), "vectors": tuple(listed_names("vectors", vectors)), "bos": bos, "dtype": dtype,
+        "seed": plain(seed), "vectors": tuple(dict.fromkeys(vectors)), "bos": bos, "dtype": dtype,
     }  # fmt: skip
     settings = plan(None, **asked)  # refuse invalid settings before the model is loaded
     wanted = store.identity(name, revision, book.digest, asked)
@@ -207,11 +203,10 @@ def reproduce(
                 parts.clear()
             if run["resumed_windows"]:
                 say(f"{run['resumed_windows']} windows were finished by an earlier run that was interrupted")
-        report(Step(0, None, "drawing"))
-        started = time.perf_counter()
-        claims, figures = _draw(folder, measured, run, style)
-        say(f"{'drawn from the tables of an earlier run' if isinstance(stored, tuple) else 'drawn'} in "
-            f"{time.perf_counter() - started:.1f} s")  # fmt: skip
+        report(Step(0, None, "evaluating the claims"))
+        claims, figures = _draw(folder, measured, run, style, report)
+        if isinstance(stored, tuple):
+            say(f"drawn from the tables of an earlier run in {folder}")
     return Reproduction(measured, claims, run, folder, figures, isinstance(stored, tuple))
 
 
@@ -263,7 +258,7 @@ def _measure(
 
 
 def _draw(
-    folder: Path, measured: dict[str, pl.DataFrame], run: dict[str, Any], style: FigureStyle
+    folder: Path, measured: dict[str, pl.DataFrame], run: dict[str, Any], style: FigureStyle, report: Report
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, str]]]:
     """Evaluate the claims on the tables, and write them and the figures."""
     from attnscope.experiments.figures import draw_all
@@ -275,16 +270,20 @@ def _draw(
     by_protocol = all(name in measured for name in TABLES)
     if by_protocol:
         claims = combine(answer_protocol(measured), claims)
-    answers = {"model": run["model"], "text": run["text"], "claims": claims}
+    answers = json.dumps({"model": run["model"], "text": run["text"], "claims": claims}, indent=1, allow_nan=False)
     table = claims_table(claims)
     tables.write_all(
         folder,
         {
-            "claims.json": tables.as_file(answers),
+            "claims.json": lambda path: path.write_text(answers + "\n", encoding="utf-8"),
             "claims.md": lambda path: path.write_text(table, encoding="utf-8"),
         },
     )
-    figures = draw_all(folder / "figures", readings, style)
+    figures: dict[str, dict[str, str]] = {}
+    for position, reading in enumerate(readings):
+        report(Step(position, len(readings) + by_protocol, "drawing"))
+        figures |= draw_all(folder / "figures", [reading], style)
     if by_protocol:
+        report(Step(len(readings), len(readings) + 1, "drawing"))
         figures["protocol"] = write_protocol(folder, measured, claims, run, style)
     return claims, figures
