@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from attnscope.experiments.claims.evidence import Evidence
 from attnscope.experiments.figures import capacity, render
 from attnscope.experiments.figures.axes import even_ticks, log_axis, round_ticks, thinned
 from attnscope.experiments.figures.composition import Figure, Panel
-from attnscope.experiments.figures.distance import GAPS, data
+from attnscope.experiments.figures.distance import AS_PRINTED, DISTANCE, E1, EXPECTED, GAPS, data
 from attnscope.experiments.figures.labels import place
 from attnscope.experiments.figures.marks import RED, Mark
 from attnscope.experiments.protocol_report.figures import draw_protocol
@@ -48,6 +48,25 @@ def test_a_figure_is_as_wide_as_its_column(
     box = re.search(rb"/MediaBox \[0 0 ([\d.]+) ", pdf)
     assert box is not None
     assert float(box[1]) == pytest.approx(72 * inches, abs=1)
+
+
+@pytest.mark.parametrize("name", ["figure-2a-value", "figure-2c-value", "figure-3-value", "figure-4-raw"])
+def test_numbers_at_ticks_do_not_touch(figures: dict[str, Figure], name: str) -> None:
+    svg, _ = rendered(figures[name], "two-column")
+    text = re.compile(r'<text text-anchor="middle" transform="translate\(([\d.]+),([\d.]+)\)"[^>]*>([^<]+)</text>')
+    groups = [text.findall(group) for group in re.findall(r'role-axis-label"[^>]*>(.*?)</g>', svg)]
+    across = [group for group in groups if len(group) > 1 and len({y for _, y, _ in group}) == 1]
+    assert across
+    for labels in across:
+        for (x, _, one), (later, _, other) in pairwise(labels):
+            assert float(later) - float(x) > 5 * (len(one) + len(other)) / 2, labels
+
+
+def test_a_range_is_seen_however_thin_and_a_distance_under_its_expectation() -> None:
+    assert E1.edge >= 1
+    assert EXPECTED.line < DISTANCE.line
+    assert EXPECTED.size < DISTANCE.size
+    assert list(AS_PRINTED.values()).index(DISTANCE) < list(AS_PRINTED.values()).index(EXPECTED)  # drawn before
 
 
 def test_text_is_text_of_at_least_seven_points(figures: dict[str, Figure]) -> None:

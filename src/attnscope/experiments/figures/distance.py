@@ -14,11 +14,12 @@ from attnscope.experiments.settings import FIXED_N
 
 PRINTED, CORRECTED = "as printed", "corrected"
 SPREAD = "bands: range over windows"
-DISTANCE = Mark(label("distance"), GREEN, point="circle", band=0.18)
+# The distance may coincide with its printed expectation: its line is wider, its points are larger, and drawn first.
+DISTANCE = Mark(label("distance"), GREEN, line=3, point="circle", size=44, band=0.18)
 EXPECTED = Mark(label("expected_printed"), BLUE, dash=(6, 2), point="square", band=0.18)
 BOUND = Mark(label("distance_bound_printed"), RED, dash=(2, 2), point="triangle-up", size=24, band=0.18)
 DRAWN = Mark("Drawn mean", PURPLE, point="diamond", size=24, band=0.18)
-E1 = Mark(f"{label('expected_lower')} to upper (E1)", SKY, line=0, band=0.45)
+E1 = Mark(f"{label('expected_lower')} to upper (E1)", SKY, line=0, band=0.45, edge=1.2)
 B3 = Mark(f"{label('distance_upper')} (B3), gap", RED, point="triangle-down", size=24, band=0.18)
 B4 = Mark(f"{label('distance_lower')} (B4), gap", ORANGE, point="triangle-up", size=24, band=0.18)
 AS_PRINTED = {"distance": DISTANCE, "expected_printed": EXPECTED, "distance_bound_printed": BOUND}

@@ -36,6 +36,7 @@ class Mark:
     bar: float = 0  # width of the vertical bar from `low` to `high`
     bar_opacity: float = 1.0
     band: float = 0  # opacity of the area from `low` to `high`
+    edge: float = 0  # width of the line around that area, which is seen where the area is thin
 
     def parts(self) -> Iterator[tuple[str, Callable[[alt.InlineData, Channel, Channel], alt.Chart]]]:
         """The parts that the series has, in the order in which all series of a panel are drawn."""
@@ -50,9 +51,11 @@ class Mark:
 
     def _band(self, data: alt.InlineData, x: Channel, y: Channel) -> alt.Chart:
         low = alt.Y(**(y | {"shorthand": "low:Q"}))
-        return alt.Chart(data).mark_area(color=self.color, opacity=self.band, clip=True).encode(
-            x=alt.X(**x), y=low, y2="high:Q"
+        area = alt.Chart(data).mark_area(
+            color=self.color, opacity=1, fillOpacity=self.band, clip=True,
+            stroke=self.color if self.edge else "transparent", strokeWidth=self.edge,
         )  # fmt: skip
+        return area.encode(x=alt.X(**x), y=low, y2="high:Q")
 
     def _bar(self, data: alt.InlineData, x: Channel, y: Channel) -> alt.Chart:
         low = alt.Y(**(y | {"shorthand": "low:Q"}))

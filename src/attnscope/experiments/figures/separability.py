@@ -69,9 +69,11 @@ def figure(e: Evidence) -> Figure:
     return Figure("Figure 3. Separability against N", notes, [panels], quantiles)
 
 
-def panel(heading: str, quantiles: pl.DataFrame, form: str) -> Panel:
-    """Box plots over heads, with the medians of one form of the bounds."""
-    x = {"shorthand": "n:O", "title": "N, size of the top set", "axis": alt.Axis(labelAngle=0)}
+def panel(heading: str, quantiles: pl.DataFrame, form: str, each: int = 1) -> Panel:
+    """Box plots over heads, with the medians of one form of the bounds; one N of `each` has a number, the last too."""
+    named = quantiles["n"].to_list()[::-1][::each]
+    axis = alt.Axis(labelAngle=0, labelExpr=f"indexof({named}, datum.value) < 0 ? '' : datum.label")
+    x = {"shorthand": "n:O", "title": "N, size of the top set", "axis": axis}
     y = linear_range("value", label("separability"), 0, 1)
     upper, lower = LINES[form]
     window = quantiles.with_columns(  # a range of zero length is drawn as a short bar

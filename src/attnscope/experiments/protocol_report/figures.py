@@ -195,7 +195,8 @@ def _separability(chosen: Readings, vectors: str) -> Figure:
     panels, tables = [], []
     for labels, e in sorted(chosen, key=lambda one: (one[0]["rows"], one[0]["ball"] != CLOSED)):
         quantiles = separability.data(e, ("printed",))
-        panels.append(separability.panel(f"{labels['rows']} rows, {labels['ball']} ball", quantiles, "printed"))
+        each = 2 if len(chosen) > 2 else 1  # panels of a third of the width have no room for all numbers
+        panels.append(separability.panel(f"{labels['rows']} rows, {labels['ball']} ball", quantiles, "printed", each))
         tables.append(quantiles.with_columns(rows=pl.lit(labels["rows"]), ball=pl.lit(labels["ball"])))
     notes = [
         f"Algorithm 4, {vectors} vectors; {PRINTED}: closed ball, {CORRECTED}: open ball",
