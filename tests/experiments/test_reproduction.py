@@ -194,15 +194,15 @@ def test_the_command_prints_every_claim_with_its_number_and_range(done: Reproduc
     with recorded_tables(width=200) as tables:
         print_claims(Console(file=io.StringIO()), done)
     (table,) = tables
-    columns = {heading: table.columns[heading] for heading in ("Claim", "measured", "accepted", "Printed", "Corrected")}
+    columns = {heading: table.columns[heading] for heading in ("Claim", "Measured", "Accepted", "Printed", "Corrected")}
     for index, claim in enumerate(done.claims):
         assert columns["Claim"][index].endswith(claim["claim"])
         assert columns["Printed"][index] == (claim["printed"] or "-")
         assert columns["Corrected"][index] == (claim["corrected"] or "-")
     falls = next(index for index, claim in enumerate(done.claims) if claim["id"] == "separability-falls")
     (nearest,) = [one for one in done.claims[falls]["readings"] if one.get("nearest")]
-    assert columns["measured"][falls] == f"{nearest['measured'][0]['value']:.3g}"
-    assert columns["accepted"][falls] == "-1 to -0.05"
+    assert columns["Measured"][falls] == f"{nearest['measured'][0]['value']:.3g}"
+    assert columns["Accepted"][falls] == "-1 to -0.05"
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,11 @@ def test_a_comparison_says_in_which_rows_separability_is_defined(model: Model) -
         assert by_name[mode, "topk:k=5"]["defined"] == by_name[mode, "own"]["defined"] == 1
     console = Console(record=True, width=200, file=io.StringIO())
     print_comparison(console, compared.table, compared.run)
-    assert "*" not in console.export_text()
+    printed = console.export_text()
+    assert "*" not in printed
+    assert "-: fewer than N tokens have weight" in printed
     print_comparison(console, compared.table.with_columns(defined=0.5), compared.run)
-    assert "*: mean over the rows with N keys of weight" in console.export_text()
+    assert "*: mean over the rows with N tokens of weight" in console.export_text()
     chart = capacity.figure(compared.table).chart().to_json()
     assert "topk:k=3" not in chart
     assert "topk:k=5" in chart

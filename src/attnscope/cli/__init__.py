@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 
 from attnscope.cli.interrupts import INTERRUPTED, handle_interrupts, ignore_interrupts
 from attnscope.errors import AttnscopeError, InputError, shown
-from attnscope.parameters import written_as
 
 BAD_USAGE, CLOSED_PIPE = 2, 141  # the latter is what shells report for a command that SIGPIPE ended
 _LONGEST = 500  # characters of a message about usage
@@ -60,8 +61,16 @@ def run(arguments: list[str]) -> int:
         code, message = INTERRUPTED, "interrupted"
     if message:
         with suppress(OSError):  # a closed pipe or a full disk: the exit code says it all the same
-            print(f"attnscope: {message}", file=sys.stderr)
+            print(_wrapped(f"attnscope: {message}"), file=sys.stderr)
     return code
+
+
+def _wrapped(message: str) -> str:
+    """The message as one line, or in a terminal on lines that break between words."""
+    if not sys.stderr.isatty():
+        return message
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(message, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _answer(arguments: list[str]) -> tuple[int, str]:
@@ -71,8 +80,7 @@ def _answer(arguments: list[str]) -> tuple[int, str]:
     from attnscope.cli.app import app
 
     try:
-        with written_as("options"):
-            code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value") or 0
+        code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value") or 0
         sys.stdout.flush()
     except AttnscopeError as error:
         return error.exit_code, str(error)

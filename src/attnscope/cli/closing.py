@@ -1,6 +1,7 @@
 """The last lines of a command: its files, how to open its page, and what to type next.
 
-Nothing that has to be copied is broken by a line end of ours.
+A command that is too long for the terminal is continued on the next line after a backslash, so that it can be copied
+as a whole; a path is never broken.
 """
 
 from __future__ import annotations
@@ -39,8 +40,23 @@ def print_closing(
     if commands:
         console.print(Text("Next", style="bold"))
     for command, reason in (commands or {}).items():
-        console.print(Text(f"  {program()}{command.removeprefix(NAME)}"), soft_wrap=True)
+        words = [*shlex.split(program()), *shlex.split(command)[1:]]
+        # A file or another program gets one line, and cmd.exe has no backslash.
+        wrapped = console.is_terminal and sys.platform != "win32"
+        text = broken(words, console.width) if wrapped else f"  {shlex.join(words)}"
+        console.print(Text(text), soft_wrap=True)
         console.print(paragraph(reason, 6, style="dim"))
+
+
+def broken(words: Sequence[str], width: int) -> str:
+    """A command on lines of at most `width` columns, as far as its words allow; a shell reads it as one line."""
+    lines = [" "]
+    for word in map(shlex.quote, words):
+        if lines[-1].strip() and len(f"{lines[-1]} {word} \\") > width:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {word}"
+    return "\n".join(lines)
 
 
 def command_line(*parts: object, **options: object) -> str:

@@ -55,19 +55,23 @@ def doctor(
     from attnscope.capture.models import load_model
     from attnscope.doctor import examine
     from attnscope.errors import InputError
+    from attnscope.progress import Step, reporting
 
     if length is not None and length < 1:
         raise InputError(f"--length takes a whole number from 1 up; received {length}")
-    loaded = load_model(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
-    report = examine(loaded, length)
+    with reporting(None, "loading the model") as show:
+        loaded = load_model(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
+        show(Step(0, None, "running it on a few tokens"))
+        report = examine(loaded, length)
     if json:
         print(json_module.dumps(report.as_json(), allow_nan=False))
     else:
-        _print(report, model, verbose)
+        diagnosable = not loaded.module.config.is_encoder_decoder
+        _print(report, model, verbose, diagnosable)
     return 0 if report.passed else FAILED
 
 
-def _print(report: Examination, model: str | None, verbose: bool) -> None:
+def _print(report: Examination, model: str | None, verbose: bool, diagnosable: bool) -> None:
     """Print the verdict, the checks, a few facts or all of them, and what to type next."""
     from rich.console import Console
     from rich.text import Text
@@ -92,5 +96,6 @@ def _print(report: Examination, model: str | None, verbose: bool) -> None:
         add_row(made, marks[check.verdict], check.name, check.text)
     console.print(made)
     if not failed:
-        scan = command_line("scan", model, "--diagnose")
-        print_closing(console, commands={scan: "Which heads matter most, why, and what to do."})
+        scan = command_line("scan", model, "--diagnose" if diagnosable else None)
+        why = "Which heads matter most, why, and what to do." if diagnosable else "Measure every head."
+        print_closing(console, commands={scan: why})

@@ -32,6 +32,7 @@ from attnscope.cli.runs import (
     require_model,
     resumable,
 )
+from attnscope.errors import InputError
 
 if TYPE_CHECKING:
     from attnscope.scanning import ScanResult
@@ -140,6 +141,9 @@ def scan(
     from attnscope.report.summary import print_summary
     from attnscope.scanning import scan as scan_model
 
+    if threshold and not (diagnose or verify):
+        raise InputError(f"--threshold {threshold[0]} is for a diagnosis; add --diagnose or --verify")
+    limits = Thresholds.parse(threshold or ())
     chosen_lengths, chosen_n = optional_numbers("--lengths", lengths), optional_numbers("--top-n", top_n)
     content = read_text(text)
     console = Console(stderr=True) if json else Console()
@@ -162,7 +166,7 @@ def scan(
             delta_max_length=delta_max_length,
             diagnose=diagnose,
             verify=verify,
-            thresholds=Thresholds.parse(threshold) if threshold else None,
+            thresholds=limits,
             out=folder,
             device=device,
             dtype=dtype,
@@ -189,7 +193,10 @@ def _next_commands(
     """What to type next, with the reason."""
     from attnscope.cli.closing import command_line
 
-    if result.findings is None:
+    if result.findings is None and any(layer["kind"] == "cross" for layer in result.run["model"]["heads"]):
+        first = command_line("scan", model, **options, normalizer="ssmax,topk:k=64")  # a diagnosis would refuse it
+        commands = {first: "What other normalizers would do to the same logits."}
+    elif result.findings is None:
         first = command_line("scan", model, **options) + " --diagnose"
         commands = {first: "Which heads matter most, why, and what to do."}
     else:

@@ -43,6 +43,12 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
+def tokens(value: float) -> str:
+    """A number of tokens with its noun: 1 token, 6.6 tokens."""
+    number = count(value)
+    return "1 token" if float(number.replace(",", "")) == 1 else f"{number} tokens"
+
+
 def percent(value: float) -> str:
     """A share as text: whole percent, one decimal below 1%, and never 0% for a share that is not zero."""
     if value == 0 or value >= 0.01:

@@ -19,10 +19,9 @@ from attnscope.diagnosis.measure_findings import (
     what_if_findings,
 )
 from attnscope.diagnosis.next_step import SHAKY, too_short
-from attnscope.diagnosis.sentences import Described, carrying, column, finding, listed_states, times
+from attnscope.diagnosis.sentences import Described, carrying, column, counted, finding, listed_states, times
 from attnscope.diagnosis.states import STATES, Finding, most_pressing_first
 from attnscope.diagnosis.thresholds import limit_words
-from attnscope.results.words import counted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -124,9 +123,9 @@ def _over_sharp(heads: Described, thresholds: Thresholds) -> dict[str, Any] | No
         "Heads that put nearly all weight on one token",
         f"{len(sharp)} of {counted(len(heads))} {'puts' if len(sharp) == 1 else 'put'} more than "
         f"{thresholds.over_sharp_weight:.0%} of the weight on a single token other than the first in most rows: hardly "
-        "any gradient reaches their logits there.",
-        "If you train the model, raise the temperature of these heads or bound their logits. The paper's limit, T "
-        "below 0.1, cannot be read off a trained model, whose logits can have any scale.",
+        "any gradient reaches the logits there.",
+        "If you train the model, raise the temperature there or bound the logits. The paper's limit, T below 0.1, "
+        "cannot be read off a trained model, whose logits can have any scale.",
         sharp,
         count=len(sharp),
     )
@@ -186,7 +185,8 @@ def _predictions(verification: dict[str, Any] | None) -> dict[str, Any] | None:
         f"{verification['length']:,} tokens that gave no labels. KL divergences of labeled and random heads are apart, "
         f"in the direction predicted, by these factors: {ratios}."
         + (f" Did not hold: {', '.join(failed)}." if failed else ""),
-        f"Withdrawn: {', '.join(failed)}. The heads that carried {'it' if len(failed) == 1 else 'them'} have no label."
+        f"Do not rely on {', '.join(failed)} here: the heads that carried {'it' if len(failed) == 1 else 'them'} have "
+        "no label any more."
         if failed
         else "On this model the labels mean what they say.",
         [],

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attnscope.diagnosis.sentences import Described, column, finding, times
+from attnscope.diagnosis.explanations import count, tokens
+from attnscope.diagnosis.sentences import Described, column, counted, finding, times
 from attnscope.diagnosis.statistics import LEVEL
 from attnscope.tables import OWN
 from attnscope.theory.heads import coverage_independent, coverage_range, heads_needed
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from attnscope.diagnosis.situation import Situation
     from attnscope.diagnosis.thresholds import Thresholds
-from attnscope.results.words import counted
 
 
 def needs_finding(heads: Described, length: int, thresholds: Thresholds) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def needs_finding(heads: Described, length: int, thresholds: Thresholds) -> dict
     low, middle, high = np.quantile(use, [0.1, 0.5, 0.9])
     grown = [head for head in heads if head["evidence"]["growth_exponent"] is not None]
     sentence = (
-        f"At length {length:,} the median head needs {middle:,.0f} tokens for an error of {thresholds.enough:.0%} "
-        f"({low:,.0f} to {high:,.0f} for the middle 80% of heads)."
+        f"At length {length:,} the median head needs {tokens(middle)} for an error of {thresholds.enough:.0%} "
+        f"({count(low)} to {count(high)} for the middle 80% of heads)."
     )
     evidence: dict[str, Any] = {"median_tokens": middle, "low_tokens": low, "high_tokens": high}
     linear: Described = []
@@ -37,8 +37,8 @@ def needs_finding(heads: Described, length: int, thresholds: Thresholds) -> dict
         linear = [head for head in grown if head["evidence"]["growth_exponent_low"] > 0.5]
         fixed = sum(head["evidence"]["growth_exponent_high"] < 0.5 for head in grown)
         sentence += (
-            f" That grows like length^{exponent:.2f} ({LEVEL:.0%} interval of the median head {edges[0]:.2f} to "
-            f"{edges[1]:.2f}): in {counted(len(linear))} faster than the square root of the length, in {fixed} slower."
+            f" That grows like length^{exponent:z.2f} ({LEVEL:.0%} interval of the median head {edges[0]:z.2f} to "
+            f"{edges[1]:z.2f}): in {counted(len(linear))} faster than the square root of the length, in {fixed} slower."
         )
         evidence |= {"exponent": exponent, "exponent_low": edges[0], "exponent_high": edges[1], "slower": fixed}
     return finding(
@@ -46,10 +46,20 @@ def needs_finding(heads: Described, length: int, thresholds: Thresholds) -> dict
         "note",
         "How many tokens heads need",
         sentence,
-        "For the heads listed here, keep a share of the keys rather than a fixed number: what they need grows with the "
-        "length. For the others a number that grows like the square root of the length is enough.",
+        _growth_advice(len(linear), len(heads)),
         linear,
         **{name: float(value) for name, value in evidence.items()},
+    )
+
+
+def _growth_advice(faster: int, heads: int) -> str:
+    """How many keys to keep as the text gets longer, where `faster` heads need more than the square root gives."""
+    if not faster:
+        return "A number of keys that grows like the square root of the length is enough for every head."
+    rest = " For the others a number that grows like the square root of the length is enough."
+    return (
+        "For the heads listed here, keep a share of the keys rather than a fixed number: what they need grows with the "
+        "length." + (rest if faster < heads else "")
     )
 
 
@@ -63,7 +73,9 @@ def budget_finding(
         "would be enough for the model."
     )
     tried = verification["budgets"] if verification else []
-    advice = "Measure what that does to the model's predictions before you use it."
+    advice = "Measure what that does to the model's predictions before you use it" + (
+        " (--verify)." if where.unverifiable is None else "."
+    )
     if tried:
         changes = "; ".join(
             f"with {one['share']:.1%} of the keys (error {one['error']:.0%}) the KL divergence is "
@@ -197,11 +209,13 @@ def _what_if(
     sentence = (
         f"On the same logits {label} would take the participation of the median row (its effective number of "
         f"tokens) from {medians['participation']:.1f} to {medians['participation_other']:.1f}, with "
-        f"{medians['support_other']:,.0f} weights above zero; {fewer.height} of {counted(by_head.height)} would use at "
-        f"most half as many, {more.height} at least twice as many" + (f" ({most})" if most else "") + "."
+        f"{counted(round(medians['support_other']), 'weight')} above zero; {fewer.height} of "
+        f"{counted(by_head.height)} would use at most half as many, {more.height} at least twice as many"
+        + (f" ({most})" if most else "")
+        + "."
     )
     if gradient is not None:
-        sentence += f" The gradient through the weights (Jacobian norm) changes {gradient:.2g} times."
+        sentence += f" The gradient through the weights (Jacobian norm) is {gradient:.2g} times as large."
     if tried:
         sentence += " Put into every head of this model without training, it changes the next-token distribution by "
         sentence += f"a KL divergence of {np.mean(tried):.2g}"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from attnscope.diagnosis.sentences import Described, carrying
+from attnscope.diagnosis.sentences import Described, carrying, counted
 from attnscope.diagnosis.situation import Situation, shortest_length
 from attnscope.diagnosis.states import MANY_TOKENS, STATES
 from attnscope.diagnosis.thresholds import Thresholds
-from attnscope.results.words import counted
 
 SHAKY = 0.6
 """Cohen's kappa between the halves of the windows below which labels are too unstable to use."""
@@ -41,12 +40,12 @@ def too_short(where: Situation, thresholds: Thresholds) -> Warned | None:
     keys = thresholds.top_share * where.length
     sentence = (
         f"The length is too short to tell which heads need many tokens: {thresholds.top_share:.0%} of "
-        f"{where.length:,} keys are {keys:.0f}, and with so few most heads look as if they needed many."
+        f"{where.length:,} keys are {keys:.0f}, and with so few a head soon looks as if it needed many."
     )
     longer = where.longer(shortest)
     if longer is None:
         return Warned(sentence, "The model takes no longer input: compare heads by tokens needed, not by label.")
-    return Warned(sentence, f"Use windows of at least {longer:,} tokens.")
+    return Warned(sentence, f"Use windows of at least {longer:,} tokens (--length {longer}).")
 
 
 def next_step(

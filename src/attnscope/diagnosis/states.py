@@ -107,7 +107,7 @@ MANY_TOKENS = Group(
     "#d55e00",
     "need many tokens. Dropping keys costs such heads most, and a single token counts less there as the text grows.",
 )
-IDLE = Group("idle", "-", "default", "output nearly the same whatever the text (candidates for pruning): {parts}.")
+IDLE = Group("idle", "-", "default", "output nearly the same whatever the text, so pruning is worth a try: {parts}.")
 FEW_TOKENS = Group("few-tokens", "+", "default", "need only a few tokens: {parts}.")
 GROUPS = {group.name: group for group in (MANY_TOKENS, IDLE, FEW_TOKENS)}  # the most pressing first
 

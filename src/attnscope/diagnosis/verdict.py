@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.diagnosis.next_step import next_step, too_short
 from attnscope.diagnosis.ranking import ranked_heads
-from attnscope.diagnosis.sentences import Described, carrying, effect_words, listed_states, times
+from attnscope.diagnosis.sentences import Described, carrying, counted, effect_words, listed_states
 from attnscope.diagnosis.states import GROUPS, MANY_TOKENS, NO_LABEL, STATES, Group
-from attnscope.results.words import counted
 
 if TYPE_CHECKING:
     from attnscope.diagnosis.situation import Situation
@@ -38,7 +37,7 @@ def verdict(
     groups = [_group(group, heads, thresholds) for group in GROUPS.values()]
     warning = too_short(where, thresholds)
     return {
-        "headline": _headline(heads, thresholds, verification),
+        "headline": _headline(heads, verification),
         "groups": [one for one in groups if one["heads"]],
         "withdrawn": [_withdrawn(prediction, thresholds) for prediction in _refuted(verification)],
         **ranked_heads(heads, where, thresholds, verification),
@@ -48,7 +47,7 @@ def verdict(
     }
 
 
-def _headline(heads: Described, thresholds: Thresholds, verification: dict[str, Any] | None) -> str:
+def _headline(heads: Described, verification: dict[str, Any] | None) -> str:
     """How many heads need many tokens."""
     many = [state.name for state in STATES.values() if state.group is MANY_TOKENS]
     count, total = len(carrying(heads, *many)), counted(len(heads))
@@ -56,11 +55,8 @@ def _headline(heads: Described, thresholds: Thresholds, verification: dict[str, 
     if count:
         return f"{count} of {total} {'needs' if count == 1 else 'need'} many tokens."
     if unconfirmed:
-        looked = ", ".join(f"{one['heads']} looked {one['state']}, which came to {times(one)}" for one in unconfirmed)
-        return (
-            f"No head is confirmed to need many tokens: {looked}; a label needs {thresholds.held_ratio:g} times, and "
-            "more than 1 in every window."
-        )
+        looked = ", ".join(f"{one['heads']} looked {one['state']}" for one in unconfirmed)
+        return f"No head is confirmed to need many tokens: {looked}, but that did not hold inside the model."
     return f"None of the {total} needs many tokens."
 
 
@@ -88,7 +84,7 @@ def _trust(heads: Described, agreement: dict[str, Any], where: Situation, verifi
     trust = f"Labels from the two halves of the windows agree for {agreement['share']:.0%} of the heads."
     unsure = sum(head["edge"] is not None for head in heads)
     if unsure:
-        trust += f" {counted(unsure)} {'lies' if unsure == 1 else 'lie'} near the limit between two labels."
+        trust += f" {counted(unsure)} {'lies' if unsure == 1 else 'lie'} near a limit between two labels."
     tried, refuted = (verification or {}).get("predictions", ()), _refuted(verification)
     if verification is not None and tried:
         trust += f" Tested inside the model on {counted(verification['windows'], 'other window')}, "

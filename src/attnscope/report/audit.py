@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from attnscope.theory.audit import AuditReport, ClaimReport, Counterexample, Trial
 
 _STYLES = {"fails": "red", "holds with condition": "yellow", "vacuous": "yellow", "holds": "green"}
-_PLURALS = {
-    "fails": "fail", "holds with condition": "hold with a condition", "vacuous": "are vacuous", "holds": "hold",
-}  # fmt: skip
+_COUNTED = {  # one, several
+    "fails": ("fails", "fail"),
+    "holds with condition": ("holds with a condition", "hold with a condition"),
+    "vacuous": ("is vacuous", "are vacuous"),
+    "holds": ("holds", "hold"),
+}
 _LEGEND = (
     "holds: no configuration violates the form; holds with condition: none that meets a condition does; fails: some "
     "configuration does; vacuous: it says nothing in 99% of the configurations. Violated: share of the configurations "
@@ -36,7 +39,7 @@ def print_audit(console: Console, report: AuditReport, verbose: bool = False) ->
     else:
         console.print(paragraph("No corrected form was violated.", style="bold green"))
     console.print()
-    made = table(["Claim and its statement", "Verdict", "printed, violated", "corrected, violated"], (0, 1))
+    made = table(["Claim and its statement", "Verdict", "Printed, violated", "Corrected, violated"], (0, 1))
     made.columns[1].max_width = len("condition")
     for claim in report.claims:
         name = Text.assemble((claim.id, "bold"), f"\n{_statement(claim)}")
@@ -51,7 +54,7 @@ def print_audit(console: Console, report: AuditReport, verbose: bool = False) ->
 
 def _verdict(report: AuditReport) -> str:
     counts = Counter(str(claim.verdict) for claim in report.claims if claim.printed is not None)
-    verbs = {verdict: verdict if counts[verdict] == 1 else _PLURALS[verdict] for verdict in _STYLES}
+    verbs = {verdict: one if counts[verdict] == 1 else several for verdict, (one, several) in _COUNTED.items()}
     words = ", ".join(f"{counts[verdict]} {verb}" for verdict, verb in verbs.items() if counts[verdict])
     of_paper = f"of {counted(counts.total(), 'claim')} as the paper prints them, {words}. " if words else ""
     own = [claim for claim in report.claims if claim.printed is None]
@@ -156,7 +159,7 @@ def _number(value: float | None) -> str:
 def _short(example: Counterexample) -> str:
     values = "; ".join(f"{key} {_plain(value)}" for key, value in example.values.items())
     text = f"{values}: {example.smaller:.4g} > {example.larger:.4g}"
-    return text if len(text) <= 120 else f"{example.smaller:.4g} > {example.larger:.4g} (numbers: the claim in full)"
+    return text if len(text) <= 120 else f"{example.smaller:.4g} > {example.larger:.4g} (--claim has the numbers)"
 
 
 def _plain(value: Any) -> str:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from attnscope.experiments.guidelines import Guidelines
 
 _STYLES = {"agrees": "green", "disagrees": "red", "undecided": "yellow"}
-_PLURALS = {"agrees": "agree with the model", "disagrees": "disagree", "undecided": "undecided"}
+_COUNTED = {  # one, several
+    "agrees": ("agrees with the model", "agree with the model"),
+    "disagrees": ("disagrees", "disagree"),
+    "undecided": ("is undecided", "are undecided"),
+}
 _SWEEPS = {"share": "Share of the keys", "length": "Length", "temperature": "Temperature"}
 _LEGEND = (
     "agrees: the numbers move as predicted along the whole sweep; disagrees: the other way; undecided: by at most 2%, "
@@ -33,7 +37,8 @@ def print_guidelines(console: Console, result: Guidelines) -> None:
     where = f"{settings['windows']} x {settings['length']:,} tokens of {short_path(run['text']['source'])}"
     console.print(Text.assemble((short_path(run["model"]), "bold"), f": the paper's guidelines; {where}"))
     counts = Counter(str(finding.verdict) for finding in result.findings)
-    words = ", ".join(f"{counts[verdict]} {_PLURALS[verdict]}" for verdict in _STYLES if counts[verdict])
+    found = [verdict for verdict in _STYLES if counts[verdict]]
+    words = ", ".join(f"{counts[verdict]} {_COUNTED[verdict][counts[verdict] > 1]}" for verdict in found)
     console.print(Text.assemble(("\nVerdict: ", "bold"), f"of {len(result.findings)} guidelines, {words}."))
     for finding in result.findings:
         console.print()
@@ -55,4 +60,6 @@ def _cell(line: dict[str, Any], key: str) -> str:
     value = line[key]
     if key == "length":
         return f"{value:,}"
+    if key == "share":
+        return number(value, "share")
     return measured(key, value) if key in COLUMNS else number(value)

@@ -11,12 +11,24 @@ from rich.text import Text
 from attnscope.columns import label
 from attnscope.diagnosis.states import NO_LABEL
 from attnscope.report import overview
-from attnscope.results.heat_map import SCALE, ink_on
 
 if TYPE_CHECKING:
     import polars as pl
     from rich.console import Console, ConsoleOptions, RenderResult
 
+# From dark blue over grey to yellow (the cividis scale), readable with any color vision.
+_SCALE = (
+    "#00224e",
+    "#123570",
+    "#3b496c",
+    "#575d6d",
+    "#707173",
+    "#8a8678",
+    "#a59c74",
+    "#c3b369",
+    "#e1cc55",
+    "#fee838",
+)
 _MARGIN = 6  # columns before the first head
 _NUMBER = 4  # columns of a cell from which it has room for a number in per cent
 
@@ -68,7 +80,7 @@ def separability_map(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]
         "every other token",
     )
     legend = Text(" " * _MARGIN + "0% ")
-    for color in SCALE:
+    for color in _SCALE:
         legend.append("  ", style=f"on {color}")
     legend.append(" 100%")
     return Group(title, HeadMap(heads, _percentage, 5, "digits: tens of %"), legend)
@@ -77,9 +89,10 @@ def separability_map(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]
 def _percentage(value: float | None, width: int) -> Text:
     if value is None:
         return Text("-".center(width), style="dim")
-    level = min(int(value * len(SCALE)), len(SCALE) - 1)
+    level = min(int(value * len(_SCALE)), len(_SCALE) - 1)
+    ink = "#ffffff" if level < len(_SCALE) // 2 else "#000000"
     number = f"{value * 100:.0f} " if width >= _NUMBER else str(min(int(value * 10), 9))
-    return Text(number.rjust(width), style=_on(SCALE[level]))
+    return Text(number.rjust(width), style=f"{ink} on {_SCALE[level]}")
 
 
 def state_map(
@@ -99,16 +112,18 @@ def state_map(
         return Text(f"{look['mark']}{edge}"[:width].center(width), style=_on(look["color"]))
 
     lines = [
-        Text.assemble("     ", (f" {look['mark']} ", _on(look["color"])), f" {state:10} {count:4}  {look['short']}")
+        Text.assemble("     ", (f" {look['mark']} ", _on(look["color"])), f" {state:12} {count:4}  {look['short']}")
         for state, look in states.items()
         if (count := sum((head["state"] or NO_LABEL) == state for head in heads))
     ]
-    unsure = sum(head["edge"] is not None for head in heads)
-    if unsure:
-        lines.append(Text(f"      ?  {'unsure':10} {unsure:4}  near a limit: other rows could give another label"))
+    near = sum(head["edge"] is not None for head in heads)
+    if near:
+        lines.append(Text(f"      ?  near a limit {near:4}  other rows could give another label"))
     return Group(Text.assemble((title, "bold"), f": {words}"), HeadMap(entries, letter, 4), *lines)
 
 
 def _on(color: str) -> str:
-    """The style of a mark on a background of this color (#rrggbb)."""
-    return f"{ink_on(color)} on {color}"
+    """The style of a mark on a background of this color (#rrggbb): black or white, whichever has more contrast."""
+    red, green, blue = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    bright = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+    return f"{'#000000' if bright > 0.18 else '#ffffff'} on {color}"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from attnscope.parameters import parameter
 from attnscope.report.protocol_table import STYLES, print_protocol
 from attnscope.report.terminal import add_row, paragraph, short_path, table
 from attnscope.results.words import counted, number
@@ -23,7 +22,7 @@ _LEGEND = (
     "agrees: the 95% interval over windows lies inside the accepted range, for every N, T or eps measured; disagrees: "
     "outside; depends: neither, or the readings differ. Measured: the median over windows, or its range over the N, T "
     "or eps measured, of the form as printed, in the reading nearest to the paper. Corrected: the verdict on the "
-    "corrected form, - if there is none."
+    "corrected form, - if there is none. 2a to 4: the figures of the paper."
 )
 
 
@@ -46,7 +45,7 @@ def print_claims(console: Console, result: Reproduction, verbose: bool = False) 
     if settings["windows"] < ENOUGH_WINDOWS:
         console.print(paragraph(_caution(settings["windows"]), style="bold yellow"))
     console.print()
-    made = table(["Claim", "measured", "accepted", "Printed", "Corrected"], (0, 3, 4))
+    made = table(["Claim", "Measured", "Accepted", "Printed", "Corrected"], (0, 3, 4))
     for claim in result.claims:
         value, accepted = measured_and_accepted(claim)
         where = f"{claim['figure']}  " if claim.get("figure") else ""
@@ -93,11 +92,8 @@ def _caution(windows: int) -> str:
     from attnscope.experiments.intervals import coverage_at_most
 
     if windows == 1:
-        return (
-            "One window gives no interval, so only the claims about every row have a verdict; use "
-            f"{parameter('windows', 8)}."
-        )
+        return "One window gives no interval, so only the claims about every row have a verdict; use --windows 8."
     return (
         f"The intervals of {windows} windows contain the true median in at most {coverage_at_most(windows):.0%} of "
-        f"cases, not in 95%; use {parameter('windows', ENOUGH_WINDOWS)} or more."
+        f"cases, not in 95%; use --windows {ENOUGH_WINDOWS} or more."
     )

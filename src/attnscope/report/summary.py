@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +11,14 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from attnscope.columns import COLUMNS, label
+from attnscope.diagnosis.sentences import counted
 from attnscope.diagnosis.thresholds import Thresholds, limit_words
-from attnscope.parameters import parameter
 from attnscope.report import overview
 from attnscope.report.diagnosis import print_details, print_state_map, print_verdict
 from attnscope.report.maps import separability_map
 from attnscope.report.notes import notable_numbers
 from attnscope.report.terminal import add_row, paragraph, short_path, table, tables, titled
-from attnscope.results.words import counted, measured, number
+from attnscope.results.words import measured, number
 from attnscope.tables import OWN, within_support
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ def print_summary(
 ) -> None:
     """Print a scan, the verdict first; if `verbose` also the tables by N and by length, and all findings."""
     console.print(_heading(run))
+    kinds = _layer_kinds(run["model"]["heads"])
+    if kinds:
+        console.print(paragraph(kinds, style="dim"))
     console.print()
     if findings is not None:
         print_verdict(console, findings, verbose)
@@ -69,6 +73,14 @@ def _heading(run: dict[str, Any]) -> Text:
         f"{model['parameters'] / 1e6:,.1f}M parameters; {settings['windows']} x {settings['length']:,} tokens of "
         f"{short_path(text['source'])}",
     )
+
+
+def _layer_kinds(layers: list[dict[str, Any]]) -> str:
+    """The layers by the modules that they belong to, where there are several kinds."""
+    kinds: dict[str, list[str]] = {}
+    for entry in layers:
+        kinds.setdefault(re.sub(r"\d+", "*", entry["module"]), []).append(f"L{entry['layer']}")
+    return "; ".join(f"{', '.join(names)}: {kind}" for kind, names in kinds.items()) if len(kinds) > 1 else ""
 
 
 def _print_notes(console: Console, heads: pl.DataFrame, run: dict[str, Any], n: int, verbose: bool) -> None:
@@ -109,9 +121,9 @@ def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Group:
     several = run["settings"]["windows"] > 1
     where = f"{overview.shown_rows(run)}, median over heads"
     lines = list(overview.median_by_n(topn, run).iter_rows(named=True))
-    bounds = ("proved range", "printed bound", "random set, proved", "random set, printed")
+    bounds = ("Proved range", "Printed bound", "Random set, proved", "Random set, printed")
     distances = table(["N", label("top_mass"), label("distance"), *bounds], ())
-    spreads = ["over windows"] if several else []
+    spreads = ["Over windows"] if several else []
     shares = table(["N", label("separability"), *spreads, "5% to 95% of heads"], ())
     for line in lines:
         add_row(
@@ -136,7 +148,7 @@ def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Group:
         "N tokens chosen at random"
     )
     if run["settings"].get("bounds", "paper") is None:
-        note += f"; -: measured with {parameter('bounds', 'paper')}"
+        note += "; -: measured with --bounds paper"
     distances_by_n = titled(f"Distance by N {where}", distances)
     return Group(distances_by_n, paragraph(note, style="dim"), Text(), titled(f"Separability by N {where}", shares))
 
@@ -159,4 +171,5 @@ def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels
         line = overview.median_of_heads(rows, topn, run, normalizer)
         line["defined"] = line["defined"] or None
         lines.append([normalizer, *(measured(name, line[name]) for name in names)])
-    return titled(title, *tables(["Normalizer", *map(label, names)], lines, width))
+    made = titled(title, *tables(["Normalizer", *map(label, names)], lines, width))
+    return Group(made, paragraph(f"{label('defined')}: {COLUMNS['defined'].meaning}", style="dim"))

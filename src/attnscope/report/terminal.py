@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+_NAMELESS = ("model", "models", "checkpoint", "weights", "main", "hf")  # these say nothing without their folder
 _LONGEST_HEADING = 9  # characters of one of its lines, unless a word is longer
 
 
@@ -81,8 +82,11 @@ def add_row(made: Table, *cells: str | Text) -> None:
 
 
 def short_path(name: str) -> str:
-    """The last part of a path; names such as openai-community/gpt2 stay."""
-    return name.rstrip("/").rpartition("/")[2] if name.startswith((".", "/", "~")) or name.count("/") > 1 else name
+    """The last part of a path, or the last two if that is a word like "model"; names on a hub stay."""
+    parts = [part for part in name.replace("\\", "/").split("/") if part]
+    if not (name.startswith((".", "/", "~")) or len(parts) > 2 or "\\" in name):
+        return name
+    return "/".join(parts[-2:] if parts and parts[-1].lower() in _NAMELESS else parts[-1:]) or name
 
 
 def paragraph(words: str | Text, indent: int = 0, first: str = "", style: str = "") -> Padding:
