@@ -53,6 +53,8 @@ def test_a_wrong_value_names_its_field(form: dict[str, str], field: str, message
         ({"text": "EMPTY"}, "text", "Is a directory"),
         ({"text": "-"}, "text", "for the command line"),
         ({"text": "corpus:iliad"}, "text", "unknown corpus 'iliad'"),
+        ({"normalizers": "sparsemax,entmx"}, "normalizers", "no normalizer is named 'entmx'"),
+        ({"normalizers": "entmax:beta=2"}, "normalizers", "beta"),
     ],
 )
 def test_what_is_not_there_is_refused_before_a_scan_starts(
@@ -64,6 +66,14 @@ def test_what_is_not_there_is_refused_before_a_scan_starts(
     assert answer.json()["field"] == field
     assert message in answer.json()["error"]
     assert sorted(path.name for path in served.root.iterdir()) == before
+
+
+def test_an_encoder_decoder_is_scanned_only_without_a_diagnosis(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "t5", "is_encoder_decoder": true}', encoding="utf-8")
+    with pytest.raises(FormError, match="untick it") as raised:
+        refuse_missing(parse_form({"model": str(tmp_path)}))
+    assert raised.value.field == "diagnose"
+    refuse_missing(parse_form({"model": str(tmp_path), "diagnose": False}))
 
 
 def test_models_of_the_hub_and_books_to_download_are_let_through(

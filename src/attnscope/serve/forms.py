@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from attnscope.capture.checkpoints import locate
@@ -112,15 +114,31 @@ def parse_form(form: dict[str, Any]) -> ScanRequest:
 
 
 def refuse_missing(request: ScanRequest) -> None:
-    """Raise FormError for a model or a text that is not there or cannot be read. May ask the model hub."""
+    """Raise FormError for what is not there or cannot be read, or cannot be done. May ask the model hub."""
     if request.model is not None:
         _of_field("model", partial(locate, request.model))
+        if request.diagnose and _is_encoder_decoder(Path(request.model) / "config.json"):
+            raise FormError("diagnose", "a diagnosis takes decoders and encoders, not encoder-decoders: untick it")
     path = request.text
     if path == "-":
         raise FormError("text", "text takes the path of a file; standard input is for the command line")
     is_book = path is not None and path.startswith(PREFIX) and path.removeprefix(PREFIX) in BOOKS
     if path is not None and not is_book:  # a book is downloaded by the scan
         _of_field("text", partial(read_text, path))
+    if request.normalizers:
+        from attnscope.normalizers import parse  # loads torch
+
+        for spec in request.normalizers:
+            _of_field("normalizers", partial(parse, spec))
+
+
+def _is_encoder_decoder(config: Path) -> bool:
+    """Whether a model folder's configuration says so; False where it cannot be read, which the scan will refuse."""
+    try:
+        found = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("is_encoder_decoder") is True
 
 
 def _of_field(field: str, check: Callable[[], Value]) -> Value:

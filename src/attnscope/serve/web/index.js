@@ -95,10 +95,15 @@ function runLine(run) {
   showActions(actions, run);
   return element(
     "tr", { "data-run": run.name },
-    element("td", {}, comparable(run) ? box : ""), element("th", { scope: "row" }, name), element("td", { class: "long", "data-label": "Model", title: visible(run.model) }, shortName(run.model)), element("td", { class: "long", "data-label": "Text", title: visible(run.text) }, shortName(run.text)),
+    element("td", {}, comparable(run) ? box : ""), element("th", { scope: "row" }, name), element("td", { class: "long", "data-label": "Model", title: visible(run.model) }, breakable(shortName(run.model))), element("td", { class: "long", "data-label": "Text", title: visible(run.text) }, breakable(shortName(run.text))),
     element("td", { class: run.state }, summary, run.verdict ? element("div", { class: "soft" }, visible(run.verdict)) : null), element("td", { "data-label": "Finished" }, run.finished.slice(0, 16).replace("T", " ")),
     element("td", {}, actions, done || run.kind === "training" ? element("div", { class: "downloads" }, files.map((file) => [element("a", { href: `${address(run.name)}/${file}` }, file), " "])) : ""),
   );
+}
+
+/** A name that breaks after its separators rather than inside a word. */
+function breakable(name) {
+  return name.split(/(?<=[/_-])/).flatMap((part, k) => (k ? [element("wbr"), part] : [part]));
 }
 
 /** The buttons of a run; renaming and deleting ask first, in their place. */
