@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from models import build
 from reports import made_findings
 
 from attnscope.report.page import render
-from attnscope.scanning import ScanResult
+from attnscope.scanning import ScanResult, scan
 
 Open = Callable[..., Any]
 LEAST_CONTRAST = 4.5  # WCAG 2.1, AA
@@ -141,6 +142,43 @@ def test_no_label_of_a_picture_is_clipped_or_covered(opened: Open, reports: Path
     }""")
     assert outside == []
     assert touching == []
+
+
+def test_the_numbers_of_a_long_pattern_are_not_clipped(opened: Open, tmp_path: Path, tokenizer: Any) -> None:
+    long = scan(build("llama-gqa"), "words and more of them " * 60, tokenizer=tokenizer, length=1100, lengths=[1100])
+    path = tmp_path / "long.html"
+    path.write_text(render(long.rows, long.topn, long.run, token_weights=long.token_weights), encoding="utf-8")
+    page = opened(path.as_uri(), viewport={"width": 390, "height": 800})
+    last, right = page.evaluate("""() => {
+      const picture = document.querySelector(".pattern .drawing svg");
+      const labels = [...picture.querySelectorAll("text")].map((one) => one.getBoundingClientRect().right);
+      return [Math.max(...labels), picture.getBoundingClientRect().right];
+    }""")
+    assert "1,0" in page.locator(".pattern .drawing svg").text_content()  # numbers of four figures
+    assert last <= right + 0.5
+
+
+def test_equal_numbers_of_a_chart_do_not_cover_each_other(opened: Open, result: ScanResult, tmp_path: Path) -> None:
+    found = made_findings([(layer, head) for layer in range(3) for head in range(5)])
+    names = ("separability", "null_uniform", "null_random", "separability_without_sink")
+    found["heads"][3]["evidence"] |= dict.fromkeys(names, 0.5)
+    path = tmp_path / "equal.html"
+    path.write_text(render(result.rows, result.topn, result.run, found), encoding="utf-8")
+    page = opened(path.as_uri() + "#head=L0H3")
+    figure = page.locator(".subject figure", has=page.locator(".figure-title", has_text="Separability"))
+    marks = figure.locator("svg").evaluate(
+        "(svg) => [...svg.querySelectorAll('circle')].map((one) => [one.getAttribute('fill'), one.getAttribute('cx')])"
+    )
+    legend = [fill for fill, _ in marks[-4:]]
+    at = [next(x for other, x in marks if other == fill) for fill in legend]
+    assert len(set(at)) == 4
+
+
+def test_the_tests_of_labels_fit_a_tablet(opened: Open, reports: Path) -> None:
+    page = opened((reports / "refuted.html").as_uri(), viewport={"width": 768, "height": 900})
+    wide, room = page.locator(".verified .scroll").evaluate("(box) => [box.scrollWidth, box.clientWidth]")
+    assert wide <= room
+    assert "withdrawn" in page.locator(".predictions").inner_text()
 
 
 def test_a_cell_shows_its_numbers(opened: Open, reports: Path, result: ScanResult) -> None:

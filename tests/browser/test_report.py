@@ -15,6 +15,7 @@ from reports import enlarged, large_shown, made_findings
 
 from attnscope.columns import head_name
 from attnscope.report.page import render
+from attnscope.report.terminal import short_path
 from attnscope.scanning import ScanResult
 
 Open = Callable[..., Any]
@@ -56,6 +57,32 @@ def test_the_heads_that_matter_most_lead_to_their_panels(opened: Open, reports: 
     assert "too short" in page.locator(".verdict .warning").inner_text()
 
 
+@pytest.mark.parametrize("name", ["openai-community/gpt2", "/data/minilm/model", "runs/of/mine", "C:\\models\\a.gguf"])
+def test_the_page_names_a_model_as_the_terminal_does(
+    opened: Open, result: ScanResult, tmp_path: Path, name: str
+) -> None:
+    run = result.run | {"model": result.run["model"] | {"name": name}}
+    (tmp_path / "named.html").write_text(render(result.rows, result.topn, run), encoding="utf-8")
+    assert opened((tmp_path / "named.html").as_uri()).locator("h1").inner_text() == short_path(name)
+
+
+def test_an_encoder_decoder_is_not_told_to_be_diagnosed(opened: Open, result: ScanResult, tmp_path: Path) -> None:
+    layers = [
+        entry | {"kind": kind, "module": module}
+        for entry, kind, module in zip(
+            result.run["model"]["heads"],
+            ("self", "self", "cross"),
+            ("encoder.block.0.attention", "decoder.block.0.attention", "decoder.block.0.cross"),
+            strict=True,
+        )
+    ]
+    run = result.run | {"model": result.run["model"] | {"heads": layers}}
+    (tmp_path / "t5.html").write_text(render(result.rows, result.topn, run), encoding="utf-8")
+    page = opened((tmp_path / "t5.html").as_uri())
+    assert "--diagnose" not in page.locator("#verdict").inner_text()
+    assert "2: decoder.block.*.cross" in page.locator("#how").inner_text()
+
+
 def test_the_bar_of_states_is_in_proportion(opened: Open, result: ScanResult, tmp_path: Path) -> None:
     found = made_findings([(layer, head) for layer in range(3) for head in range(5)])
     states = ["selective"] * 9 + ["broad"] * 5 + ["local"]
@@ -77,10 +104,10 @@ def test_the_bar_of_states_is_in_proportion(opened: Open, result: ScanResult, tm
 def test_labels_are_explained_with_their_limits_and_doubts(opened: Open, reports: Path) -> None:
     page = opened((reports / "judged.html").as_uri() + "#head=L0H3")
     words = page.locator(".judgment").inner_text()
-    assert "near the edge of selective" in words
+    assert "near the limit to selective" in words
     assert "70% of the time" in words
     assert "42%\tnot enough (limit 30%)" in words
-    predictions = page.locator(".predictions tbody tr").all_inner_texts()
+    predictions = page.locator(".predictions tbody .numbers").all_inner_texts()
     assert ["✓ held" in line for line in predictions] == [True, False]
     assert "constant" in page.locator(".verified").inner_text()
     page.locator("#measure").select_option("tokens_needed")
@@ -105,7 +132,7 @@ def test_a_refuted_label_is_shown_nowhere_as_if_it_held(opened: Open, reports: P
     page.locator(".filters summary").click()
     page.locator("#filter-state").select_option("no label")
     assert page.locator(SHOWN).count() == 3
-    lines = page.locator(".predictions tbody tr").all_inner_texts()
+    lines = page.locator(".predictions tbody .numbers").all_inner_texts()
     assert ["(9.8 to 10.2)" in lines[0], "(0.9 to 1.3)" in lines[1]] == [True, True]
     assert page.locator(".predictions .badge").count() == 1  # a badge says what a label means: not of one that failed
 
@@ -202,11 +229,24 @@ def test_runs_of_different_shapes_are_shown_apart(
     assert page.locator(".subject h3").all_inner_texts() == ["B: L1H2, length 128"]
 
 
+def test_long_names_fit_a_phone_while_runs_are_compared(
+    opened: Open, reports: Path, result: ScanResult, tmp_path: Path
+) -> None:
+    text = result.run["text"] | {"source": "/books/" + "a_long_name_" * 6}
+    run = result.run | {"model": result.run["model"] | {"name": "/models/" + "another_name_" * 6}, "text": text}
+    other = tmp_path / "other.html"
+    other.write_text(render(result.rows, result.topn, run), encoding="utf-8")
+    page = opened((reports / "plain.html").as_uri(), viewport={"width": 390, "height": 800})
+    page.locator("#other-file").set_input_files(other)
+    page.locator(".map").nth(1).wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 def test_a_file_that_is_no_report_is_refused(opened: Open, reports: Path, tmp_path: Path) -> None:
     page = opened((reports / "plain.html").as_uri())
     (tmp_path / "other.html").write_text('<script id="data">alert(1)</script>')
     page.locator("#other-file").set_input_files(tmp_path / "other.html")
-    page.locator("#status", has_text="no report.html").wait_for()
+    page.locator("#status", has_text="not a report.html").wait_for()
 
 
 def test_heads_are_filtered_and_sorted(opened: Open, reports: Path, result: ScanResult) -> None:
@@ -403,4 +443,4 @@ def test_heads_ranked_by_a_test_say_which_windows_it_ran_on(opened: Open, result
         paths[kl].write_text(render(result.rows, result.topn, result.run, found), encoding="utf-8")
     assert "From the diagnosis: 2 windows" in opened(paths[None].as_uri()).locator(".ranked").inner_text()
     tested = opened(paths[0.08].as_uri()).locator(".ranked").inner_text()
-    assert "From the test inside the model: 3 windows of 128 tokens" in tested
+    assert "From the test inside the model, on 3 other windows of 128 tokens" in tested

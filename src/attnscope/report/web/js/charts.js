@@ -6,6 +6,7 @@ const MOST_NUMBERS = 8; // in one hint
 
 /**
  * A chart. Bands have points {x, low, high}; lines and dots have points {x, y}; events are marks {x, words} on the x axis.
+ * Dots with a `shift` lie that many pixels beside their x, so that equal numbers do not cover each other.
  * `x` and `y` are axes: { title, short, log, range, values, format }. `now` is an x that a line marks (`moveNow`); a click
  * passes the nearest x to `pick`.
  */
@@ -70,7 +71,7 @@ function chart({ x, y, bands = [], lines = [], dots = [], events = [], now = nul
   for (const series of dots) {
     for (const point of series.points.filter((one) => drawable(one.y))) {
       put(point, point.y, series.color);
-      shapes.push(shape("circle", { cx: toX(point.x), cy: inside(point.y), r: 3, fill: series.color, "fill-opacity": series.points.length > 12 ? 0.55 : 1 }));
+      shapes.push(shape("circle", { cx: toX(point.x) + (series.shift ?? 0), cy: inside(point.y), r: 3, fill: series.color, "fill-opacity": series.points.length > 12 ? 0.55 : 1 }));
     }
   }
   for (const event of events) shapes.push(shape("path", { class: "event", d: eventMark(toX(event.x), bottom), fill: event.color }));

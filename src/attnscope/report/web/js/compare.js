@@ -6,7 +6,7 @@ const LARGEST_FILE = 20_000_000;
 async function readReport(file) {
   if (file.size > LARGEST_FILE) throw new Error("the file is too large to be a report of attnscope");
   const packed = /<script type="application\/octet-stream" id="data">([A-Za-z0-9+/=]+)<\/script>/.exec(await file.text());
-  if (!packed) throw new Error("it is no report.html of attnscope");
+  if (!packed) throw new Error("it is not a report.html of attnscope");
   return readRun(await unpack(packed[1]));
 }
 
@@ -56,7 +56,7 @@ function setCompare(kind) {
   else drawHeads();
 }
 
-/** What the two runs have not in common, as lines: what it is, in A, in B. */
+/** What differs between the two runs, as lines: what it is, in A, in B. */
 function settingsApart() {
   const facts = runs.map(({ data: { run, findings } }) => ({
     model: shortName(run.model.name),
@@ -82,7 +82,7 @@ function comparisonTop() {
   const others = sameShape(one, other) && one.data.run.model.name !== other.data.run.model.name;
   return [
     element("h1", {}, `A: ${one.short} compared with B: ${other.short}`),
-    sameShape(one, other) ? null : element("p", { class: "warning" }, `The models have different shapes: A has ${one.shape}, B has ${other.shape}. A head of one is no head of the other, so the page shows both verdicts and both maps, and no differences. Click a head on either map for its panel.`),
+    sameShape(one, other) ? null : element("p", { class: "warning" }, `The models have different shapes: A has ${one.shape}, B has ${other.shape}. Their heads do not correspond, so the page shows both verdicts and both maps, and no differences. Click a head on either map for its panel.`),
     others ? element("p", { class: "notice" }, "Two models of the same shape: heads are compared by their position. That says something only if one model was made from the other, for instance fine-tuned or quantized.") : null,
     apart.length
       ? element("table", { class: "apart" }, element("thead", {}, element("tr", {}, element("th", { class: "words", scope: "col" }, "They differ in"), element("th", { class: "words", scope: "col" }, "A"), element("th", { class: "words", scope: "col" }, "B"))), element("tbody", {}, apart))

@@ -61,9 +61,10 @@ function tokenText(text) {
 
 const NAMELESS = ["model", "models", "checkpoint", "weights", "main", "hf"]; // folders that say nothing without the one they are in
 
-/** The last part of a path, with the one before it where it says nothing alone. */
+/** The last part of a path, with the one before it where it says nothing alone; names on a hub stay (report/terminal.py). */
 function shortName(path) {
   const parts = path.split(/[\\/]/).filter(Boolean);
+  if (!/^[./~]|\\/.test(path) && parts.length < 3) return visible(path);
   const count = NAMELESS.includes(parts.at(-1)?.toLowerCase()) ? 2 : 1;
   return visible(parts.slice(-count).join("/") || path);
 }

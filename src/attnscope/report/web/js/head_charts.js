@@ -2,6 +2,7 @@
 
 const N_AXIS = { title: "N, the number of tokens in the top set", short: "N", log: true };
 const LENGTH_AXIS = { title: "length: how many tokens the row sees", short: "length" };
+const NARROW_BAND = 1.03; // upper over lower end of a band that a line covers
 const DISTANCES = ["distance", "distance_lower", "distance_bound_printed", "expected_lower", "expected_printed", "distance_upper"];
 
 function hasCurves({ run, group }) {
@@ -52,20 +53,22 @@ function separabilityFigure(subject) {
   const n = run.data.findings?.thresholds?.separability_n ?? run.data.usual_n;
   const dots = [["separability", "diagnosis, all rows"], ["null_uniform", "equal weights"], ["null_random", "random tokens"], ["separability_without_sink", "without the first token"]]
     .filter(([key]) => known(evidence[key]))
-    .map(([key, name], k) => ({ name, role: ["printed", "random", "focus", "soft"][k], points: [{ x: n, y: evidence[key] }] }));
+    .map(([key, name], k, all) => ({ name, role: ["printed", "random", "focus", "soft"][k], shift: 7 * (k - (all.length - 1) / 2), points: [{ x: n, y: evidence[key] }] }));
   return chartFigure(subject, "Separability", "separability", {
     x: { ...N_AXIS, values: run.data.curves.n }, y: { range: [0, 1], format: share },
     bands: [{ name: "proved range", role: "proved", points: run.band("separability_lower", "separability_upper", i, group) }], lines, dots,
-  }, `The share of the top set that lies nearer to its weighted sum than every other token. ${bounds}${dots.length ? ` Dots at N = ${n}: the diagnosis, and what chance gives.` : ""}`);
+  }, `The share of the top set that lies nearer to its weighted sum than every other token. ${bounds}${dots.length ? ` Dots beside each other at N = ${n}: the diagnosis, and what chance gives.` : ""}`);
 }
 
 function distanceFigure(subject, limits) {
   const { run, i, group } = subject;
   if (!hasCurves(subject)) return noCurves("Distance");
+  const proved = run.band("distance_lower", "distance_upper", i, group);
+  const covered = proved.every(({ low, high }) => high <= NARROW_BAND * low) ? " The proved range is so narrow that the line covers it." : "";
   return chartFigure(subject, "Distance", "distance", {
     x: { ...N_AXIS, values: run.data.curves.n }, y: { log: true, range: limits.distance },
     bands: [
-      { name: "proved range", role: "proved", points: run.band("distance_lower", "distance_upper", i, group) },
+      { name: "proved range", role: "proved", points: proved },
       { name: "random tokens", role: "random", points: run.band("expected_lower", "expected_upper", i, group) },
     ],
     lines: [
@@ -73,7 +76,7 @@ function distanceFigure(subject, limits) {
       { name: "printed bound", role: "printed", dash: "5 3", bare: true, points: run.curve("distance_bound_printed", i, group) },
       { name: "random, as printed", role: "printedToo", dash: "2 3", bare: true, points: run.curve("expected_printed", i, group) },
     ],
-  }, "Summed distance of all other tokens to the weighted sum of the top set. Green: what as many tokens chosen at random would give.");
+  }, `Summed distance of all other tokens to the weighted sum of the top set. Green: what as many tokens chosen at random would give.${covered}`);
 }
 
 function topMassFigure(subject) {

@@ -40,7 +40,7 @@ function inWords({ run, i, group }) {
   const others = (part) => (part > 0.995 ? "all other heads" : `${share(part)} of the heads`);
   const than = run.count < 2 ? "" : `, ${rank >= 0.5 ? `more than in ${others(rank)}` : `less than in ${others(1 - rank)}`}`;
   const separable = value("separability") === null ? "" : ` Of the ${run.data.usual_n} tokens with the largest weights, ${share(value("separability"))} are separable from the rest.`;
-  return `Participation ${number(value("participation"))} at length ${run.groups[group]}${than}: about so many tokens share its weight. `
+  return `Participation ${number(value("participation"))} at length ${run.groups[group]}${than}: about that many tokens share its weight. `
     + `Max weight ${share(value("max_weight"))}, sink weight ${share(value("sink_weight"))}.${separable}`;
 }
 
@@ -55,10 +55,10 @@ function judgmentWords(run, i) {
   const growth = known(evidence.growth_exponent) ? ` That number grows like length^${number(evidence.growth_exponent)} (${number(evidence.growth_exponent_low)} to ${number(evidence.growth_exponent_high)}).` : "";
   const words = [
     withdrawal ? visible(withdrawal) : stateLook(run.state(i)).sentence,
-    run.edge(i) ? `It lies near the edge of ${run.edge(i)}: other rows would give the same label only ${share(judgment.sureness)} of the time.` : "",
+    run.edge(i) ? `It lies near the limit to ${run.edge(i)}: other rows would give the same label only ${share(judgment.sureness)} of the time.` : "",
     known(judgment.state_share) && !withdrawal ? `Taken one by one, ${share(judgment.state_share)} of its rows show this state.` : "",
     judgment.over_sharp_share - judgment.off_share > 0.5 ? `In ${share(judgment.over_sharp_share)} of the rows one token takes nearly all the weight.` : "",
-    known(evidence.tokens_needed) ? `It needs ${number(evidence.tokens_needed)} tokens for an error of ${share(thresholds.enough ?? 0.1)}.${growth}` : "",
+    known(evidence.tokens_needed) ? `It needs ${number(evidence.tokens_needed) === "1" ? "1 token" : `${number(evidence.tokens_needed)} tokens`} for an error of ${share(thresholds.enough ?? 0.1)}.${growth}` : "",
   ];
   return element(
     "div", { class: "judgment" },
@@ -66,7 +66,7 @@ function judgmentWords(run, i) {
     judgment.explanation ? element("p", { class: "explanation" }, visible(judgment.explanation)) : null,
     errors.length
       ? element("table", { class: "errors" },
-        element("caption", {}, term("Error if a simpler rule replaced its weights", "How far the head's output moves, relative to its size, when its weights are replaced by the rule. The first rule from the top that is enough gives the head its state; if none is, the head needs more tokens than they keep. A label that does not hold inside the model is withdrawn."), " The bars end at 100%; ▸ marks one that goes on. The line is the limit."),
+        element("caption", {}, term("Error if a simpler rule replaced its weights.", "How far the head's output moves, relative to its size, when its weights are replaced by the rule. The first rule from the top that is enough gives the head its state; if none is, the head needs more tokens than they keep. A label that does not hold inside the model is withdrawn."), " The bars end at 100%; ▸ marks one that goes on. The line is the limit."),
         element("tbody", {}, errors))
       : null,
   );

@@ -26,7 +26,7 @@ function mapScale() {
 /** What a cell shows, in words. */
 function cellText(run, i) {
   const group = run.within(view.group);
-  if (view.measure === "state") return `${run.title(i)}: ${run.state(i) ?? "no state"}${run.edge(i) ? `, near the edge of ${run.edge(i)}` : ""}`;
+  if (view.measure === "state") return `${run.title(i)}: ${run.state(i) ?? "no state"}${run.edge(i) ? `, near the limit to ${run.edge(i)}` : ""}`;
   const measure = measureOf(view.measure);
   return `${run.title(i)}: ${measure.label} ${written(measure, run.value(view.measure, i, group))}${run.state(i) ? `, ${run.state(i)}` : ""}`;
 }
@@ -127,7 +127,7 @@ function legendFigure(run) {
   if (view.measure === "state") {
     const states = Object.keys(run.data.states).map((state) => [state, run.statesCounted.get(state) ?? 0]).filter(([, count]) => count);
     const edge = Array.from({ length: run.count }, (_, i) => run.edge(i)).some(Boolean);
-    return element("p", { class: "legend" }, states.map(([state, count]) => stateBadge(state, count)), edge ? term("? near the edge", "The head lies so near a limit that other rows of the same text could give it another label.") : null);
+    return element("p", { class: "legend" }, states.map(([state, count]) => stateBadge(state, count)), edge ? term("? near a limit", "The head lies so near a limit that other rows of the same text could give it another label.") : null);
   }
   const scale = mapScale();
   return scaleStrip(scale.stops, scale.ends.map((value) => written(measureOf(view.measure), value)));

@@ -1,7 +1,7 @@
 // The attention pattern of a head: some rows of the window by runs of keys, colored by weight.
 
 const FIRST_LETTER = "#".charCodeAt(0); // stands for 10; see report/patterns.py
-const PATTERN = { top: 20, right: 12, tallest: 380, widest: 640 };
+const PATTERN = { top: 20, tallest: 380, widest: 640 };
 
 /** Numbers from two letters each: two figures and a power of ten; null where a row sees nothing. */
 function unlettered(letters) {
@@ -56,18 +56,19 @@ function patternFigure(run, i) {
 }
 
 /** Where the cells of a pattern lie in its picture. */
-function patternBox({ rows, cells }, width) {
+function patternBox({ rows, cells, first_key: first, keys_per_cell: size }, width) {
   const left = Math.max(textWidth(rows.at(-1).toLocaleString("en-US")), textWidth("row")) + 12;
-  const wide = Math.min(PATTERN.widest, width) - left - PATTERN.right;
-  return { left, wide, high: Math.min(wide, PATTERN.tallest), cell: wide / cells };
+  const right = textWidth((first + (cells - 1) * size).toLocaleString("en-US")) / 2 + 2; // of the last label
+  const wide = Math.min(PATTERN.widest, width) - left - right;
+  return { left, right, wide, high: Math.min(wide, PATTERN.tallest), cell: wide / cells };
 }
 
 function patternPicture(pattern, colors, width, described) {
   const { rows, cells, weights, most, keys_per_cell: size, first_key: first } = pattern;
-  const { left, wide, high, cell } = patternBox(pattern, width);
+  const { left, right, wide, high, cell } = patternBox(pattern, width);
   const { top } = PATTERN;
   const tall = high / rows.length;
-  const drawn = canvas(left + wide + PATTERN.right, top + high + 40, described);
+  const drawn = canvas(left + wide + right, top + high + 40, described);
   const picture = shape("g", { "shape-rendering": "crispEdges" });
   weights.forEach((weight, k) => {
     if (weight === null) return;

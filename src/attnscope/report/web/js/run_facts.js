@@ -22,6 +22,16 @@ function drawLeftOut() {
   section.replaceChildren(element("div", { class: "warning" }, element("h2", {}, `${plural(left_out.length, "head")} left out`), element("ul", {}, left_out.map((head) => element("li", {}, `${headName(head.layer, head.head)}: ${visible(head.reason)}`)))));
 }
 
+/** The layers by the modules that they belong to, where there are several kinds: "0, 1 encoder.block.*.SelfAttention". */
+function layerKinds(layers) {
+  const kinds = new Map();
+  for (const { layer, module } of layers) {
+    const kind = (module ?? "").replaceAll(/\d+/g, "*");
+    kinds.set(kind, [...(kinds.get(kind) ?? []), layer]);
+  }
+  return kinds.size > 1 ? [...kinds].map(([kind, members]) => `${members.join(", ")}: ${visible(kind)}`).join("; ") : "";
+}
+
 /** Everything that decided the numbers of a run. */
 function runFacts({ data: { run, findings } }) {
   const { model, text, settings } = run;
@@ -31,13 +41,15 @@ function runFacts({ data: { run, findings } }) {
     weights: `${model.parameters.toLocaleString("en-US")} parameters in ${model.dtype} on ${model.device}`,
     text: `${visible(text.source)}, ${text.tokens.toLocaleString("en-US")} tokens, SHA-256 ${text.sha256.slice(0, 16)}`,
     windows: `${settings.windows} of ${settings.length.toLocaleString("en-US")} tokens`,
-    lengths: settings.lengths.join(", "),
+    lengths: settings.lengths.map((length) => length.toLocaleString("en-US")).join(", "),
     rows: settings.rows === "last" ? "the last of each length" : String(settings.rows),
     vectors: settings.vectors,
     normalizers: ["own", ...(settings.normalizers ?? []), ...(settings.temperatures ?? []).map((value) => `temperature ${value}`)].map(visible).join(", "),
     time: `${run.timings.scan_seconds.toFixed(1)} s, finished ${run.finished}`,
     versions: `attnscope ${run.attnscope}, ${Object.entries(run.versions ?? {}).map((pair) => pair.join(" ")).join(", ")}`,
   };
+  const kinds = layerKinds(model.heads);
+  if (kinds) facts.layers = kinds;
   const thresholds = Object.entries(findings?.thresholds ?? {});
   if (thresholds.length) facts.thresholds = thresholds.map(([name, value]) => `${visible(name)} ${visible(value)}`).join(", ");
   return element("dl", { class: "facts" }, Object.entries(facts).map(([name, words]) => [element("dt", {}, name), element("dd", {}, words)]));

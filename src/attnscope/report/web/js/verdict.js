@@ -17,10 +17,13 @@ function verdictOf(run) {
 
 /** What a run without a diagnosis has instead of a verdict. */
 function undiagnosed(run) {
+  const advice = run.data.run.model.heads.some((layer) => layer.kind === "cross")
+    ? "A diagnosis takes decoders and encoders, not models with cross-attention such as this one."
+    : ["A diagnosis adds which heads need many tokens, which five matter most, and what to do: run the scan again with ", element("code", {}, "--diagnose"), "."];
   return element(
     "div", { class: "verdict" },
     element("p", { class: "headline" }, `${plural(run.count, "head")} measured, none diagnosed`),
-    element("p", {}, "The map shows how many tokens share the weight of each head, whether its top tokens are separable from the rest, and where it looks. A diagnosis adds which heads need many tokens, which five matter most, and what to do: run the scan again with ", element("code", {}, "--diagnose"), "."),
+    element("p", {}, "The map shows how many tokens share the weight of each head, whether its top tokens are separable from the rest, and where it looks. ", advice),
   );
 }
 
@@ -51,18 +54,17 @@ function nextStep({ command, why }) {
 
 /** The heads that matter most, by name. */
 function rankedNames(run) {
-  const { heads = [], heads_note: note } = run.data.findings?.verdict ?? {};
+  const heads = run.data.findings?.verdict?.heads ?? [];
   if (!heads.length) return null;
-  const words = note ? "No single head matters much; the first by rank: " : heads.length === 1 ? "Matters most: " : "Matter most: ";
-  return element("p", { class: "matter" }, element("b", {}, words), heads.map(({ layer, head }, k) => [k ? ", " : "", headLink(run, layer, head)]));
+  return element("p", { class: "matter" }, element("b", {}, heads.length === 1 ? "Matters most: " : "Matter most: "), heads.map(({ layer, head }, k) => [k ? ", " : "", headLink(run, layer, head)]));
 }
 
 /** The heads that matter most, each with what to do, why, and when that matters. */
 function rankedHeads(run) {
-  const { heads = [], ranked_by: by, heads_title: title, heads_note: note, heads_when: when } = run.data.findings?.verdict ?? {};
+  const { heads = [], ranked_by: by } = run.data.findings?.verdict ?? {};
   if (!heads.length) return null;
   const tested = known(heads[0].kl) ? run.data.findings.verification : null; // ranked by a test on other windows
-  const from = tested ? `From the test inside the model: ${plural(tested.windows, "window")} of ${plural(tested.length, "token")} that the labels are not from` : `From the diagnosis: ${run.data.sources.diagnosis}`;
+  const from = tested ? `From the test inside the model, on ${plural(tested.windows, "other window")} of ${plural(tested.length, "token")}` : `From the diagnosis: ${run.data.sources.diagnosis}`;
   const lines = heads.map((one) => {
     const i = run.index(one.layer, one.head);
     const part = (title, words) => (words ? element("p", {}, element("span", { class: "soft" }, `${title}: `), visible(words)) : null);
@@ -74,10 +76,8 @@ function rankedHeads(run) {
   });
   return element(
     "div", { class: "ranked" },
-    element("h3", {}, visible(title ?? "The heads that matter most")),
-    note ? element("p", { class: "warning" }, unbroken(note)) : null,
+    element("h3", {}, heads.length === 1 ? "The head that matters most" : `The ${heads.length} heads that matter most`),
     by ? element("p", { class: "soft small" }, `Ranked by ${visible(by)}. ${from}.`) : null,
-    when ? element("p", {}, `They matter ${visible(when[0].toLowerCase())}${visible(when.slice(1))}`) : null,
     element("ol", {}, lines),
   );
 }
