@@ -33,7 +33,7 @@ def test_the_verdict_comes_first_and_the_next_command_last(
     arguments = [str(model_folder), "--text", str(book), "--length", "64", "--out", str(out)]
     assert run(["scan", *arguments, "--diagnose"]) == 0
     printed = capsys.readouterr().out
-    parts = ("3 layers x 5 heads", "Verdict: ", "The heads that matter most", "Map: ", "Key number", "Files", "Next")
+    parts = ("3 layers x 5 heads", "Verdict: ", "heads that matter most", "Map: ", "Key number", "Files", "Next")
     places = [printed.index(part) for part in parts]
     assert places == sorted(places)
     assert "Findings" not in printed

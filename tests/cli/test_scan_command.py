@@ -71,7 +71,7 @@ def test_the_summary_says_how_to_measure_the_paper_bounds(
     options: Any = {"tokenizer": byte_tokenizer(), "length": 64, "bounds": bounds}
     result = scan(build("gpt2"), book, **options)
     print_summary(Console(width=200), result.rows, result.topn, result.run, verbose=True)
-    assert ("-: measured with --bounds paper" in capsys.readouterr().out) == (bounds is None)
+    assert ("-: measured with bounds='paper'" in capsys.readouterr().out) == (bounds is None)
 
 
 def test_json_prints_one_object_and_nothing_else(
@@ -216,7 +216,7 @@ def test_a_broken_head_ends_with_exit_code_3(
         (["--length", "4096"], "128 positions"),
         (["--length", "many"], "many"),
         (["--lengths", "8;16"], "8;16"),
-        (["--top-n", "64", "--length", "64"], "below 64"),
+        (["--top-n", "64", "--length", "64"], "use one below 64"),
         (["--top-n", "1.5"], "1.5"),
         (["--vectors", "keys"], "keys"),
         (["--dtype", "int8"], "int8"),

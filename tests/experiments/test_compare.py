@@ -209,9 +209,23 @@ def test_a_normalizer_is_measured_once(model: Model, written: Text, names: Any) 
     assert lines["normalizer"].to_list() == ["own", "sparsemax"]
 
 
-def test_no_normalizer_is_refused() -> None:
-    with pytest.raises(InputError, match="compare takes at least one normalizer; received none"):
-        compare(normalizers=[])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"normalizers": []}, "normalizers takes one or several names; received none"),
+        ({"normalizers": None}, "normalizers takes one or several names; received None"),
+        ({"normalizers": [3]}, "normalizers takes one or several names; received 3"),
+        ({"normalizers": "softmax:x=1"}, "the normalizer softmax has no setting 'x'; it has temperature"),
+        ({"modes": []}, "modes takes one or several of what-if, swapped; received none"),
+        ({"modes": "swap"}, "modes takes one or several of what-if, swapped; received 'swap'"),
+        ({"calibration": "heads"}, "calibration takes global or head; received 'heads'"),
+        ({"calibration_windows": 0}, "calibration_windows takes a whole number from 1 up; received 0"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused_before_the_model_is_loaded(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"^{message}$"):
+        compare("no/such-model", **wrong)
 
 
 def test_the_command_writes_tables_and_charts(

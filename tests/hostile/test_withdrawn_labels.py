@@ -145,7 +145,7 @@ def test_a_model_without_finite_logits_is_not_verified() -> None:
     model = build("llama-mqa")
     with torch.no_grad():
         model.model.layers[1].self_attn.q_proj.weight[14:28] = torch.nan
-    with pytest.raises(ModelError, match="not finite; leave --verify out"):
+    with pytest.raises(ModelError, match="not finite; leave verify out"):
         diagnose(model, TEXT, tokenizer=byte_tokenizer(), length=32, windows=2, rows=4, verify=True)
 
 

@@ -81,6 +81,48 @@ def test_only_runs_of_the_folder_are_changed(kept: Served, name: str, act: str) 
     assert (kept.root / "plain" / "mine.txt").is_file()
 
 
+FOREIGN = {
+    "a record of something else": {"run.json": '{"lr": 0.1}', "train.py": "..."},
+    "nothing but a record": {"run.json": '{"model": {}, "settings": {}, "text": {}}'},
+    "a record that cannot be read": {"run.json": "{"},
+}
+
+
+@pytest.mark.parametrize("files", FOREIGN.values(), ids=list(FOREIGN))
+def test_a_folder_of_something_else_is_not_listed_renamed_or_deleted(kept: Served, files: dict[str, str]) -> None:
+    folder = kept.root / "foreign"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    assert "foreign" not in {entry["name"] for entry in kept.ask("/api/runs").json()["runs"]}
+    for act in ("delete", "rename"):
+        assert kept.post(f"/api/runs/foreign/{act}", {"name": "new"}).status == 400
+    assert {path.name: path.read_text() for path in folder.iterdir()} == files
+
+
+@pytest.mark.parametrize(
+    "file", ["notes.txt", "figures/mine.svg", "tables/mine.csv", ".parts/mine.json", "sub/run.json"]
+)
+def test_a_run_that_holds_something_else_is_not_deleted(kept: Served, file: str) -> None:
+    mine = kept.root / "first" / file
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    answer = kept.post("/api/runs/first/delete")
+    assert (answer.status, answer.json()["error"]) == (
+        400,
+        f"'first' also holds '{file}', not written by attnscope; move that first",
+    )
+    assert (kept.root / "first" / "run.json").is_file()
+    mine.unlink()
+    assert kept.post("/api/runs/first/delete").status == 200
+
+
+def test_a_damaged_run_is_deleted(kept: Served) -> None:
+    (kept.root / "first" / "run.json").write_text('{"schema": 2, "mod')
+    assert kept.post("/api/runs/first/delete").status == 200
+    assert not (kept.root / "first").exists()
+
+
 @pytest.mark.parametrize("act", ["delete", "rename"])
 @pytest.mark.parametrize(
     "change",

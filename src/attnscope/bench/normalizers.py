@@ -33,6 +33,7 @@ from attnscope.bench._oracle import ORACLES
 from attnscope.bench.memory import refuse_beyond_memory
 from attnscope.errors import InputError
 from attnscope.normalizers import Normalizer, parse
+from attnscope.parameters import parameter
 from attnscope.planning import whole_number
 from attnscope.progress import Progress, Step, reporting
 
@@ -95,10 +96,10 @@ def measure(
         raise InputError(f"no benchmark is named {', '.join(unknown)}: choose from {', '.join(SUBJECTS)}")
     for name, values in {"rows": [rows], "repeats": [repeats], "lengths": lengths}.items():
         for value in values:
-            whole_number(f"--{name}", value, most=2**62)
+            whole_number(name, value, most=2**62)
     # Logits, gradients, weights and the results of both passes.
     needed = max(max(1, rows * 1024 // length) * length for length in lengths) * 4 * _TENSORS
-    refuse_beyond_memory(needed, f"--rows {rows} and --lengths {','.join(map(str, lengths))}")
+    refuse_beyond_memory(needed, f"{parameter('rows', rows)} and {parameter('lengths')} up to {max(lengths)}")
     results: list[Result] = []
     with reporting(progress) as report:
         for length in lengths:
@@ -135,11 +136,11 @@ def _measure_one(label: str, normalizer: Normalizer, z: Tensor, g: Tensor, repea
         normalizer=label,
         length=z.shape[-1],
         rows=z.shape[0],
-        forward_seconds=round(forward[0], 5),
+        forward_seconds=round(forward[0], 7),
         forward_ratio=round(forward[1], 3),
-        total_seconds=round(total[0], 5),
+        total_seconds=round(total[0], 7),
         total_ratio=round(total[1], 3),
-        peer_speedup=None if speedup is None else round(speedup, 1),
+        peer_speedup=None if speedup is None else round(speedup, 3),
         largest_error=_largest_error(label, normalizer, z),
     )
 

@@ -147,7 +147,7 @@ def _refuse(
         raise InputError(f"models are {' and '.join(MODELS)}; received {', '.join(models) or 'none'}")
     check_size(length, layers, heads, width, repeats)
     if rows is not None:
-        whole_number("--rows", rows)
+        whole_number("rows", rows)
     if shorter is not None and not 2 <= shorter < length:
         raise InputError(f"the shorter length must be from 2 up and below {length}; received {shorter}")
 

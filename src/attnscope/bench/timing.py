@@ -13,6 +13,7 @@ import torch
 
 from attnscope.bench.memory import refuse_beyond_memory
 from attnscope.errors import InputError
+from attnscope.parameters import parameter
 from attnscope.planning import whole_number
 
 TINY = {"length": 160, "layers": 1, "heads": 2, "width": 16}
@@ -26,9 +27,11 @@ _IMPORTED = ("transformers.models.gpt2.modeling_gpt2", "attnscope.scanning")
 def check_size(length: int, layers: int, heads: int, width: int, repeats: int) -> None:
     """Raise InputError for a GPT-2-like model that cannot be built, or that does not fit into memory."""
     for name, value in {"length": length, "layers": layers, "heads": heads, "width": width, "repeats": repeats}.items():
-        whole_number(f"--{name}", value, 2 if name == "length" else 1)
+        whole_number(name, value, 2 if name == "length" else 1)
     if width % heads:
-        raise InputError(f"--width must be a multiple of --heads; received {width} and {heads}")
+        raise InputError(
+            f"{parameter('width')} must be a multiple of {parameter('heads')}; received {width} and {heads}"
+        )
     weights = 4 * width * (12 * layers * width + _VOCABULARY + length)
     refuse_beyond_memory(weights, f"a model of {layers} layers, width {width} and {length} positions")
 
@@ -107,8 +110,8 @@ def relative_times(runs: list[float], forwards: list[float]) -> dict[str, Any]:
     around = [(before + after) / 2 for before, after in pairwise(forwards)]
     ratios = [round(own / other, 3) for own, other in zip(runs, around, strict=True)]
     return {
-        "seconds": round(statistics.median(runs), 4),
-        "forward_seconds": round(statistics.median(forwards), 4),
+        "seconds": round(statistics.median(runs), 6),
+        "forward_seconds": round(statistics.median(forwards), 6),
         "time_ratio": round(statistics.median(ratios), 3),
         "time_ratios": ratios,
     }

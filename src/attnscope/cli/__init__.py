@@ -23,6 +23,7 @@ from pathlib import Path
 
 from attnscope.cli.interrupts import INTERRUPTED, handle_interrupts, ignore_interrupts
 from attnscope.errors import AttnscopeError, InputError, shown
+from attnscope.parameters import written_as
 
 BAD_USAGE, CLOSED_PIPE = 2, 141  # the latter is what shells report for a command that SIGPIPE ended
 _LONGEST = 500  # characters of a message about usage
@@ -80,7 +81,8 @@ def _answer(arguments: list[str]) -> tuple[int, str]:
     from attnscope.cli.app import app
 
     try:
-        code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value") or 0
+        with written_as("options"):
+            code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value") or 0
         sys.stdout.flush()
     except AttnscopeError as error:
         return error.exit_code, str(error)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json as json_module
-import math
 import sys
 from contextlib import redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,7 +15,7 @@ from attnscope.cli.runs import JsonOption, VerboseOption, compiling_announced
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
-    from attnscope.theory.audit import AuditReport, Claim
+    from attnscope.theory.audit import Claim
 
 CORRECTED_VIOLATED = 1
 
@@ -56,19 +54,17 @@ def audit(
     from rich.console import Console
 
     from attnscope.cli.closing import command_line, print_closing
-    from attnscope.planning import whole_number
     from attnscope.report.audit import print_audit, print_claim
     from attnscope.theory import audit as referee
     from attnscope.theory.claims import CLAIMS, find_claim
 
-    seed = whole_number("--seed", seed, 0)
     claims = _load_claims(claims_file) if claims_file else list(CLAIMS)
     if claim is not None:
         claims = [find_claim(claim, claims)]
     with compiling_announced():
         report = referee.audit(claims, effort, seed)
     if json:
-        print(json_module.dumps(_as_json(report), allow_nan=False))
+        print(json_module.dumps(report.as_json(), allow_nan=False))
     else:
         console = Console(highlight=False)
         if claim is not None:
@@ -100,24 +96,3 @@ def _load_claims(path: Path) -> list[Claim[Any]]:
     if not claims:
         raise InputError(f"{path} defines no attnscope.theory.audit.Claim; see docs/theory.md for an example")
     return claims
-
-
-def _as_json(report: AuditReport) -> dict[str, Any]:
-    claims = []
-    for claim in report.claims:
-        content = asdict(claim) | {"tried": claim.tried}
-        trials = [content["printed"], content["conditioned"], *content["corrected"]]
-        for trial, source in zip(trials, (claim.printed, claim.conditioned, *claim.corrected), strict=True):
-            if source is not None:
-                trial["rate"] = source.rate
-        claims.append(content)
-    return _finite({"effort": report.effort, "seed": report.seed, "sound": report.sound, "claims": claims})
-
-
-def _finite(value: Any) -> Any:
-    """The value with infinities and NaN as strings, which JSON numbers cannot express."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from attnscope.cli.closing import print_closing
-from attnscope.diagnosis.sentences import counted
 from attnscope.report.terminal import add_row, paragraph, table, titled
+from attnscope.results.words import counted, number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,30 +23,27 @@ def print_normalizers(console: Console, report: dict[str, Any]) -> None:
     _print_verdict(console, _speed(report))
     for (length, rows), results in _grouped(report["results"], "length", "rows"):
         headings = ["Normalizer", "Forward seconds", "Forward / softmax", "Both seconds", "Both / softmax"]
-        headings += ["Package / forward"] if report["peer"] else []
+        headings += [f"{report['peer']} / ours"] if report["peer"] else []
         made = table([*headings, "Largest error"])
         for result in results:
             add_row(
                 made,
                 result["normalizer"],
-                f"{result['forward_seconds']:.3f}",
-                f"{result['forward_ratio']:.2f}",
-                f"{result['total_seconds']:.3f}",
-                f"{result['total_ratio']:.2f}",
-                *([_ratio(result["peer_speedup"])] if report["peer"] else []),
+                number(result["forward_seconds"]),
+                number(result["forward_ratio"]),
+                number(result["total_seconds"]),
+                number(result["total_ratio"]),
+                *([number(result["peer_speedup"])] if report["peer"] else []),
                 f"{result['largest_error']:.0e}",
             )
         console.print(titled(f"{rows:,} rows of {length:,} logits", made))
         console.print()
     note = (
         f"Medians of {counted(report['repeats'], 'repeat')} on {_threads(report)}, float32. Forward / softmax: time of "
-        "the weights over that of torch.softmax on the same logits; both: with the gradient; largest error: against "
-        f"the definition in float64. {report['memory'][0].upper()}{report['memory'][1:]}. "
-    )
-    note += (
-        f"Package / forward: time of the package {report['peer']} over that of the weights here."
-        if report["peer"]
-        else "The entmax package is not installed, so nothing is compared with it."
+        "the weights over that of torch.softmax on the same logits; both: with the gradient; "
+        + (f"{report['peer']} / ours: forward time of that package over ours; " if report["peer"] else "")
+        + f"largest error: against the definition in float64. {report['memory'][0].upper()}{report['memory'][1:]}."
+        + ("" if report["peer"] else " The entmax package is not installed, so nothing is compared with it.")
     )
     console.print(paragraph(note, style="dim"))
     print_closing(console, commands={"attnscope compare": "What each normalizer does to a model."})
@@ -75,16 +72,16 @@ def print_scans(console: Console, report: dict[str, Any]) -> None:
         made = table(headings)
         for result in timed:
             heads = f" ({result['heads_timed']} heads timed)" if "heads_timed" in result else ""
-            grown = () if shorter is None else (_megabytes(result["shorter_peak_bytes"]), _ratio(result["growth"]))
+            grown = () if shorter is None else (_megabytes(result["shorter_peak_bytes"]), number(result["growth"]))
             add_row(
                 made,
                 result["subject"] + heads,
-                f"{result['seconds']:.3f}",
-                f"{result['forward_seconds']:.3f}",
-                f"{result['time_ratio']:.2f}",
+                number(result["seconds"]),
+                number(result["forward_seconds"]),
+                number(result["time_ratio"]),
                 _megabytes(result["peak_bytes"]),
                 _megabytes(result["forward_peak_bytes"]),
-                _ratio(result["memory_ratio"]),
+                number(result["memory_ratio"]),
                 *grown,
             )
         if timed:
@@ -133,12 +130,12 @@ def print_protocol(console: Console, report: dict[str, Any]) -> None:
         add_row(
             made,
             f"{result['algorithm']} {result['measures']}",
-            f"{result['seconds']:.1f}",
-            f"{result['forward_seconds']:.2f}",
-            f"{result['time_ratio']:.1f}",
+            number(result["seconds"]),
+            number(result["forward_seconds"]),
+            number(result["time_ratio"]),
             _megabytes(result["peak_bytes"]),
-            f"{result['paper_seconds']:,.0f}",
-            f"{result['times_faster']:,.0f}",
+            number(result["paper_seconds"]),
+            number(result["times_faster"]),
         )
     console.print(made)
     note = (
@@ -166,7 +163,3 @@ def _threads(report: dict[str, Any]) -> str:
 
 def _megabytes(count: float | None) -> str:
     return "-" if count is None else f"{count / 1e6:,.0f}"
-
-
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

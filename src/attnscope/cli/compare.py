@@ -82,7 +82,7 @@ def compare(
 
     from attnscope.capture.text import read_text
     from attnscope.cli.closing import command_line, print_closing
-    from attnscope.experiments.compare import DEFAULT_NORMALIZERS, MODES
+    from attnscope.experiments.compare import DEFAULT_NORMALIZERS, FILES, MODES
     from attnscope.experiments.compare import compare as compare_model
     from attnscope.report.comparison import print_comparison
     from attnscope.tables import output_folder, without_infinities
@@ -104,7 +104,8 @@ def compare(
             revision=revision,
             trust_remote_code=trust_remote_code,
         )
-        files = result.write(folder)
+        result.write(folder)
+    files = {name: str(folder / name) for name in FILES if (folder / name).is_file()}
     if json:
         table = without_infinities(result.table.to_dicts())
         print(json_module.dumps({"run": result.run, "files": files, "table": table}))
@@ -161,7 +162,7 @@ def guidelines(
     from attnscope.cli.closing import command_line, print_closing
     from attnscope.experiments.guidelines import guidelines as try_guidelines
     from attnscope.report.guidelines import print_guidelines
-    from attnscope.tables import output_folder, without_infinities, write_all
+    from attnscope.tables import as_file, output_folder, without_infinities, write_all
 
     with compiling_announced(), output_folder(out or dated_folder(model)) as folder:
         result = try_guidelines(
@@ -176,8 +177,7 @@ def guidelines(
             trust_remote_code=trust_remote_code,
         )
         answer = without_infinities(result.as_json())
-        record = json_module.dumps(answer, indent=1) + "\n"
-        write_all(folder, {"guidelines.json": lambda path: path.write_text(record, encoding="utf-8")})
+        write_all(folder, {"guidelines.json": as_file(answer)})
     if json:
         print(json_module.dumps(answer))
         return 0

@@ -32,7 +32,6 @@ from attnscope.cli.runs import (
     require_model,
     resumable,
 )
-from attnscope.errors import InputError
 
 if TYPE_CHECKING:
     from attnscope.scanning import ScanResult
@@ -141,9 +140,6 @@ def scan(
     from attnscope.report.summary import print_summary
     from attnscope.scanning import scan as scan_model
 
-    if threshold and not (diagnose or verify):
-        raise InputError(f"--threshold {threshold[0]} is for a diagnosis; add --diagnose or --verify")
-    limits = Thresholds.parse(threshold or ())
     chosen_lengths, chosen_n = optional_numbers("--lengths", lengths), optional_numbers("--top-n", top_n)
     content = read_text(text)
     console = Console(stderr=True) if json else Console()
@@ -166,7 +162,7 @@ def scan(
             delta_max_length=delta_max_length,
             diagnose=diagnose,
             verify=verify,
-            thresholds=limits,
+            thresholds=Thresholds.parse(threshold) if threshold else None,
             out=folder,
             device=device,
             dtype=dtype,

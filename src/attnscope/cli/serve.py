@@ -10,6 +10,7 @@ from pathlib import Path
 from attnscope.cli.numbers import WholeNumber
 from attnscope.cli.runs import Flag
 from attnscope.errors import InputError, shown
+from attnscope.parameters import written_as
 
 
 def serve(
@@ -67,7 +68,8 @@ def serve(
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3))
     app.state.ending = lambda: server.should_exit
     try:
-        server.run(sockets=[listening])
+        with written_as("python"):  # the page's fields are called as the parameters are
+            server.run(sockets=[listening])
     except KeyboardInterrupt:  # uvicorn raises the signal again after its shutdown
         pass
     finally:

@@ -19,9 +19,10 @@ from attnscope.diagnosis.measure_findings import (
     what_if_findings,
 )
 from attnscope.diagnosis.next_step import SHAKY, too_short
-from attnscope.diagnosis.sentences import Described, carrying, column, counted, finding, listed_states, times
+from attnscope.diagnosis.sentences import Described, carrying, column, finding, listed_states, times
 from attnscope.diagnosis.states import STATES, Finding, most_pressing_first
 from attnscope.diagnosis.thresholds import limit_words
+from attnscope.results.words import counted
 
 if TYPE_CHECKING:
     import polars as pl

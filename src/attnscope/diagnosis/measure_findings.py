@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from attnscope.diagnosis.explanations import count, tokens
-from attnscope.diagnosis.sentences import Described, column, counted, finding, times
+from attnscope.diagnosis.sentences import Described, column, finding, times
 from attnscope.diagnosis.statistics import LEVEL
 from attnscope.tables import OWN
 from attnscope.theory.heads import coverage_independent, coverage_range, heads_needed
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from attnscope.diagnosis.situation import Situation
     from attnscope.diagnosis.thresholds import Thresholds
+from attnscope.results.words import counted
 
 
 def needs_finding(heads: Described, length: int, thresholds: Thresholds) -> dict[str, Any]:
@@ -73,9 +74,7 @@ def budget_finding(
         "would be enough for the model."
     )
     tried = verification["budgets"] if verification else []
-    advice = "Measure what that does to the model's predictions before you use it" + (
-        " (--verify)." if where.unverifiable is None else "."
-    )
+    advice = "Measure what that does to the model's predictions before you use it."
     if tried:
         changes = "; ".join(
             f"with {one['share']:.1%} of the keys (error {one['error']:.0%}) the KL divergence is "

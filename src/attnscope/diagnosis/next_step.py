@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from attnscope.diagnosis.sentences import Described, carrying, counted
+from attnscope.diagnosis.sentences import Described, carrying
 from attnscope.diagnosis.situation import Situation, shortest_length
 from attnscope.diagnosis.states import MANY_TOKENS, STATES
 from attnscope.diagnosis.thresholds import Thresholds
+from attnscope.results.words import counted
 
 SHAKY = 0.6
 """Cohen's kappa between the halves of the windows below which labels are too unstable to use."""
@@ -45,7 +46,7 @@ def too_short(where: Situation, thresholds: Thresholds) -> Warned | None:
     longer = where.longer(shortest)
     if longer is None:
         return Warned(sentence, "The model takes no longer input: compare heads by tokens needed, not by label.")
-    return Warned(sentence, f"Use windows of at least {longer:,} tokens (--length {longer}).")
+    return Warned(sentence, f"Use windows of at least {longer:,} tokens.")
 
 
 def next_step(

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.columns import head_name
 from attnscope.diagnosis.explanations import count, percent
-from attnscope.diagnosis.sentences import Described, counted
+from attnscope.diagnosis.sentences import Described
 from attnscope.diagnosis.states import STATES, TOP_SHARE, State
 from attnscope.diagnosis.thresholds import limit_words
+from attnscope.results.words import counted, measured
 
 if TYPE_CHECKING:
     from attnscope.diagnosis.observing import Head
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 RANKED = 5
 CANDIDATES = 20  # heads that a verification tries one at a time
 SMALL_WEIGHT = 0.1  # below it, a single token hardly changes an output
+
+NEGLIGIBLE = {"kl": 1e-4, "residual_change": 1e-3, TOP_SHARE.error: 1e-3}
+"""What the first of the ranked heads must change, in nats and as shares, for any single head to matter."""
 
 
 def criterion(heads: Described) -> str:
@@ -51,24 +55,42 @@ def _by(name: str, heads: Described) -> Described:
 def ranked_heads(
     heads: Described, where: Situation, thresholds: Thresholds, verification: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """The entries `ranked_by` and `heads` of a verdict."""
+    """The entries of a verdict about the heads that matter most: `heads`, `ranked_by`, and `heads_...` about all."""
     top = limit_words(thresholds.as_json())["top"]
     tried = {(one["layer"], one["head"]): one for one in (verification or {}).get("heads", ())}
     if tried:
+        name = "kl"
         by = f"KL divergence of the next-token distribution when one head keeps only the top {top} of its keys"
         known = [head for head in heads if (head["layer"], head["head"]) in tried]
         order = sorted(known, key=lambda head: tried[head["layer"], head["head"]]["kl"], reverse=True)
         by += f", the largest of {counted(len(tried))} tried"
+        largest = tried[order[0]["layer"], order[0]["head"]]["kl"]
     else:
         name = criterion(heads)
         what = "the residual stream" if name == "residual_change" else "a head's output"
         by = f"change of {what}, relative to its size, when one head keeps only the top {top} of its keys"
         order = _by(name, heads)
+        largest = order[0]["evidence"][name]
     chosen = order[:RANKED]
+    negligible = largest is not None and largest < NEGLIGIBLE[name]
+    title = "The head that matters most" if len(chosen) == 1 else f"The {len(chosen)} heads that matter most"
     return {
+        "heads_title": f"No single head matters much at {where.length:,} tokens" if negligible else title,
+        "heads_note": _negligible(name, largest, len(tried)) if negligible else None,
+        "heads_when": f"When keys are dropped ({where.dropping}).",
         "ranked_by": by,
         "heads": [_entry(head, where, thresholds, tried.get((head["layer"], head["head"]))) for head in chosen],
     }
+
+
+def _negligible(name: str, largest: float, tried: int) -> str:
+    """That the first of the ranked heads changes next to nothing."""
+    limit = measured(name, NEGLIGIBLE[name])
+    if name == "kl":
+        changed = f"None of the {counted(tried)} tried changes the next-token distribution by more than a KL of "
+        return f"{changed}{measured(name, largest)}; below {limit} their order says little."
+    what = "the residual stream" if name == "residual_change" else "its own output"
+    return f"None changes {what} by more than {100 * largest:.2g}% of its size; below {limit} their order says little."
 
 
 def _entry(
@@ -118,16 +140,15 @@ def _what(head: dict[str, Any], thresholds: Thresholds) -> str:
     return template.format(share=percent(evidence["share_needed"]), **errors, **limit_words(thresholds.as_json()))
 
 
-def _when(head: dict[str, Any], where: Situation) -> str:
-    """When it matters: as keys are dropped, and beyond this length if the head's need grows and the model goes on."""
+def _when(head: dict[str, Any], where: Situation) -> str | None:
+    """When else it matters than as keys are dropped: beyond this length, if its need grows and the model goes on."""
     evidence = head["evidence"]
-    when = f"When keys are dropped ({where.dropping})"
     longer = where.longer(2 * where.length)
     exponent, low = evidence["growth_exponent"], evidence["growth_exponent_low"]
     if longer is None or exponent is None or low <= 0:
-        return f"{when}."
+        return None
     expected = evidence["tokens_needed"] * (longer / where.length) ** exponent
     return (
-        f"{when}, or beyond {where.length:,} tokens: at {longer:,} it would need about {count(expected)} tokens "
+        f"Beyond {where.length:,} tokens too: at {longer:,} it would need about {count(expected)} tokens "
         f"(growth exponent {exponent:.2f})."
     )

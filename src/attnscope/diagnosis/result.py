@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.errors import OutputError
 from attnscope.results.base import Result, View
 
 if TYPE_CHECKING:
@@ -32,13 +34,9 @@ class Diagnosis(Result, Mapping[str, Any]):
     ----------
     content
         The content of `findings.json`.
-    model, text
-        Names of what was diagnosed; empty if they are not known.
     """
 
     content: dict[str, Any]
-    model: str = ""
-    text: str = ""
 
     @property
     def headline(self) -> str:
@@ -73,6 +71,22 @@ class Diagnosis(Result, Mapping[str, Any]):
         return isinstance(other, Mapping) and self.content == dict(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def write(self, folder: Path) -> None:
+        """Write `findings.json` into a folder that is locked already."""
+        from attnscope.tables import as_file, write_all
+
+        write_all(folder, {"findings.json": as_file(self.content)})
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Diagnosis:
+        """Read a diagnosis that was saved before."""
+        from attnscope.tables import load_findings
+
+        content = load_findings(Path(folder))
+        if content is None:
+            raise OutputError(f"findings.json in {str(folder)!r} cannot be read; diagnose again")
+        return cls(content)
 
     @staticmethod
     def _view() -> View:

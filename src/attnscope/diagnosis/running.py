@@ -21,7 +21,7 @@ from attnscope.diagnosis.ranking import candidates
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.diagnosis.situation import DiagnosisWindows, situation
 from attnscope.diagnosis.statistics import agreement
-from attnscope.diagnosis.thresholds import Thresholds
+from attnscope.diagnosis.thresholds import Thresholds, given_thresholds
 from attnscope.diagnosis.verdict import verdict, withdraw
 from attnscope.engine.parts import Head, merge_skipped
 from attnscope.engine.run import run_windows
@@ -103,8 +103,10 @@ def diagnose(
     Diagnosis
         States, evidence, findings and a verdict (docs/diagnosis.md).
     """
-    limits = thresholds or Thresholds()
-    text = given_text(text)
+    limits, text = given_thresholds(thresholds), given_text(text)
+    windows = None if windows is None else whole_number("windows", windows, 2)
+    rows, seed = whole_number("rows", rows), whole_number("seed", seed, 0)
+    plan(None, length)  # refuses invalid settings before the model is loaded
     with reporting(progress, "loading the model") as report:
         model = resolve_model(
             model,
@@ -117,15 +119,13 @@ def diagnose(
         settings = plan(model.positions, length, bos=bos, causal=model.causal)
         tokens = text_tokens(model, text)
         chosen = choose_windows(model, text, tokens, settings.length, windows, bos, verify)
-        found = diagnose_windows(model, chosen, rows, limits, what_if, seed, report)
-        return Diagnosis(found, model.name, text.source)
+        return Diagnosis(diagnose_windows(model, chosen, rows, limits, what_if, seed, report))
 
 
 def choose_windows(
     model: Model, text: Text, tokens: list[int], length: int, windows: int | None, bos: bool, verify: bool
 ) -> DiagnosisWindows:
     """Windows over the whole text, some of them held out to verify; refuses what cannot be diagnosed."""
-    windows = None if windows is None else whole_number("--windows of a diagnosis", windows, 2)
     if model.module.config.is_encoder_decoder:
         raise InputError(
             f"a diagnosis takes decoders and encoders; {model.name} ({model.family}) is an encoder-decoder, whose "
@@ -154,7 +154,6 @@ def diagnose_windows(
     normalizers: Mapping[str, Normalizer] | None = None,
 ) -> dict[str, Any]:
     """The diagnosis of a loaded model on windows chosen before; to verify, `normalizers` are tried in every head."""
-    rows = whole_number("rows", rows)
     limits = thresholds or Thresholds()
     length = chosen.length
     report = progress or (lambda step: None)
@@ -174,6 +173,8 @@ def diagnose_windows(
     where = situation(model, chosen, limits)
     return {
         "schema": FINDINGS_VERSION,
+        "model": model.name,
+        "text": chosen.text,
         "verdict": verdict(heads, agreed, where, limits, checked),
         "length": length,
         "windows": len(windows),

@@ -67,8 +67,3 @@ def effect_words(
 def column(heads: Described, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """One number of the evidence for every head; NaN where it is missing."""
     return np.array([head["evidence"][name] for head in heads], dtype=np.float64)
-
-
-def counted(number: int, what: str = "head") -> str:
-    """A number and its noun, in the plural where needed."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from attnscope.errors import InputError
+from attnscope.errors import InputError, shown
+from attnscope.parameters import parameter
 
 # Below one: a share of the keys, a weight, a probability.
 _SHARES = ("top_share", "budget", "off_weight", "over_sharp_weight", "coverage")
@@ -62,7 +63,9 @@ class Thresholds:
             name, equals, value = (part.strip() for part in setting.partition("="))
             name = name.replace("-", "_")
             if not equals or name not in names:
-                raise InputError(f"--threshold takes name=value, name one of {', '.join(names)}; received {setting!r}")
+                raise InputError(
+                    f"{parameter('thresholds')} takes name=value, name one of {', '.join(names)}; received {setting!r}"
+                )
             try:
                 changed[name] = float(value)
             except ValueError:
@@ -72,6 +75,13 @@ class Thresholds:
     def as_json(self) -> dict[str, float]:
         """All thresholds by name."""
         return asdict(self)
+
+
+def given_thresholds(thresholds: Thresholds | None) -> Thresholds:
+    """The thresholds given as an argument, or those by default; InputError for anything else."""
+    if thresholds is None or isinstance(thresholds, Thresholds):
+        return thresholds or Thresholds()
+    raise InputError(f"{parameter('thresholds')} takes attnscope.Thresholds(...); received {shown(thresholds)}")
 
 
 def limit_words(limits: Mapping[str, Any]) -> dict[str, str]:

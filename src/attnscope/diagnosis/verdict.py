@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.diagnosis.next_step import next_step, too_short
 from attnscope.diagnosis.ranking import ranked_heads
-from attnscope.diagnosis.sentences import Described, carrying, counted, effect_words, listed_states
+from attnscope.diagnosis.sentences import Described, carrying, effect_words, listed_states
 from attnscope.diagnosis.states import GROUPS, MANY_TOKENS, NO_LABEL, STATES, Group
+from attnscope.results.words import counted
 
 if TYPE_CHECKING:
     from attnscope.diagnosis.situation import Situation

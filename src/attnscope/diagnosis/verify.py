@@ -17,13 +17,15 @@ import torch
 
 from attnscope.capture.huggingface import SWAP_CONFIG_KEY
 from attnscope.columns import head_name
-from attnscope.diagnosis.sentences import counted, effect_words
+from attnscope.diagnosis.sentences import effect_words
 from attnscope.diagnosis.states import STATES, State
 from attnscope.divergence import kl_divergence
 from attnscope.engine.next_token import next_token_logits
 from attnscope.errors import InputError, ModelError
 from attnscope.key_rules import keep_top
+from attnscope.parameters import parameter
 from attnscope.progress import Step
+from attnscope.results.words import counted
 from attnscope.swapping import intervene, swap
 from attnscope.swapping.interventions import WeightRule, softmax_over
 
@@ -66,7 +68,7 @@ def check_verifiable(model: Model) -> None:
     reason = unverifiable(model)
     if reason is not None:
         raise (InputError if not model.causal else ModelError)(
-            f"--verify on {model.name}: {reason}; leave --verify out"
+            f"{parameter('verify')} on {model.name}: {reason}; leave {parameter('verify')} out"
         )
 
 
@@ -88,8 +90,8 @@ class Trial:
             logits = next_token_logits(self.model.module, ids, self.rows.to(ids.device))
         if not logits.isfinite().all():
             raise ModelError(
-                f"--verify compares next-token distributions, and {self.model.name} gave logits that are not finite; "
-                "leave --verify out"
+                f"{parameter('verify')} compares next-token distributions, and {self.model.name} gave logits that are "
+                f"not finite; leave {parameter('verify')} out"
             )
         return logits
 

@@ -21,7 +21,7 @@ from attnscope.errors import OutputError
 from attnscope.experiments import store
 from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.settings import FigureStyle, FigureWidth, Settings, plan
-from attnscope.planning import RowChoice, plain
+from attnscope.planning import RowChoice, listed_names, plain
 from attnscope.progress import Progress, Step, reporting
 from attnscope.results.base import Result, View
 
@@ -75,6 +75,10 @@ class Reproduction(Result):
 
         return ReproductionPlots(self)
 
+    def write(self, folder: Path) -> None:
+        """Copy everything to a folder that is locked already."""
+        tables.copy_run(self.folder, folder)
+
     @classmethod
     @uses_threads
     def load(cls, folder: str | Path) -> Reproduction:
@@ -120,7 +124,7 @@ def reproduce(
     length: int | None = None,
     windows: int = 8,
     rows: RowChoice = "all",
-    vectors: Sequence[str] = ("value",),
+    vectors: str | Sequence[str] = ("value",),
     draws: int = 99,
     seed: int = 0,
     bos: bool = False,
@@ -157,7 +161,7 @@ def reproduce(
     rows
         "all" for the paper's own protocol and the last row of each length; "last" or a number for so many last rows.
     vectors
-        Kinds of vectors that the weights average: "value", "output", "hidden", "hidden_unit", "embedding".
+        What the weights average, one or several of "value", "output", "hidden", "hidden_unit", "embedding".
     draws
         How many random sets of each size.
     seed
@@ -185,7 +189,7 @@ def reproduce(
     name, book = None if model is None else str(model), given_text(text)
     asked: dict[str, Any] = {
         "length": plain(length), "windows": plain(windows), "rows": plain(rows), "draws": plain(draws),
-        "seed": plain(seed), "vectors": tuple(dict.fromkeys(vectors)), "bos": bos, "dtype": dtype,
+        "seed": plain(seed), "vectors": tuple(listed_names("vectors", vectors)), "bos": bos, "dtype": dtype,
     }  # fmt: skip
     settings = plan(None, **asked)  # refuse invalid settings before the model is loaded
     wanted = store.identity(name, revision, book.digest, asked)
@@ -270,12 +274,12 @@ def _draw(
     by_protocol = all(name in measured for name in TABLES)
     if by_protocol:
         claims = combine(answer_protocol(measured), claims)
-    answers = json.dumps({"model": run["model"], "text": run["text"], "claims": claims}, indent=1, allow_nan=False)
+    answers = {"model": run["model"], "text": run["text"], "claims": claims}
     table = claims_table(claims)
     tables.write_all(
         folder,
         {
-            "claims.json": lambda path: path.write_text(answers + "\n", encoding="utf-8"),
+            "claims.json": tables.as_file(answers),
             "claims.md": lambda path: path.write_text(table, encoding="utf-8"),
         },
     )

@@ -159,7 +159,7 @@ def _number(value: float | None) -> str:
 def _short(example: Counterexample) -> str:
     values = "; ".join(f"{key} {_plain(value)}" for key, value in example.values.items())
     text = f"{values}: {example.smaller:.4g} > {example.larger:.4g}"
-    return text if len(text) <= 120 else f"{example.smaller:.4g} > {example.larger:.4g} (--claim has the numbers)"
+    return text if len(text) <= 120 else f"{example.smaller:.4g} > {example.larger:.4g} (numbers: the claim in full)"
 
 
 def _plain(value: Any) -> str:

@@ -9,12 +9,13 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from attnscope.columns import head_name, label
-from attnscope.diagnosis.sentences import counted, times
+from attnscope.diagnosis.sentences import times
 from attnscope.diagnosis.states import GROUPS, NO_LABEL
+from attnscope.parameters import parameter
 from attnscope.report.maps import state_map
 from attnscope.report.states import state_looks, withdrawn_states
 from attnscope.report.terminal import add_row, paragraph, table, titled
-from attnscope.results.words import measured
+from attnscope.results.words import counted, measured
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -79,8 +80,10 @@ def _print_ranked(console: Console, verdict: dict[str, Any], heads: list[dict[st
     by = "kl" if ranked[0]["kl"] is not None else "residual_change"
     if ranked[0][by] is None:
         by = "error_top_share"
-    words = f"The heads that matter most, by {label(by)}: {verdict['ranked_by']}"
-    console.print(paragraph(Text.assemble((words[:26], "bold"), words[26:])))
+    title = verdict.get("heads_title") or "The heads that matter most"
+    console.print(paragraph(Text.assemble((title, "bold"), f", by {label(by)}: {verdict['ranked_by']}")))
+    if verdict.get("heads_note"):
+        console.print(paragraph(verdict["heads_note"], 2, "! ", "bold"))
     made = table(["", "Head", "State", label(by), label("tokens_needed"), "What to do"], (0, 1, 2, 5))
     for rank, one in enumerate(ranked, 1):
         numbers = evidence[one["layer"], one["head"]]
@@ -89,9 +92,11 @@ def _print_ranked(console: Console, verdict: dict[str, Any], heads: list[dict[st
         add_row(made, f"{rank}.", one["name"], one["state"] or NO_LABEL, *cells, one["what"])
     console.print(made)
     for one in ranked if verbose else ranked[:1]:
-        console.print(paragraph(f"{one['why']} Matters: {_lower(one['when'])}", 2, f"{one['name']}  "))
+        console.print(paragraph(" ".join(filter(None, (one["why"], one["when"]))), 2, f"{one['name']}  "))
+    if verdict.get("heads_when"):
+        console.print(paragraph(f"They matter {_lower(verdict['heads_when'])}", 2))
     if not verbose and len(ranked) > 1:
-        console.print(paragraph("The others in words: --verbose, or the report.", 2, style="dim"))
+        console.print(paragraph(f"The others in words: {parameter('verbose', True)}, or the report.", 2, style="dim"))
 
 
 def _lower(sentence: str) -> str:

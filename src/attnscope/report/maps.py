@@ -11,24 +11,12 @@ from rich.text import Text
 from attnscope.columns import label
 from attnscope.diagnosis.states import NO_LABEL
 from attnscope.report import overview
+from attnscope.results.heat_map import SCALE, ink_on
 
 if TYPE_CHECKING:
     import polars as pl
     from rich.console import Console, ConsoleOptions, RenderResult
 
-# From dark blue over grey to yellow (the cividis scale), readable with any color vision.
-_SCALE = (
-    "#00224e",
-    "#123570",
-    "#3b496c",
-    "#575d6d",
-    "#707173",
-    "#8a8678",
-    "#a59c74",
-    "#c3b369",
-    "#e1cc55",
-    "#fee838",
-)
 _MARGIN = 6  # columns before the first head
 _NUMBER = 4  # columns of a cell from which it has room for a number in per cent
 
@@ -80,7 +68,7 @@ def separability_map(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]
         "every other token",
     )
     legend = Text(" " * _MARGIN + "0% ")
-    for color in _SCALE:
+    for color in SCALE:
         legend.append("  ", style=f"on {color}")
     legend.append(" 100%")
     return Group(title, HeadMap(heads, _percentage, 5, "digits: tens of %"), legend)
@@ -89,10 +77,9 @@ def separability_map(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]
 def _percentage(value: float | None, width: int) -> Text:
     if value is None:
         return Text("-".center(width), style="dim")
-    level = min(int(value * len(_SCALE)), len(_SCALE) - 1)
-    ink = "#ffffff" if level < len(_SCALE) // 2 else "#000000"
+    level = min(int(value * len(SCALE)), len(SCALE) - 1)
     number = f"{value * 100:.0f} " if width >= _NUMBER else str(min(int(value * 10), 9))
-    return Text(number.rjust(width), style=f"{ink} on {_SCALE[level]}")
+    return Text(number.rjust(width), style=_on(SCALE[level]))
 
 
 def state_map(
@@ -123,7 +110,5 @@ def state_map(
 
 
 def _on(color: str) -> str:
-    """The style of a mark on a background of this color (#rrggbb): black or white, whichever has more contrast."""
-    red, green, blue = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
-    bright = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
-    return f"{'#000000' if bright > 0.18 else '#ffffff'} on {color}"
+    """The style of a mark on a background of this color (#rrggbb)."""
+    return f"{ink_on(color)} on {color}"

@@ -37,7 +37,7 @@ def notable_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[di
             resting,
             total,
             "The first token takes nearly all the weight. That is common in trained models and no fault in itself; "
-            "whether the head still passes on something of the text is what --diagnose measures.",
+            "whether the head still passes on something of the text is what a diagnosis measures.",
         ),
         _counted(
             "one-token",

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from attnscope.report.measures import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES
+from attnscope.results.words import counted
 from attnscope.tables import OWN
 
 # The size of the top set where only one is shown; else the nearest measured size.
@@ -71,9 +72,9 @@ def groups(rows: pl.DataFrame, run: dict[str, Any]) -> list[str]:
 def scan_sources(rows: pl.DataFrame, run: dict[str, Any]) -> list[str]:
     """The rows that the numbers of each group are means over, in words, the longest group first."""
     counts = by_group(rows, run).group_by("group", "layer", "head").len().group_by("group").agg(pl.max("len"))
-    windows = _counted(int(rows["window"].n_unique()), "window")
+    windows = counted(int(rows["window"].n_unique()), "window")
     return [
-        f"{_counted(count, 'row')} that {'sees' if count == 1 else 'see'} {length} tokens, in {windows}"
+        f"{counted(count, 'row')} that {'sees' if count == 1 else 'see'} {length} tokens, in {windows}"
         for length, count in zip(groups(rows, run), counts.sort("group")["len"], strict=True)
     ]
 
@@ -83,15 +84,11 @@ def diagnosis_source(findings: dict[str, Any] | None) -> str | None:
     if not findings or not findings.get("windows"):
         return None
     windows, length, rows = findings["windows"], findings["length"], findings.get("rows")
-    where = f"{_counted(windows, 'window')} of {length:,} tokens spread over the text"
+    where = f"{counted(windows, 'window')} of {length:,} tokens spread over the text"
     if rows is None:  # findings of an older version
         return where
     # The rows lie in the second half of a causal window.
-    return f"{'' if rows <= length // 2 else 'up to '}{_counted(rows, 'row')} in each of {where}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{'' if rows <= length // 2 else 'up to '}{counted(rows, 'row')} in each of {where}"
 
 
 def shown_rows(run: dict[str, Any]) -> str:
@@ -175,18 +172,19 @@ def median_by_n(topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
     return table.join(spread, on="n").sort("n")
 
 
+def by_length(rows: pl.DataFrame, run: dict[str, Any], *measures: str) -> pl.DataFrame:
+    """One line for each layer, head and `length` in tokens, mean over rows and windows.
+
+    The lengths are those measured; where a run measured many rows, rows up to each power of two.
+    """
+    length = pl.col("position").cast(pl.Int64) + 1  # a row sees fewer keys where a window of attention hides some
+    if run["settings"]["rows"] != "last":
+        length = 2 ** pl.col("length").log(2).ceil().cast(pl.Int64)
+    lines = rows.filter(normalizer=OWN).select("layer", "head", *measures, length=length)
+    return lines.group_by("layer", "head", "length").agg(pl.col(measures).mean())
+
+
 def median_by_length(rows: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
-    """Medians over heads, rows and windows for each length measured, or up to each power of two for many rows."""
-    values = ["entropy_ratio", "max_weight", "sink_weight", "participation", "jacobian_norm"]
-    if run["settings"]["rows"] == "last":
-        key = pl.col("position")
-    else:
-        key = 2 ** pl.col("length").log(2).ceil().cast(pl.Int64)
-    return (
-        rows.filter(normalizer=OWN)
-        .with_columns(group=key)
-        .group_by("group")
-        .agg(pl.col("length").max().cast(pl.Int64), pl.col(values).median())
-        .sort("group")
-        .drop("group")
-    )
+    """Medians over heads for each length."""
+    measures = ("entropy_ratio", "max_weight", "sink_weight", "participation", "jacobian_norm")
+    return by_length(rows, run, *measures).group_by("length").agg(pl.col(measures).median()).sort("length")

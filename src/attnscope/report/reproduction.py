@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from attnscope.parameters import parameter
 from attnscope.report.protocol_table import STYLES, print_protocol
 from attnscope.report.terminal import add_row, paragraph, short_path, table
 from attnscope.results.words import counted, number
@@ -92,8 +93,11 @@ def _caution(windows: int) -> str:
     from attnscope.experiments.intervals import coverage_at_most
 
     if windows == 1:
-        return "One window gives no interval, so only the claims about every row have a verdict; use --windows 8."
+        return (
+            "One window gives no interval, so only the claims about every row have a verdict; use "
+            f"{parameter('windows', 8)}."
+        )
     return (
         f"The intervals of {windows} windows contain the true median in at most {coverage_at_most(windows):.0%} of "
-        f"cases, not in 95%; use --windows {ENOUGH_WINDOWS} or more."
+        f"cases, not in 95%; use {parameter('windows', ENOUGH_WINDOWS)} or more."
     )

@@ -11,14 +11,14 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from attnscope.columns import COLUMNS, label
-from attnscope.diagnosis.sentences import counted
 from attnscope.diagnosis.thresholds import Thresholds, limit_words
+from attnscope.parameters import parameter
 from attnscope.report import overview
 from attnscope.report.diagnosis import print_details, print_state_map, print_verdict
 from attnscope.report.maps import separability_map
 from attnscope.report.notes import notable_numbers
 from attnscope.report.terminal import add_row, paragraph, short_path, table, tables, titled
-from attnscope.results.words import measured, number
+from attnscope.results.words import counted, measured, number
 from attnscope.tables import OWN, within_support
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Group:
         "N tokens chosen at random"
     )
     if run["settings"].get("bounds", "paper") is None:
-        note += "; -: measured with --bounds paper"
+        note += f"; -: measured with {parameter('bounds', 'paper')}"
     distances_by_n = titled(f"Distance by N {where}", distances)
     return Group(distances_by_n, paragraph(note, style="dim"), Text(), titled(f"Separability by N {where}", shares))
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from attnscope import columns
 from attnscope.columns import head_name
 from attnscope.monitor.readings import LISTED, reading_looks
+from attnscope.parameters import parameter
 from attnscope.report.maps import state_map
 from attnscope.report.terminal import add_row, paragraph, table
 from attnscope.results.words import counted, measured, model_name, number
@@ -40,7 +41,7 @@ def print_training(console: Console, run: TrainingRun, verbose: bool = False) ->
             paragraph(f"step {line['step']:,}, {place}: {_kind(line)}, {evidence(line)}. {line['advice']}", 2, "- ")
         )
     if alarms.height < run.alarms.height:
-        console.print(paragraph(f"and {run.alarms.height - alarms.height:,} more (--verbose)", 4))
+        console.print(paragraph(f"and {run.alarms.height - alarms.height:,} more ({parameter('verbose', True)})", 4))
     console.print()
     heads = [
         {"layer": layer, "head": head, "state": reading, "edge": None}

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from attnscope import tables
 from attnscope.errors import InputError
 from attnscope.serve.forms import ScanRequest
-from attnscope.serve.library import REQUEST
+from attnscope.serve.written import REQUEST
 
 _GRACE = 5.0  # seconds a process has to end before it is killed
 _LONGEST_LINE = 2**20  # bytes that a scan may print at once

@@ -18,12 +18,12 @@ from attnscope import tables
 from attnscope.errors import InputError, OutputError, shown
 from attnscope.report.data import page_data
 from attnscope.serve import reproductions, training
+from attnscope.serve.written import REQUEST, foreign_files, is_run
 
 # The files that a page is built from; every one must lie inside the folder.
 _TABLES = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet")
 _READ = (*_TABLES, "run.json", "tokens.json", "findings.json", "claims.json")
 DOWNLOADS = (*_READ, "report.html", "claims.md", *training.DOWNLOADS)
-REQUEST = ".request.json"
 
 # Names that every file system takes and that no path is written with.
 _NAME = re.compile(r"\w[\w .,+=@()-]{0,99}(?<![ .])")
@@ -134,9 +134,14 @@ class Library:
         return new.name
 
     def delete(self, name: str) -> None:
-        """Delete the folder of a run with all its files."""
+        """Delete the folder of a run with all its files; OutputError if it holds files that are not of the run."""
         folder = self._run_folder(name)
         with tables.sole_writer(folder):
+            foreign = foreign_files(folder)
+            if foreign:
+                more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+                held = f"{foreign[0]!r}{more}"
+                raise OutputError(f"{name!r} also holds {held}, not written by attnscope; move that first")
             shutil.rmtree(folder)
 
     def _run_folder(self, name: str) -> Path:
@@ -163,6 +168,8 @@ class Library:
         folder = self.root / name
         if (folder / "run.json").is_file():
             record = self._json(folder / "run.json") or {}
+            if not is_run(folder, record):
+                return None
             try:
                 if reproductions.is_reproduction(record):
                     return _reproduced(name, record, self._json(folder / "claims.json"))

@@ -54,14 +54,15 @@ function nextStep({ command, why }) {
 
 /** The heads that matter most, by name. */
 function rankedNames(run) {
-  const heads = run.data.findings?.verdict?.heads ?? [];
+  const { heads = [], heads_note: note } = run.data.findings?.verdict ?? {};
   if (!heads.length) return null;
-  return element("p", { class: "matter" }, element("b", {}, heads.length === 1 ? "Matters most: " : "Matter most: "), heads.map(({ layer, head }, k) => [k ? ", " : "", headLink(run, layer, head)]));
+  const words = note ? "No single head matters much; the first by rank: " : heads.length === 1 ? "Matters most: " : "Matter most: ";
+  return element("p", { class: "matter" }, element("b", {}, words), heads.map(({ layer, head }, k) => [k ? ", " : "", headLink(run, layer, head)]));
 }
 
 /** The heads that matter most, each with what to do, why, and when that matters. */
 function rankedHeads(run) {
-  const { heads = [], ranked_by: by } = run.data.findings?.verdict ?? {};
+  const { heads = [], ranked_by: by, heads_title: title, heads_note: note, heads_when: when } = run.data.findings?.verdict ?? {};
   if (!heads.length) return null;
   const tested = known(heads[0].kl) ? run.data.findings.verification : null; // ranked by a test on other windows
   const from = tested ? `From the test inside the model, on ${plural(tested.windows, "other window")} of ${plural(tested.length, "token")}` : `From the diagnosis: ${run.data.sources.diagnosis}`;
@@ -76,8 +77,10 @@ function rankedHeads(run) {
   });
   return element(
     "div", { class: "ranked" },
-    element("h3", {}, heads.length === 1 ? "The head that matters most" : `The ${heads.length} heads that matter most`),
+    element("h3", {}, visible(title ?? "The heads that matter most")),
+    note ? element("p", { class: "warning" }, unbroken(note)) : null,
     by ? element("p", { class: "soft small" }, `Ranked by ${visible(by)}. ${from}.`) : null,
+    when ? element("p", {}, `They matter ${visible(when[0].toLowerCase())}${visible(when.slice(1))}`) : null,
     element("ol", {}, lines),
   );
 }
