@@ -78,8 +78,9 @@ def test_an_encoder_decoder_is_not_told_to_be_diagnosed(opened: Open, result: Sc
     ]
     run = result.run | {"model": result.run["model"] | {"heads": layers}}
     (tmp_path / "t5.html").write_text(render(result.rows, result.topn, run), encoding="utf-8")
-    page = opened((tmp_path / "t5.html").as_uri())
+    page = opened((tmp_path / "t5.html").as_uri() + "#head=L2H1")
     assert "--diagnose" not in page.locator("#verdict").inner_text()
+    assert page.locator(".subject h3 .module").inner_text() == "decoder.block.0.cross"
     assert "2: decoder.block.*.cross" in page.locator("#how").inner_text()
 
 

@@ -35,9 +35,10 @@ function subjectTitle({ run, i, group }) {
 function subjectPanel(subject, limits) {
   const { run, i } = subject;
   const judgment = run.judgment(i);
+  const module = moduleOf(run, run.layer(i));
   const whole = view.compare !== "lengths"; // what is the same for every length is shown once
   const parts = [
-    element("h3", {}, subjectTitle(subject), judgment ? stateBadge(run.state(i)) : null),
+    element("h3", {}, subjectTitle(subject), judgment ? stateBadge(run.state(i)) : null, module ? element("span", { class: "module" }, module) : null),
     keyNumbers(subject),
     element("p", { class: "soft small" }, sourcesWords(subject)),
     element("p", { class: "in-words" }, inWords(subject)),

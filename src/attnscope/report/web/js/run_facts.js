@@ -22,14 +22,20 @@ function drawLeftOut() {
   section.replaceChildren(element("div", { class: "warning" }, element("h2", {}, `${plural(left_out.length, "head")} left out`), element("ul", {}, left_out.map((head) => element("li", {}, `${headName(head.layer, head.head)}: ${visible(head.reason)}`)))));
 }
 
-/** The layers by the modules that they belong to, where there are several kinds: "0, 1 encoder.block.*.SelfAttention". */
+/** The layers by the kind of module that they belong to; empty where there is one kind. */
 function layerKinds(layers) {
   const kinds = new Map();
   for (const { layer, module } of layers) {
     const kind = (module ?? "").replaceAll(/\d+/g, "*");
     kinds.set(kind, [...(kinds.get(kind) ?? []), layer]);
   }
-  return kinds.size > 1 ? [...kinds].map(([kind, members]) => `${members.join(", ")}: ${visible(kind)}`).join("; ") : "";
+  return kinds.size > 1 ? kinds : new Map();
+}
+
+/** The module of a layer, where layers are of several kinds: those of an encoder and a decoder. */
+function moduleOf(run, layer) {
+  const { heads } = run.data.run.model;
+  return layerKinds(heads).size ? visible(heads.find((one) => one.layer === layer)?.module ?? "") : "";
 }
 
 /** Everything that decided the numbers of a run. */
@@ -49,7 +55,7 @@ function runFacts({ data: { run, findings } }) {
     versions: `attnscope ${run.attnscope}, ${Object.entries(run.versions ?? {}).map((pair) => pair.join(" ")).join(", ")}`,
   };
   const kinds = layerKinds(model.heads);
-  if (kinds) facts.layers = kinds;
+  if (kinds.size) facts.layers = [...kinds].map(([kind, members]) => `${members.join(", ")}: ${visible(kind)}`).join("; ");
   const thresholds = Object.entries(findings?.thresholds ?? {});
   if (thresholds.length) facts.thresholds = thresholds.map(([name, value]) => `${visible(name)} ${visible(value)}`).join(", ");
   return element("dl", { class: "facts" }, Object.entries(facts).map(([name, words]) => [element("dt", {}, name), element("dd", {}, words)]));
