@@ -32,6 +32,8 @@ def test_a_scan_is_diagnosed_unless_that_is_unticked() -> None:
         ({"text": "a.txt", "pasted": "words"}, "text", "not both"),
         ({"model": ["x"]}, "model", "takes text"),
         ({"windows": "0"}, "windows", "from 1 up; received 0"),
+        ({"length": "64,128"}, "length", "takes one whole number"),
+        ({"length": "many"}, "length", "takes one whole number"),
         ({"rows": "first"}, "rows", "received 'first'"),
         ({"lengths": "8;9"}, "lengths", "received '8;9'"),
     ],

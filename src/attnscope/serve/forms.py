@@ -80,9 +80,10 @@ def parse_form(form: dict[str, Any]) -> ScanRequest:
         return [_of_field(key, partial(whole_number, key, one)) for one in found]
 
     def number(key: str) -> int | None:
+        value = text(key)
+        if value is not None and not value.isdecimal():
+            raise FormError(key, f"{key} takes one whole number; received {shown(value)}")
         found = numbers(key)
-        if len(found) > 1:
-            raise FormError(key, f"{key} takes one whole number; received {shown(form[key])}")
         return found[0] if found else None
 
     def checked(key: str, default: bool) -> bool:
