@@ -121,7 +121,7 @@ def test_every_ranked_head_says_why_what_and_when_in_its_own_numbers(kind: str, 
         assert f"residual stream by {percent(evidence['residual_change'])}" in one["why"]
         assert f"{evidence['share_needed']:.0%} of those it sees" in one["why"]
         assert one["what"].startswith("Keep ")
-        assert one["when"] is None or one["when"].startswith("Beyond 64 tokens too: at 128 it would need about ")
+        assert one["when"] is None or one["when"].startswith("Beyond 64 tokens it would need more: about ")
     assert found["verdict"]["heads_when"].startswith("When keys are dropped (")
 
 

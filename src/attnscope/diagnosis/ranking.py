@@ -149,6 +149,6 @@ def _when(head: dict[str, Any], where: Situation) -> str | None:
         return None
     expected = evidence["tokens_needed"] * (longer / where.length) ** exponent
     return (
-        f"Beyond {where.length:,} tokens too: at {longer:,} it would need about {count(expected)} tokens "
-        f"(growth exponent {exponent:.2f})."
+        f"Beyond {where.length:,} tokens it would need more: about {count(expected)} at {longer:,} (growth exponent "
+        f"{exponent:.2f})."
     )

@@ -81,7 +81,8 @@ def _print_ranked(console: Console, verdict: dict[str, Any], heads: list[dict[st
     if ranked[0][by] is None:
         by = "error_top_share"
     title = verdict.get("heads_title") or "The heads that matter most"
-    console.print(paragraph(Text.assemble((title, "bold"), f", by {label(by)}: {verdict['ranked_by']}")))
+    ranked_by = f"{'. R' if verdict.get('heads_note') else ', r'}anked by {label(by)}: {verdict['ranked_by']}"
+    console.print(paragraph(Text.assemble((title, "bold"), ranked_by)))
     if verdict.get("heads_note"):
         console.print(paragraph(verdict["heads_note"], 2, "! ", "bold"))
     made = table(["", "Head", "State", label(by), label("tokens_needed"), "What to do"], (0, 1, 2, 5))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from attnscope.experiments.reproduction import Reproduction
 
+_LEAST = 1e-300
 ENOUGH_WINDOWS = 6  # with fewer, no bootstrap interval reaches a coverage of 95%
 _LEGEND = (
     "agrees: the 95% interval over windows lies inside the accepted range, for every N, T or eps measured; disagrees: "
@@ -83,6 +84,8 @@ def measured_and_accepted(claim: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _range(low: float | None, high: float | None) -> str:
+    if low is not None and 0 < low < _LEAST:  # the least number above 0
+        return "> 0"
     if low is None or high is None:
         return f"<= {number(high)}" if low is None else f">= {number(low)}"
     return number(low) if low == high else f"{number(low)} to {number(high)}"

@@ -23,7 +23,7 @@ _PLURAL = {"holds": "hold", "fails": "fail", "holds with condition": "hold with 
 def lines(result: AuditReport) -> list[str]:
     """The repr: how many claims hold, which fail, whether a corrected form was violated, what to call next."""
     counts = Counter(claim.verdict for claim in result.claims)
-    verdicts = ", ".join(f"{count} {_PLURAL[verdict]}" for verdict, count in counts.most_common())
+    verdicts = ", ".join(f"{n} {_PLURAL[verdict] if n > 1 else verdict}" for verdict, n in counts.most_common())
     failing = [claim.id for claim in result.claims if claim.verdict == "fails"]
     return [
         f"AuditReport: {counted(len(result.claims), 'claim')}, effort {result.effort}, seed {result.seed}",

@@ -11,7 +11,7 @@ from attnscope.report.states import state_looks, withdrawn_states
 from attnscope.report.terminal import short_path
 from attnscope.results import html
 from attnscope.results.heat_map import UNKNOWN, Cell, head_map
-from attnscope.results.words import counted, number, shortened
+from attnscope.results.words import counted, number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,17 +23,17 @@ def lines(result: Diagnosis) -> list[str]:
     """The repr: what was run, the verdict, how far to trust it, the findings, what to call next."""
     agreed = result["agreement"]
     kappa = "" if agreed["kappa"] is None else f" (kappa {agreed['kappa']:.2f})"
-    trust = f"Halves of the windows give the same label to {agreed['share']:.0%} of the heads{kappa}"
+    trust = f"Labels from the two halves of the windows agree for {agreed['share']:.0%} of the heads{kappa}"
     checked = result["verification"]
     if checked:
         held = sum(one["held"] for one in checked["predictions"])
-        trust += f"; inside the model {held} of {len(checked['predictions'])} labels held"
-    titles = [f"{one['rank']}. {one['title']}" for one in result["findings"]]
+        trust += f"; inside the model {held} of {len(checked['predictions'])} held"
+    titles = [one["title"] for one in result["findings"]]
     return [
         f"Diagnosis: {_subject(result)}",
         *verdict_lines(result),
         trust,
-        f"Findings: {shortened(titles, 3)}" if titles else "No findings",
+        f"{counted(len(titles), 'finding')}, the first: {titles[0]}" if titles else "No findings",
         'Next: .summary(), .heads, ["findings"], .plot.map("tokens_needed"), .show()',
     ]
 

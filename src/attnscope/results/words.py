@@ -10,7 +10,7 @@ from attnscope.report.terminal import short_path
 
 
 def number(value: float | None, style: str = "number") -> str:
-    """Three significant figures, without exponent for everyday sizes; a share in per cent; "-" for nothing."""
+    """Three significant figures, without exponent for everyday sizes; a share in per cent; "-" for no number."""
     if value is None or value != value:
         return "-"
     if style == "share":
@@ -18,7 +18,7 @@ def number(value: float | None, style: str = "number") -> str:
             return "<0.1%"
         return f"{value:.0%}" if value >= 0.0995 or value == 0 else f"{value:.1%}"
     if abs(value) < 1e-6:
-        return "0"
+        return "<1e-06" if value > 0 else "0"
     if abs(value) >= 100:
         return f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.2e}"
     return f"{value:.3g}"
