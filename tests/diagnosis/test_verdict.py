@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from attnscope.capture.models import load_model
 from attnscope.capture.text import Text
 from attnscope.cli.app import app
 from attnscope.diagnosis.explanations import participation_explained, percent
+from attnscope.diagnosis.measure_findings import needs_finding
 from attnscope.diagnosis.next_step import next_step, too_short
 from attnscope.diagnosis.observing import sink_columns
 from attnscope.diagnosis.ranking import ranked_heads
@@ -152,6 +154,23 @@ def test_where_no_single_head_matters_the_ranking_says_so(largest: float, kl: fl
     assert found["heads_title"] == "No single head matters much at 512 tokens"
     assert found["heads_note"].startswith(note)
     assert [one["name"] for one in found["heads"]] == ["L0H0", "L0H1", "L0H2"]
+
+
+@pytest.mark.parametrize(
+    ("intervals", "advice"),
+    [
+        ([(0.0, 0.2), (0.1, 0.3)], "For every head a number of keys that grows like the square root"),
+        ([(0.6, 0.9), (0.1, 0.3)], "For the heads listed here, keep a share .* For 1 head a number of keys that grows"),
+        ([(0.6, 0.9), (0.3, 0.7)], "For the heads listed here, keep a share .* For 1 head these lengths do not tell"),
+        ([None, None], "For these heads these lengths do not tell"),
+    ],
+    ids=["slower", "both", "undecided", "not measured"],
+)
+def test_what_to_keep_as_the_text_grows_follows_from_the_intervals(intervals: list[Any], advice: str) -> None:
+    ends = [interval or (None, None) for interval in intervals]
+    numbers = [{"growth_exponent": low, "growth_exponent_low": low, "growth_exponent_high": high} for low, high in ends]
+    heads = [head(tokens_needed=9.0, **number) for number in numbers]
+    assert re.match(advice, needs_finding(heads, 512, Thresholds())["advice"])
 
 
 def test_a_title_and_a_note_are_shown_everywhere(labeled: Diagnosis) -> None:

@@ -32,36 +32,41 @@ def needs_finding(heads: Described, length: int, thresholds: Thresholds) -> dict
     )
     evidence: dict[str, Any] = {"median_tokens": middle, "low_tokens": low, "high_tokens": high}
     linear: Described = []
+    slower = 0
     if grown:
         exponent = float(np.median(column(grown, "growth_exponent")))
         edges = [float(np.median(column(grown, f"growth_exponent_{edge}"))) for edge in ("low", "high")]
         linear = [head for head in grown if head["evidence"]["growth_exponent_low"] > 0.5]
-        fixed = sum(head["evidence"]["growth_exponent_high"] < 0.5 for head in grown)
+        slower = sum(head["evidence"]["growth_exponent_high"] < 0.5 for head in grown)
         sentence += (
             f" That grows like length^{exponent:z.2f} ({LEVEL:.0%} interval of the median head {edges[0]:z.2f} to "
-            f"{edges[1]:z.2f}): in {counted(len(linear))} faster than the square root of the length, in {fixed} slower."
+            f"{edges[1]:z.2f}): in {counted(len(linear))} faster than the square root of the length, in {slower} "
+            "slower."
         )
-        evidence |= {"exponent": exponent, "exponent_low": edges[0], "exponent_high": edges[1], "slower": fixed}
+        evidence |= {"exponent": exponent, "exponent_low": edges[0], "exponent_high": edges[1], "slower": slower}
     return finding(
         "tokens-needed",
         "note",
         "How many tokens heads need",
         sentence,
-        _growth_advice(len(linear), len(heads)),
+        _growth_advice(len(linear), slower, len(heads)),
         linear,
         **{name: float(value) for name, value in evidence.items()},
     )
 
 
-def _growth_advice(faster: int, heads: int) -> str:
-    """How many keys to keep as the text gets longer, where `faster` heads need more than the square root gives."""
-    if not faster:
-        return "A number of keys that grows like the square root of the length is enough for every head."
-    rest = " For the others a number that grows like the square root of the length is enough."
-    return (
-        "For the heads listed here, keep a share of the keys rather than a fixed number: what they need grows with the "
-        "length." + (rest if faster < heads else "")
-    )
+def _growth_advice(faster: int, slower: int, heads: int) -> str:
+    """How many keys to keep as the text gets longer, for heads whose need grows faster or slower than a square root."""
+    parts = []
+    if faster:
+        parts.append("For the heads listed here, keep a share of the keys rather than a fixed number.")
+    if slower:
+        which = "every head" if slower == heads else counted(slower)
+        parts.append(f"For {which} a number of keys that grows like the square root of the length is enough.")
+    if faster + slower < heads:
+        which = counted(heads - faster - slower) if parts else "these heads"
+        parts.append(f"For {which} these lengths do not tell whether a share of the keys or a fixed number is enough.")
+    return " ".join(parts)
 
 
 def budget_finding(
