@@ -19,7 +19,7 @@ from attnscope.capture.models import load_model
 from attnscope.capture.text import Text
 from attnscope.cli.app import app
 from attnscope.diagnosis.explanations import participation_explained, percent
-from attnscope.diagnosis.measure_findings import needs_finding
+from attnscope.diagnosis.measure_findings import needs_finding, separability_finding
 from attnscope.diagnosis.next_step import next_step, too_short
 from attnscope.diagnosis.observing import sink_columns
 from attnscope.diagnosis.ranking import ranked_heads
@@ -154,6 +154,15 @@ def test_where_no_single_head_matters_the_ranking_says_so(largest: float, kl: fl
     assert found["heads_title"] == "No single head matters much at 512 tokens"
     assert found["heads_note"].startswith(note)
     assert [one["name"] for one in found["heads"]] == ["L0H0", "L0H1", "L0H2"]
+
+
+@pytest.mark.parametrize(("marked", "most"), [(1, False), (3, True)])
+def test_the_papers_rule_is_called_useless_only_where_it_marks_most_heads(marked: int, most: bool) -> None:
+    numbers = {"separability": 0.7, "separability_low": 0.6, "null_uniform": 0.1, "null_random": 0.1}
+    heads = [head(**numbers, separability_without_sink=0.7, paper_saturated=i < marked) for i in range(4)]
+    found = separability_finding(heads, Thresholds())
+    assert found
+    assert ("decides nothing" in found["advice"]) == most
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 # One process tells all: starting one takes longer than what it does.
 FORKS = """
-import os, signal, tempfile
+import os, signal, sys
 import attnscope.scanning, attnscope._forks, polars, torch
 attnscope._forks._PATIENCE = 1.0
 torch.set_num_threads(2)
@@ -51,7 +52,7 @@ def work_of_a_loader():
 fork(lambda: answer("never", scan))
 fork(use_polars_and_fork)
 work_of_a_loader()
-folder = tempfile.mkdtemp()
+folder = sys.argv[1]
 attnscope.scan(length=32, lengths=[32], top_n=[5]).save(folder)
 fork(lambda: answer("child", scan))
 fork(lambda: answer("reader", lambda: attnscope.ScanResult.load(folder)))
@@ -61,9 +62,9 @@ answer("parent", scan)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_scans_or_is_told_to_use_spawn() -> None:
+def test_a_forked_child_scans_or_is_told_to_use_spawn(tmp_path: Path) -> None:
     """Children of a process that used torch but never scanned do; where polars' threads are lost they are told."""
-    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     heads = 36

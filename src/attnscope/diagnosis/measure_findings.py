@@ -133,7 +133,9 @@ def separability_finding(heads: Described, thresholds: Thresholds) -> dict[str, 
         f"are above both with their whole interval. The paper's own rule (80% or less means saturated) marks "
         f"{len(saturated)}.",
         "A rule that marks most heads of a working model decides nothing: use the states, which say which keys a head "
-        "needs.",
+        "needs."
+        if len(saturated) > len(known) / 2
+        else "Use the states: they say which keys a head needs, which separability alone does not.",
         saturated,
         **medians,
         above_both=above,
