@@ -118,7 +118,7 @@ function showActions(place, run) {
     field.select();
   };
   const remove = () => {
-    const words = `Delete ${plural(run.files, "file")} (${size(run.bytes)}) for good?`;
+    const words = `Delete ${plural(run.files, "file")} (${size(run.bytes)}) permanently?`;
     const yes = button("Delete", () => change(run.name, "delete", {}), { class: "danger", "aria-label": `Yes, delete ${visible(run.name)}` });
     place.replaceChildren(element("span", { role: "alert" }, words, " "), yes, button("Keep", back));
     yes.focus();

@@ -1,4 +1,4 @@
-// The tables of a head: other normalizers on the same scores, all its numbers, its rows, and two heads beside each other.
+// The tables of a head: other normalizers on the same scores, all its numbers, its rows, and two heads side by side.
 
 const WHAT_IF = ["separability", "top_mass", "participation", "max_weight", "support", "jacobian_norm"];
 

@@ -25,9 +25,10 @@ function headList(run) {
   const columns = [...named, ...[...scanned, ...diagnosed].map((name) => [name, run.data.measures[name].label, run.data.measures[name].sentence])];
   const header = columns.map(([name, text, sentence]) => {
     const sort = view.order.by === name ? (view.order.down ? "descending" : "ascending") : "none";
-    if (printing) return element("th", { scope: "col" }, text); // buttons are not repeated on every sheet
+    const look = named.some(([one]) => one === name) ? "words" : null;
+    if (printing) return element("th", { scope: "col", class: look }, text); // buttons are not repeated on every sheet
     const button = element("button", { type: "button", class: "sort", "data-column": name, onclick: () => sortBy(name) }, text, sort === "none" ? "" : view.order.down ? " ▾" : " ▴");
-    return element("th", { scope: "col", "aria-sort": sort }, sentence ? hinted(button, sentence) : button);
+    return element("th", { scope: "col", class: look, "aria-sort": sort }, sentence ? hinted(button, sentence) : button);
   });
   const source = (words, count) => (count ? element("th", { scope: "colgroup", colspan: count, class: "source" }, words) : null);
   const body = lines.map((i) => element(

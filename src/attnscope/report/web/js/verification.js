@@ -19,7 +19,7 @@ function verified(run) {
     "details", { open: true, class: "verified" },
     element("summary", {}, "Tested inside the model"),
     element("p", { class: "soft" }, `Each label names a simpler rule. Here the rule replaced the weights of the heads that carry the label, and of as many random heads, in the running model on held-out text${spread}. The change is the `, term("KL divergence", "How far the model's next-token probabilities move, in nats: 0 is no change; 0.1 is clearly noticeable."), " of the next-token distribution: small in labeled heads if the label says that the rule is enough for them, large if it says that it is not. A label that did not hold is withdrawn: its heads carry none."),
-    element("div", { class: "scroll" }, element("table", { class: "predictions" }, element("thead", {}, element("tr", {}, header.map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, lines))),
+    element("div", { class: "scroll" }, element("table", { class: "predictions" }, element("thead", {}, element("tr", {}, header.map((text, k) => element("th", { scope: "col", class: k ? null : "words" }, text)))), element("tbody", {}, lines))),
     untested,
   );
 }
