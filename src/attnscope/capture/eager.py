@@ -19,6 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from attnscope.capture.attention import AttentionCall, LogitsCall
+from attnscope.capture.error_handlers import handled
 from attnscope.capture.huggingface import in_kernel
 from attnscope.errors import ModelError
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from attnscope.capture.attention import ObservedCall
+    from attnscope.capture.error_handlers import ErrorHandler
 
 Batches = tuple[tuple[int, int | None], ...]
 """Possible batch sizes, each with the number of tokens it applies to; None: any number."""
@@ -36,7 +38,7 @@ Batches = tuple[tuple[int, int | None], ...]
 SOFTMAX = {torch.softmax, torch.nn.functional.softmax, torch.Tensor.softmax, torch.special.softmax}
 SDPA = torch.nn.functional.scaled_dot_product_attention
 MATMUL = {torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.bmm, torch.Tensor.__matmul__}
-# Functions that return the same weights in another dtype or shape; outside training, dropout is one too.
+# Functions that return the same weights in another dtype or shape; dropout that drops nothing is one too.
 SAME_WEIGHTS = {
     torch.Tensor.to,
     torch.Tensor.type,
@@ -71,16 +73,19 @@ class WrittenOutAttention(TorchFunctionMode):
         observer: Callable[[ObservedCall], None],
         batches: Batches = ((1, None),),
         tokens: frozenset[int] | None = None,
+        on_error: ErrorHandler | None = None,
     ) -> None:
         """`tokens` are the possible numbers of keys, if known; weights over anything else are refused.
 
-        `batches` are the possible batch sizes, each with the number of tokens it applies to.
+        `batches` are the possible batch sizes, each with the number of tokens it applies to. With `on_error` the model
+        is being trained: weights are observed as they are before dropout.
         """
         super().__init__()
         self._modules = {id(module): module for module in model.modules()}
         self._observer = observer
         self._batches = batches
         self._tokens = tokens
+        self._on_error = on_error
         self._pending: dict[int, tuple[Tensor, _Softmax]] = {}
         self._recorded: set[int] = set()
         self._unfollowed: dict[str, None] = {}
@@ -89,20 +94,27 @@ class WrittenOutAttention(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is SDPA and not in_kernel():
-            self._kernel(*args, **kwargs)
-        elif self._pending and func in MATMUL:
-            self._product(*args, *(kwargs[name] for name in ("input", "other", "mat2", "tensor2") if name in kwargs))
-        elif self._pending and func is torch.einsum:
-            self._einsum(*args)
+        with handled(self._on_error):
+            if func is SDPA and not in_kernel():
+                self._kernel(*args, **kwargs)
+            elif self._pending and func in MATMUL:
+                names = ("input", "other", "mat2", "tensor2")
+                self._product(*args, *(kwargs[name] for name in names if name in kwargs))
+            elif self._pending and func is torch.einsum:
+                self._einsum(*args)
         result = func(*args, **kwargs)
-        if func in SOFTMAX and not in_kernel():
-            self._softmax(args, kwargs, result)
-        elif self._pending and args and id(args[0]) in self._pending and isinstance(result, torch.Tensor):
-            weights = args[0]
-            if func in SAME_WEIGHTS or (func in DROPOUT and _no_dropout(args, kwargs)) or torch.equal(result, weights):
-                self._pending[id(result)] = (result, self._pending[id(weights)][1])
+        with handled(self._on_error):
+            if func in SOFTMAX and not in_kernel():
+                self._softmax(args, kwargs, result)
+            elif self._pending and args and id(args[0]) in self._pending and isinstance(result, torch.Tensor):
+                weights = args[0]
+                if self._same_weights(func, args, kwargs) or torch.equal(result, weights):
+                    self._pending[id(result)] = (result, self._pending[id(weights)][1])
         return result
+
+    def _same_weights(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a function returns the weights that it is given, up to dtype and shape, and dropout in training."""
+        return func in SAME_WEIGHTS or (func in DROPOUT and (self._on_error is not None or _no_dropout(args, kwargs)))
 
     def recorded(self, module: nn.Module) -> None:
         """Ignore the module's calls from now on, because it calls `record` itself."""
@@ -115,10 +127,11 @@ class WrittenOutAttention(TorchFunctionMode):
         self._pending.clear()
         if self._unfollowed:
             names = ", ".join(self._unfollowed)
-            raise ModelError(
-                f"attnscope cannot follow the attention of {names}: its weights are changed after the softmax, or are "
-                "not over keys; call attnscope.capture.record inside it, or leave this model out"
-            )
+            with handled(self._on_error):
+                raise ModelError(
+                    f"attnscope cannot follow the attention of {names}: its weights are changed after the softmax, or "
+                    "are not over keys; call attnscope.capture.record inside it, or leave this model out"
+                )
 
     def calling_module(self) -> nn.Module | None:
         """The innermost module of the model on the call stack."""
@@ -214,6 +227,8 @@ class WrittenOutAttention(TorchFunctionMode):
         if not same_shape or not over_keys or changed or _changes(softmax.scores) != softmax.changes:
             self._add_unfollowed(softmax)
             return
+        if self._on_error is not None:  # dropout made some of them zero
+            weights = _as_4d(softmax.weights, batch)
         with torch.no_grad():
             self._observer(LogitsCall(softmax.module, scores, weights, value))
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.attention import Call, ObservedCall, Observer
+    from attnscope.capture.error_handlers import ErrorHandler
     from attnscope.capture.models import Model
 
 Inputs = Any
@@ -89,7 +90,7 @@ def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
         calls += 1
         observer(call)
 
-    with torch.no_grad(), observed(module, count, _batches(module, inputs)):
+    with torch.no_grad(), observed(module, count, possible_batches(module, inputs)):
         if callable(inputs) and not isinstance(inputs, torch.Tensor):
             result = inputs()
         elif isinstance(inputs, Mapping):
@@ -106,12 +107,17 @@ def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
 
 @contextmanager
 def observed(
-    module: nn.Module, observer: Observer, batches: Batches = ((1, None),), tokens: frozenset[int] | None = None
+    module: nn.Module,
+    observer: Observer,
+    batches: Batches = ((1, None),),
+    tokens: frozenset[int] | None = None,
+    on_error: ErrorHandler | None = None,
 ) -> Iterator[None]:
     """Pass every attention call of a module to the observer within this block, however the attention is computed.
 
     The observer only gets calls from the current thread. `batches` and `tokens` are for attention that is written out
-    in the model's code (`WrittenOutAttention`).
+    in the model's code (`WrittenOutAttention`). With `on_error` the model is being trained: it runs as it is, compiled
+    modules included, and errors of the observation are passed to that handler.
     """
 
     watched = WatchedForward(module)
@@ -122,7 +128,7 @@ def observed(
             if watched.active():
                 observer(watched.complete(call))
 
-    written_out = WrittenOutAttention(module, pass_on, batches, tokens)
+    written_out = WrittenOutAttention(module, pass_on, batches, tokens, on_error)
 
     def recorder(
         caller: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, /, **options: Any
@@ -139,11 +145,13 @@ def observed(
 
     with ExitStack() as stack:
         stack.enter_context(watched.followed())
-        stack.enter_context(huggingface.observed(module, pass_on))
-        stack.enter_context(recording(recorder))
+        stack.enter_context(huggingface.observed(module, pass_on, on_error=on_error))
+        stack.enter_context(recording(recorder, on_error))
         if any(isinstance(part, nn.MultiheadAttention) for part in module.modules()):
-            stack.enter_context(torch_modules.observed(module, pass_on))
-        if any(getattr(part, "_compiled_call_impl", None) is not None for part in module.modules()):
+            stack.enter_context(torch_modules.observed(module, pass_on, on_error))
+        if on_error is None and any(
+            getattr(part, "_compiled_call_impl", None) is not None for part in module.modules()
+        ):
             # A compiled graph has its kernels built in; the same module runs uncompiled instead.
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         if writes_attention_out(module):
@@ -172,7 +180,7 @@ def _input_device(module: Any) -> torch.device:
     return torch.device("cpu" if execution_device is None else execution_device)
 
 
-def _batches(module: nn.Module, inputs: Inputs) -> Batches:
+def possible_batches(module: nn.Module, inputs: Inputs) -> Batches:
     """Possible batch sizes according to the first tensor: transformers models are batch first, others may not be."""
     tensor = next((leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)), None)
     if tensor is None:

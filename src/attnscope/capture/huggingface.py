@@ -23,12 +23,14 @@ import torch
 from transformers.modeling_utils import AttentionInterface
 
 from attnscope.capture.attention import AttentionCall
+from attnscope.capture.error_handlers import handled
 from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import nn
 
     from attnscope.capture.attention import Kernel
+    from attnscope.capture.error_handlers import ErrorHandler
 
 CallObserver = Callable[[AttentionCall], None]
 
@@ -43,11 +45,12 @@ SWAP_CONFIG_KEY = "attnscope_swap"
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """An observer, the thread it observes, and whether it pauses the others."""
+    """An observer, the thread it observes, whether it pauses the others, and where its errors go."""
 
     thread: int
     observer: CallObserver
     alone: bool
+    on_error: ErrorHandler | None
 
 
 _lock = threading.RLock()  # reentrant: a finalizer may run while this thread has it
@@ -58,14 +61,16 @@ _running_kernels = threading.local()
 
 
 @contextmanager
-def observed(model: nn.Module, observer: CallObserver, *, alone: bool = False) -> Iterator[None]:
+def observed(
+    model: nn.Module, observer: CallObserver, *, alone: bool = False, on_error: ErrorHandler | None = None
+) -> Iterator[None]:
     """Pass every attention call that the model makes through the interface to the observer within this block.
 
     An observer gets the calls of its own thread; other threads may run or observe the same model. With `alone`, used
     for trial runs, the other observers of the thread are paused.
     """
     modules = list(model.modules())
-    entry = _Entry(threading.get_ident(), observer, alone)
+    entry = _Entry(threading.get_ident(), observer, alone, on_error)
     wrap_registry()
     with _lock:
         for module in modules:
@@ -134,21 +139,16 @@ def _wrapper(name: str) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         kernel = original if original is not None else _eager_of(module)
-        observers = _current_observers(module)
         replacement = module._modules.get(REPLACEMENT)
-        if not observers and replacement is None:
+        call = None
+        for entry in _current_observers(module):
+            with handled(entry.on_error), torch.no_grad():
+                call = call or _readable(name, kernel, module, query, key, value, attention_mask, options)
+                entry.observer(call)
+        if replacement is not None:
+            call = call or _readable(name, kernel, module, query, key, value, attention_mask, options)
+        elif call is None:
             return kernel(module, query, key, value, attention_mask, **options)
-        if name not in READABLE:
-            raise ModelError(
-                f"{type(module).__name__} runs the attention kernel {name!r}, whose mask attnscope cannot read; load "
-                "the model with attn_implementation='sdpa' or 'eager'"
-            )
-        call = AttentionCall(
-            module, query, key, value, attention_mask, options, cast("Kernel", name), kernel_function=kernel
-        )
-        with torch.no_grad():
-            for observer in observers:
-                observer(call)
         _running_kernels.depth = getattr(_running_kernels, "depth", 0) + 1
         try:
             return replacement(call) if replacement is not None else call.kernel_output()
@@ -158,13 +158,37 @@ def _wrapper(name: str) -> Callable[..., Any]:
     return attention
 
 
-def _current_observers(module: nn.Module) -> list[CallObserver]:
+def _readable(
+    name: str,
+    kernel: Callable[..., Any],
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    options: dict[str, Any],
+) -> AttentionCall:
+    """The call of a kernel whose arguments can be read; others are refused."""
+    refuse_unreadable(name, type(module).__name__)
+    return AttentionCall(module, query, key, value, mask, options, cast("Kernel", name), kernel_function=kernel)
+
+
+def refuse_unreadable(kernel: str, who: str) -> None:
+    """Raise ModelError for kernels whose arguments do not say which keys are visible."""
+    if kernel not in READABLE:
+        raise ModelError(
+            f"{who} runs the attention kernel {kernel!r}, whose mask attnscope cannot read; load the model with "
+            "attn_implementation='sdpa' or 'eager'"
+        )
+
+
+def _current_observers(module: nn.Module) -> list[_Entry]:
     """The observers of a module that were added in this thread and are not paused."""
     entries = [entry for entry in _observers.get(module, ()) if entry.thread == threading.get_ident()]
     # Gradient checkpointing runs a layer again inside the backward pass; that call was observed in the forward.
     if not entries or torch._C._current_graph_task_id() != -1:
         return []
-    return [entry.observer for entry in [entry for entry in entries if entry.alone] or entries]
+    return [entry for entry in entries if entry.alone] or entries
 
 
 def _eager_of(module: nn.Module) -> Callable[..., Any]:

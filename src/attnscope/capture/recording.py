@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
+from attnscope.capture.error_handlers import handled
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float
     from torch import Tensor, nn
+
+    from attnscope.capture.error_handlers import ErrorHandler
 
 
 class Recorder(Protocol):
@@ -37,7 +40,7 @@ class Recorder(Protocol):
         """Receive one call."""
 
 
-_active: ContextVar[Recorder | None] = ContextVar("attnscope_recorder", default=None)
+_active: ContextVar[tuple[Recorder, ErrorHandler | None] | None] = ContextVar("attnscope_recorder", default=None)
 
 
 def record(
@@ -92,9 +95,20 @@ def record(
     module
         The attention module. Default: the innermost one on the call stack.
     """
-    recorder = _active.get()
-    if recorder is None:
+    active = _active.get()
+    if active is None:
         return
+    recorder, on_error = active
+    with handled(on_error):
+        mask, bias = _checked(query, key, value, mask, bias, softcap)
+        options = {"scaling": scale, "is_causal": causal, "position_bias": bias, "softcap": softcap, "s_aux": sinks}
+        recorder(module, query, key, value, mask, cross=cross, **options)
+
+
+def _checked(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, softcap: float | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """The mask and the bias, expanded over all keys; raises InputError for arguments that do not fit together."""
     shapes = [tuple(tensor.shape) for tensor in (query, key, value)]
     wrong = any(len(shape) != 4 for shape in shapes) or not (
         shapes[0][0] == shapes[1][0] == shapes[2][0]
@@ -112,8 +126,7 @@ def record(
     mask, bias = _fitted("mask", mask, full), _fitted("bias", bias, full)
     if softcap is not None and not softcap > 0:
         raise InputError(f"record takes a softcap above zero, or None for none; received {softcap!r}")
-    options = {"scaling": scale, "is_causal": causal, "position_bias": bias, "softcap": softcap, "s_aux": sinks}
-    recorder(module, query, key, value, mask, cross=cross, **options)
+    return mask, bias
 
 
 def _fitted(name: str, tensor: Tensor | None, full: tuple[int, ...]) -> Tensor | None:
@@ -132,9 +145,9 @@ def _fitted(name: str, tensor: Tensor | None, full: tuple[int, ...]) -> Tensor |
 
 
 @contextmanager
-def recording(recorder: Recorder) -> Iterator[None]:
+def recording(recorder: Recorder, on_error: ErrorHandler | None = None) -> Iterator[None]:
     """Send all calls of `record` within this block to the recorder."""
-    token = _active.set(recorder)
+    token = _active.set((recorder, on_error))
     try:
         yield
     finally:

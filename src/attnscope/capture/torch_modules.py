@@ -20,10 +20,13 @@ from torch import nn
 from torch.nn import functional
 
 from attnscope.capture.attention import AttentionCall
+from attnscope.capture.error_handlers import handled
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
+
+    from attnscope.capture.error_handlers import ErrorHandler
 
     Observer = Callable[[AttentionCall], None]
 
@@ -33,11 +36,12 @@ _originals: dict[type[nn.Module], Callable[..., Any]] = {}
 
 @dataclass(frozen=True, eq=False)
 class _Observation:
-    """An observer of the modules with these ids, in one thread."""
+    """An observer of the modules with these ids, in one thread, and where its errors go."""
 
     thread: int
     modules: frozenset[int]
     observer: Observer
+    on_error: ErrorHandler | None
 
 
 _observations: list[_Observation] = []
@@ -46,9 +50,9 @@ _called_in_layer: ContextVar[set[int] | None] = ContextVar("attnscope_called_in_
 
 
 @contextmanager
-def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
+def observed(model: nn.Module, observer: Observer, on_error: ErrorHandler | None = None) -> Iterator[None]:
     """Pass the calls of every `nn.MultiheadAttention` of the model to the observer within this block."""
-    observation = _Observation(threading.get_ident(), frozenset(map(id, model.modules())), observer)
+    observation = _Observation(threading.get_ident(), frozenset(map(id, model.modules())), observer, on_error)
     with _lock:
         if not _observations:
             _wrap(nn.MultiheadAttention, _attention)
@@ -66,13 +70,13 @@ def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
                 _originals.clear()
 
 
-def _observers(module: nn.Module) -> list[Observer]:
+def _current_observations(module: nn.Module) -> list[_Observation]:
     """The observers of a module that were added in this thread."""
     # Gradient checkpointing runs a layer again inside the backward pass; that call was observed in the forward.
     if torch._C._current_graph_task_id() != -1:
         return []
     thread = threading.get_ident()
-    return [each.observer for each in list(_observations) if each.thread == thread and id(module) in each.modules]
+    return [each for each in list(_observations) if each.thread == thread and id(module) in each.modules]
 
 
 def _wrap(cls: type[nn.Module], wrapper: Callable[..., Any]) -> None:
@@ -148,7 +152,6 @@ def _padded(nested: Tensor) -> tuple[Tensor, Tensor]:
     return padded, torch.arange(padded.shape[1], device=padded.device) >= lengths[:, None]
 
 
-@torch.no_grad()
 def _pass_on(
     module: nn.MultiheadAttention,
     query: Tensor,
@@ -157,6 +160,33 @@ def _pass_on(
     key_padding_mask: Tensor | None,
     attn_mask: Tensor | None,
 ) -> None:
+    call = None
+    for observation in _current_observations(module):
+        with handled(observation.on_error), torch.no_grad(), _without_cached_casts():
+            call = call or _call(module, query, key, value, key_padding_mask, attn_mask)
+            observation.observer(call)
+
+
+@contextmanager
+def _without_cached_casts() -> Iterator[None]:
+    """Keep autocast from caching weights cast without gradients, which the module's own forward would then use."""
+    enabled = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(enabled)
+
+
+def _call(
+    module: nn.MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+) -> AttentionCall:
+    """The attention of a module, from its inputs."""
     cross = key is not query and not (key.shape == query.shape and key.data_ptr() == query.data_ptr())
     if query.ndim == 2:
         query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
@@ -166,9 +196,7 @@ def _pass_on(
     projected = _projected(module, query, key, value)
     extra = projected[1].shape[2] - key.shape[1]
     mask = _mask(attn_mask, key_padding_mask, len(query), module.num_heads, extra)
-    call = AttentionCall(module, *projected, mask, {"is_causal": False}, "torch", cross)
-    for observer in _observers(module):
-        observer(call)
+    return AttentionCall(module, *projected, mask, {"is_causal": False}, "torch", cross)
 
 
 def _projected(

@@ -75,8 +75,12 @@ class WatchedForward:
                 handle.remove()
 
     def active(self) -> bool:
-        """Whether this thread is running the watched forward, and no other forward of the module within it."""
-        return threading.get_ident() == self._thread and not self._running[-1].nested
+        """Whether this thread is running the watched forward, and no other forward of the module within it.
+
+        Gradient checkpointing runs a layer again inside a backward pass; that call was observed in the forward.
+        """
+        in_backward = torch._C._current_graph_task_id() != -1
+        return threading.get_ident() == self._thread and not self._running[-1].nested and not in_backward
 
     def complete(self, call: ObservedCall) -> ObservedCall:
         """Add what the call's arguments do not say: whether it is cross-attention, and which queries are padding."""
