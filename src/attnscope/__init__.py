@@ -13,6 +13,7 @@
 | `reproduce` | `Reproduction`: the paper's experiments on a model |
 | `audit` | `AuditReport`: the paper's claims, tested by counterexample search |
 | `swap` | the model with another normalizer |
+| `Monitor` | every head of a model, measured while it trains |
 | `load_model` | a model and its tokenizer, ready to scan |
 | `load_run` | a result that was saved |
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from attnscope import capture as capture
     from attnscope import doctor as doctor
     from attnscope import experiments as experiments
+    from attnscope import monitor as monitor
     from attnscope import normalizers as normalizers
     from attnscope import progress as progress
     from attnscope import swapping as swapping
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from attnscope.experiments.compare import compare as compare
     from attnscope.experiments.reproduction import Reproduction as Reproduction
     from attnscope.experiments.reproduction import reproduce as reproduce
+    from attnscope.monitor.monitor import Monitor as Monitor
     from attnscope.monitor.training_run import TrainingRun as TrainingRun
     from attnscope.results.loading import load_run as load_run
     from attnscope.scanning import ScanResult as ScanResult
@@ -61,6 +64,7 @@ _LAZY = {
     "AuditReport": "attnscope.theory.audit",
     "Comparison": "attnscope.experiments.compare",
     "Diagnosis": "attnscope.diagnosis.result",
+    "Monitor": "attnscope.monitor.monitor",
     "Reproduction": "attnscope.experiments.reproduction",
     "ScanResult": "attnscope.scanning",
     "Thresholds": "attnscope.diagnosis.thresholds",
@@ -82,6 +86,7 @@ __all__ = [
     "Diagnosis",
     "InputError",
     "ModelError",
+    "Monitor",
     "OutputError",
     "Reproduction",
     "ScanResult",
@@ -96,6 +101,7 @@ __all__ = [
     "experiments",
     "load_model",
     "load_run",
+    "monitor",
     "normalizers",
     "progress",
     "reproduce",

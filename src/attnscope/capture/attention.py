@@ -39,6 +39,7 @@ HARMLESS = {
     "deterministic",
     "dropout",
     "layer_idx",
+    "num_items_in_batch",
     "position_embeddings",
     "position_ids",
     "return_dict",

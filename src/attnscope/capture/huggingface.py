@@ -140,18 +140,19 @@ def _wrapper(name: str) -> Callable[..., Any]:
     ) -> Any:
         kernel = original if original is not None else _eager_of(module)
         replacement = module._modules.get(REPLACEMENT)
+        observers = _current_observers(module)
+        if not observers and replacement is None:
+            return kernel(module, query, key, value, attention_mask, **options)
         call = None
-        for entry in _current_observers(module):
+        for entry in observers:
             with handled(entry.on_error), torch.no_grad():
                 call = call or _readable(name, kernel, module, query, key, value, attention_mask, options)
                 entry.observer(call)
-        if replacement is not None:
-            call = call or _readable(name, kernel, module, query, key, value, attention_mask, options)
-        elif call is None:
-            return kernel(module, query, key, value, attention_mask, **options)
         _running_kernels.depth = getattr(_running_kernels, "depth", 0) + 1
         try:
-            return replacement(call) if replacement is not None else call.kernel_output()
+            if replacement is None:
+                return kernel(module, query, key, value, attention_mask, **options)
+            return replacement(call or _readable(name, kernel, module, query, key, value, attention_mask, options))
         finally:
             _running_kernels.depth -= 1
 

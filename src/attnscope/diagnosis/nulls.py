@@ -34,8 +34,7 @@ def separability_columns(
     """
     units = unit(vectors)
     top = top_sets(weights, visible, [n])
-    drawn = random_sets(visible, n, RANDOM_SETS, generator)
-    measured = ball(Configuration(weights, units, visible, torch.cat([top, drawn], -2))).separability
+    measured = ball(Configuration(weights, units, visible, top)).separability
     equal = visible / visible.sum(-1, keepdim=True).clamp_min(1)
     uniform = ball(Configuration(equal.to(weights.dtype), units, visible, top)).separability
     rest = visible & (visible.cumsum(-1) > 1)
@@ -44,11 +43,28 @@ def separability_columns(
     defined = (visible.sum(-1) > n) & ((weights > 0).sum(-1) >= n)
     columns = {
         "separability": (measured[..., 0], defined),
-        "null_random": (measured[..., 1:].mean(-1), defined),
+        "null_random": (random_separability(weights, visible, vectors, n, generator), defined),
         "null_uniform": (uniform[..., 0], defined),
         "separability_without_sink": (no_first[..., 0], (rest.sum(-1) > n) & ((without > 0).sum(-1) >= n)),
     }
     return {name: torch.where(where, value, torch.nan) for name, (value, where) in columns.items()}
+
+
+def random_separability(
+    weights: Float[Tensor, "groups rows keys"],
+    visible: Bool[Tensor, "groups rows keys"],
+    vectors: Float[Tensor, "groups keys dims"],
+    n: int,
+    generator: torch.Generator,
+) -> Float[Tensor, "groups rows"]:
+    """Separability of random sets of n keys with the weights that the head gives them.
+
+    NaN where no other key is left, or fewer than n keys get weight.
+    """
+    drawn = random_sets(visible, n, RANDOM_SETS, generator)
+    separability = ball(Configuration(weights, unit(vectors), visible, drawn)).separability.mean(-1)
+    defined = (visible.sum(-1) > n) & ((weights > 0).sum(-1) >= n)
+    return torch.where(defined, separability, torch.nan)
 
 
 def random_sets(

@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING
 from attnscope._lazy import lazy
 
 if TYPE_CHECKING:
+    from attnscope.monitor.alarms import Alarm as Alarm
+    from attnscope.monitor.alarms import AlarmThresholds as AlarmThresholds
+    from attnscope.monitor.alarms import StopTraining as StopTraining
+    from attnscope.monitor.lightning import LightningMonitor as LightningMonitor
+    from attnscope.monitor.monitor import Monitor as Monitor
     from attnscope.monitor.run_reading import load as load
+    from attnscope.monitor.trainer import TrainerMonitor as TrainerMonitor
     from attnscope.monitor.training_run import TrainingRun as TrainingRun
 
 _NAMES = {
+    "Alarm": "attnscope.monitor.alarms",
+    "AlarmThresholds": "attnscope.monitor.alarms",
+    "LightningMonitor": "attnscope.monitor.lightning",
+    "Monitor": "attnscope.monitor.monitor",
+    "StopTraining": "attnscope.monitor.alarms",
+    "TrainerMonitor": "attnscope.monitor.trainer",
     "TrainingRun": "attnscope.monitor.training_run",
     "load": "attnscope.monitor.run_reading",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -150,11 +150,13 @@ class ScanMeasurer:
                 found[label] = of_rows.named(label), of_sets.named(label)
                 continue
             weights = normalizer.weights(rows.logits, rows.visible)
-            measured = columns(rows, weights, self.settings.top_n, self.settings.paper_bounds_length)
-            per_row, per_set = ({name: _to_array(values) for name, values in part.items()} for part in measured)
-            if label != tables.OWN or not isinstance(own, Softmax | SinkSoftmax):
-                per_row["jacobian_norm"] = _to_array(normalizer.jacobian_norm(rows.logits, rows.visible))
-                per_row["jacobian_bound"] = _to_array(normalizer.jacobian_bound(rows.logits, rows.visible))
+            per_row, per_set = measured_columns(
+                rows,
+                weights,
+                self.settings.top_n,
+                self.settings.paper_bounds_length,
+                None if label == tables.OWN and isinstance(own, Softmax | SinkSoftmax) else normalizer,
+            )
             if label == tables.OWN:
                 usable = self._usable_heads(window, rows, per_row, finite)
                 window.dropped_rows += int((usable[:, None] & ~kept).sum())
@@ -205,6 +207,22 @@ class ScanMeasurer:
                 for head in (~finite).nonzero()[0].tolist():
                     window.skipped.setdefault((rows.layer, head), f"{name} not finite")
         return usable
+
+
+def measured_columns(
+    rows: Rows,
+    weights: Float[Tensor, "heads rows keys"],
+    top_n: Sequence[int],
+    delta_max_length: int,
+    normalizer: Normalizer | None,
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """`measure.columns` as arrays, with the Jacobian of the normalizer; None for a model's own softmax."""
+    measured = columns(rows, weights, top_n, delta_max_length)
+    per_row, per_set = ({name: _to_array(values) for name, values in part.items()} for part in measured)
+    if normalizer is not None:
+        per_row["jacobian_norm"] = _to_array(normalizer.jacobian_norm(rows.logits, rows.visible))
+        per_row["jacobian_bound"] = _to_array(normalizer.jacobian_bound(rows.logits, rows.visible))
+    return per_row, per_set
 
 
 def _to_array(values: Tensor) -> NDArray[Any]:

@@ -1,0 +1,66 @@
+"""The numbers that trackers get: a bounded set of names, however many heads a model has.
+
+| names | what |
+|---|---|
+| `attention/entropy_ratio/median`, `.../lowest`, `.../highest` | of all heads, for every measure |
+| `attention/layer_3/entropy_ratio/median`, ... | of the heads of a layer, for as many measures as there is room |
+| `attention/L3H5/entropy_ratio` | of a head that was the worst of all heads in this measure at some time |
+| `attention/alarms` | how many alarms there have been |
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from attnscope.columns import head_name
+from attnscope.monitor.run_files import MEASURES
+
+MOST_NAMES = 300
+_MOST_HEADS = 40  # names of single heads
+_PREFIX = "attention"
+# The measures by importance, and the ends at which a head is the worst one.
+_BY_IMPORTANCE = ("entropy_ratio", "max_logit", "separability", "jacobian_norm", "logit_std", "max_weight")
+_WORST = (
+    ("max_logit", True),
+    ("entropy_ratio", False),
+    ("entropy_ratio", True),
+    ("separability", False),
+    ("jacobian_norm", True),
+)
+
+
+class LogValues:
+    """The latest numbers for trackers, and which single heads they name."""
+
+    def __init__(self) -> None:
+        self.step = 0  # of the latest numbers
+        self.latest: dict[str, float] = {}
+        self._heads: dict[tuple[int, int, str], None] = {}
+
+    def add(self, step: int, table: pl.DataFrame, alarms: int) -> None:
+        """Take the lines of a measured step."""
+        values: dict[str, float | None] = {f"{_PREFIX}/alarms": alarms}
+        for measure in MEASURES:
+            values |= _spread(f"{_PREFIX}/{measure}", table[measure])
+        layers = table["layer"].unique(maintain_order=True).to_list()
+        room = (MOST_NAMES - _MOST_HEADS - len(values)) // (3 * max(1, len(layers)))
+        others = [measure for measure in MEASURES if measure not in _BY_IMPORTANCE]
+        for measure in (*_BY_IMPORTANCE, *others)[:room]:
+            for layer in layers:
+                lines = table.filter(pl.col("layer") == layer)[measure]
+                values |= _spread(f"{_PREFIX}/layer_{layer}/{measure}", lines)
+        for measure, highest in _WORST:
+            worst = table.drop_nulls(measure).sort(measure, descending=highest).head(1)
+            for layer, head in worst.select("layer", "head").iter_rows():
+                if len(self._heads) < _MOST_HEADS:
+                    self._heads[layer, head, measure] = None
+        for layer, head, measure in self._heads:
+            lines = table.filter((pl.col("layer") == layer) & (pl.col("head") == head))[measure]
+            values[f"{_PREFIX}/{head_name(layer, head)}/{measure}"] = lines[0] if len(lines) else None
+        self.step = step
+        self.latest = {name: float(value) for name, value in values.items() if value is not None}
+
+
+def _spread(name: str, values: pl.Series) -> dict[str, float | None]:
+    ends = {"median": values.median(), "lowest": values.min(), "highest": values.max()}
+    return {f"{name}/{end}": value for end, value in ends.items()}  # type: ignore[misc]
