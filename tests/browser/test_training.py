@@ -122,15 +122,22 @@ def test_a_click_on_a_curve_moves_the_map_to_that_step(page: Any) -> None:
 
 
 def test_alarms_are_on_the_axis_and_in_the_list(page: Any) -> None:
-    assert "1 alarm in 1 of 15 heads, the first at step 3,050: L1H2, collapse" in page.locator(".headline").inner_text()
+    assert (
+        "1 alarm in 1 of 15 heads, the first at step 3,050: L1H2, entropy collapse"
+        in page.locator(".headline").inner_text()
+    )
     assert curve(page, "Entropy ratio").locator(".event").count() == 1
     line = page.locator("#alarms tbody tr")
     assert line.count() == 1
     assert "Lower the learning rate" in line.inner_text()
     assert "<b>now</b>" in line.inner_text()
+    assert page.locator("#map .remark").count() == 1
+    page.locator("#cell-0-1-2").hover()
+    assert page.locator("#hint").inner_text().splitlines()[1] == "alarm at step 3,050: entropy collapse"
     page.locator("#cell-0-0-0").click()
     assert "alarm of another head" in curve(page, "Entropy ratio").text_content()
     move(page, 1000)
+    assert page.locator("#map .remark").count() == 0
     page.locator("#alarm-after").click()
     assert page.locator("#step-words").inner_text() == "3,050 of 3,500"
     assert page.locator("#alarm-after").is_disabled()

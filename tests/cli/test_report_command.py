@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from models import build
+from training_runs import Training
 
 from attnscope.cli import run
+from attnscope.report.page import unpacked
 from attnscope.scanning import ScanResult, scan
 
 
@@ -49,6 +51,22 @@ def test_a_place_that_cannot_be_written_is_one_line(
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert str(tmp_path) in told
+
+
+def test_a_run_that_is_still_training_is_reported_and_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = Training(tmp_path / "run")  # which holds the lock of its folder
+    training.measure(50)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.*")}
+    assert run(["report", str(tmp_path / "run")]) == 0
+    assert "1 measured step up to step 50, still training" in capsys.readouterr().out
+    data = unpacked((tmp_path / "run" / "report.html").read_text("utf-8").split('id="data">')[1].split("<")[0])
+    assert data["status"] == "training"
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.*")}
+    assert set(after) - set(before) == {tmp_path / "run" / "report.html"}
+    assert before.items() <= after.items()
+    training.measure(100)  # the writer goes on
 
 
 def test_a_folder_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

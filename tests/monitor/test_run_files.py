@@ -14,7 +14,7 @@ from attnscope.errors import OutputError
 from attnscope.monitor import run_files
 from attnscope.monitor.run_files import HEADS, TrainingFiles
 
-RUN: dict[str, Any] = {"status": "running", "steps": 0}
+RUN: dict[str, Any] = {"status": "running", "steps": 0, "model": {"name": "tiny"}, "settings": {}}
 
 
 def lines(step: int, layers: int = 2, heads: int = 3) -> pl.DataFrame:

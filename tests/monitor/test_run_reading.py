@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from training_runs import Training, made_alarm
 
 import attnscope
+from attnscope.errors import OutputError
 from attnscope.monitor import run_files, run_reading
 from attnscope.monitor.run_reading import Position, WentBackError, read_after
 from attnscope.monitor.training_run import status_of
@@ -98,19 +100,22 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("status", "every", "silence", "expected"),
+    ("status", "interval", "silence", "expected"),
     [
-        ("finished", 50, 10_000, "finished"),
+        ("finished", 1, 10_000, "finished"),
+        ("failed", 1, 1, "failed"),
         ("running", 1, 119, "training"),
         ("running", 1, 121, "stopped"),
-        ("running", 500, 2499, "training"),  # two measured steps are 500 s apart
+        ("running", None, 121, "stopped"),
+        ("running", 500, 2499, "training"),
         ("running", 500, 2501, "stopped"),
     ],
 )
-def test_a_run_that_is_silent_for_long_has_stopped(status: str, every: int, silence: int, expected: str) -> None:
-    record = {"status": status, "started": START.isoformat(), "settings": {"every": every}}
-    updated = START + timedelta(seconds=1000)  # at step 1,000
-    assert status_of(record, 1000, updated, updated + timedelta(seconds=silence)) == expected
+def test_a_run_that_is_silent_for_long_has_stopped(
+    status: str, interval: float | None, silence: int, expected: str
+) -> None:
+    record = {"status": status, "interval": interval}
+    assert status_of(record, START, START + timedelta(seconds=silence)) == expected
 
 
 def test_a_run_that_was_killed_is_read_as_stopped(tmp_path: Path) -> None:
@@ -124,3 +129,10 @@ def test_a_run_that_was_killed_is_read_as_stopped(tmp_path: Path) -> None:
     assert stopped.status == "stopped"
     assert stopped.updated == START
     assert "stopped without being closed" in " ".join(repr(stopped).split())
+
+
+@pytest.mark.parametrize("changed", [{"model": None}, {"model": {"name": 3}}, {"settings": []}, {"schema": None}])
+def test_a_damaged_record_is_refused_in_one_line(changed: dict[str, Any], tmp_path: Path) -> None:
+    Training(tmp_path, **changed)
+    with pytest.raises(OutputError, match=re.escape(str(tmp_path))):
+        attnscope.load_run(tmp_path)

@@ -147,3 +147,20 @@ def test_the_page_of_a_long_run_stays_small(layers: int, heads: int, steps: int,
     shown = unpacked(page.split('id="data">')[1].split("<")[0])
     assert shown["measured_steps"] == steps
     assert 12 <= len(shown["steps"]) < steps
+
+
+def test_hostile_names_stay_text_and_the_page_needs_nothing_from_outside(tmp_path: Path) -> None:
+    """Faults 20 and 21."""
+    hostile = "</script><script>alert(1)</script>\u202e&\"'<img src=x onerror=alert(2)>"
+    pages = []
+    for name in ("plain", hostile):
+        training = Training(tmp_path / str(len(pages)), model={"name": name}, last_error=name, errors=1)
+        training.measure(50, ({**made_alarm(50, kind=name), "advice": name},))
+        training.files.add_lines("scalars", [{"step": 50, "name": name, "value": 1.0}])
+        pages.append(attnscope.monitor.load(tmp_path / str(len(pages))).page())
+    for tag in ("<script", "</script", "<img"):
+        assert pages[0].count(tag) == pages[1].count(tag)
+    policy = pages[1].split('Content-Security-Policy" content="')[1].split('"')[0]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "connect-src" not in policy
+    assert "unsafe" not in policy

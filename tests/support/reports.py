@@ -105,9 +105,6 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
                 | {"why": f"Why {th}.", "what": f"What {th}.", "when": f"When {th}."}
                 for i, th in enumerate(("first", "second"))
             ],
-            "heads_title": "The 2 heads that matter most",
-            "heads_note": "Their order says little.",
-            "heads_when": "When keys are dropped.",
             "ranked_by": "change of the residual stream",
             "next": {"command": "attnscope scan --verify", "python": "attnscope.diagnose()", "why": "To be sure."},
             "warnings": ["The windows are too short to tell."],

@@ -16,7 +16,7 @@ RECORD: dict[str, Any] = {
     "attnscope": "0.0",
     "model": {"name": "tiny-gpt2", "class": "GPT2LMHeadModel", "layers": 3, "heads": 15},
     "settings": {"every": 50, "rows": 16, "sequences": 1, "top_n": 20},
-    "thresholds": {"collapse": 0.95, "dilution": 0.97},
+    "thresholds": {"collapse_entropy": 0.1, "dilution_entropy": 0.97},
     "versions": {"python": "3.11"},
     "errors": 0,
     "last_error": None,
@@ -61,15 +61,15 @@ def measured_step(step: int, layers: int = 3, heads: int = 5, seed: int = 0) -> 
     return table
 
 
-def made_alarm(step: int, layer: int = 1, head: int = 2, kind: str = "collapse") -> dict[str, Any]:
-    advice = "Lower the learning rate, or bound the logits (query-key normalization, a softcap) <b>now</b>."
+def made_alarm(step: int, layer: int = 1, head: int = 2, kind: str = "entropy-collapse") -> dict[str, Any]:
+    advice = "lower the learning rate, or bound the logits (query-key normalization, a softcap) <b>now</b>"
     return {
         "step": step,
         "layer": layer,
         "head": head,
         "kind": kind,
-        "value": 0.99,
-        "limit": 0.95,
+        "value": 0.02,
+        "limit": 0.1,
         "advice": advice,
     }
 

@@ -53,6 +53,13 @@ def read_after(path: Path, since: Position) -> tuple[TrainingRun, Position]:
             f"{str(path)!r} was written by a newer attnscope (training schema {schema}, this one reads "
             f"{SCHEMA_VERSION}); upgrade attnscope"
         )
+    model = run.get("model")
+    if (
+        not isinstance(model, dict)
+        or not isinstance(model.get("name"), str)
+        or not isinstance(run.get("settings"), dict)
+    ):
+        raise OutputError(f"run.json in {str(path)!r} is damaged: it names no model or no settings")
     updated = last_change(path)
     tables = {name: _read_parts(path / name, kinds, since.step) for name, kinds in TABLES.items()}
     heads = tables["heads"]["step"]
@@ -68,7 +75,7 @@ def read_after(path: Path, since: Position) -> tuple[TrainingRun, Position]:
             raise WentBackError(f"{file.name} in {str(path)!r} was replaced")
         lines[name], end = read_lines(file, LINES[name], start)
         read[name] = (now[0], end)
-    found = TrainingRun(run, **tables, **lines, folder=path, status=status_of(run, step, updated), updated=updated)
+    found = TrainingRun(run, **tables, **lines, folder=path, status=status_of(run, updated), updated=updated)
     return found, Position(step, read["alarms"], read["scalars"])
 
 

@@ -18,11 +18,11 @@ from attnscope.tables import copy_run
 if TYPE_CHECKING:
     from attnscope.results.training_charts import TrainingPlots
 
-Status = Literal["training", "finished", "stopped"]
+Status = Literal["training", "finished", "failed", "stopped"]
 
-# A run counts as stopped after this many seconds without a change of its files, or this many times the mean time
-# between two measured steps, whichever is longer.
-SILENCE, SILENT_STEPS = 120.0, 5.0
+# A run counts as stopped after this many seconds without a change of its files, or this many times the time between
+# the last two changes, whichever is longer.
+SILENCE, SILENT_INTERVALS = 120.0, 5.0
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -48,7 +48,8 @@ class TrainingRun(Result):
     folder
         The folder of the run.
     status
-        "training", "finished", or "stopped" if it was not closed and nothing was written for a while.
+        "training", "finished", "failed" if an exception ended it, or "stopped" if it was not closed and nothing was
+        written for a while.
     updated
         When something was last written.
     """
@@ -74,7 +75,7 @@ class TrainingRun(Result):
         A reading is the first of a few limits that a head's numbers cross (`attnscope.monitor.readings`), no diagnosis.
         """
         last = self.heads.filter(pl.col("step") == pl.col("step").max())
-        return last.with_columns(reading=read_heads(last))
+        return last.with_columns(reading=read_heads(last, self.run.get("thresholds", {})))
 
     @property
     def plot(self) -> TrainingPlots:
@@ -100,29 +101,24 @@ class TrainingRun(Result):
         return training_view
 
 
-def status_of(run: Mapping[str, Any], step: int, updated: datetime, now: datetime | None = None) -> Status:
+def status_of(run: Mapping[str, Any], updated: datetime, now: datetime | None = None) -> Status:
     """Whether a run goes on: as its record says, unless it has been silent for too long.
 
     Parameters
     ----------
     run
         Its record.
-    step
-        The last measured step.
     updated
         When its files were last changed.
     now
         The time to compare with. Default: the present.
     """
     if run.get("status") != "running":
-        return "finished"
-    try:
-        lasted = (updated - datetime.fromisoformat(run["started"])).total_seconds()
-        between = lasted * run["settings"]["every"] / max(1, step)  # two measured steps, on average
-    except (KeyError, TypeError, ValueError):
-        between = 0.0
+        return "failed" if run.get("status") == "failed" else "finished"
+    interval = run.get("interval")
+    patience = SILENT_INTERVALS * interval if isinstance(interval, int | float) else 0.0
     silent = ((now or datetime.now(UTC)) - updated).total_seconds()
-    return "training" if silent <= max(SILENCE, SILENT_STEPS * between) else "stopped"
+    return "training" if silent <= max(SILENCE, patience) else "stopped"
 
 
 def last_change(folder: Path) -> datetime:

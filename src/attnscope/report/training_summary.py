@@ -10,7 +10,7 @@ from rich.text import Text
 
 from attnscope import columns
 from attnscope.columns import head_name
-from attnscope.monitor.readings import LISTED, reading_looks
+from attnscope.monitor.readings import EVIDENCE, LISTED, reading_looks
 from attnscope.parameters import parameter
 from attnscope.report.maps import state_map
 from attnscope.report.terminal import add_row, paragraph, table
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from attnscope.monitor.training_run import TrainingRun
 
 _ALARMS = 5  # without --verbose
-_STATUSES = {"training": "still training", "finished": "finished", "stopped": "stopped without being closed"}
+_STATUSES = {
+    "training": "still training",
+    "finished": "finished",
+    "failed": "ended by an error",
+    "stopped": "stopped without being closed",
+}
 
 
 def print_training(console: Console, run: TrainingRun, verbose: bool = False) -> None:
@@ -37,9 +42,8 @@ def print_training(console: Console, run: TrainingRun, verbose: bool = False) ->
     alarms = run.alarms if verbose else run.alarms.head(_ALARMS)
     for line in alarms.iter_rows(named=True):
         place = head_name(line["layer"], line["head"])
-        console.print(
-            paragraph(f"step {line['step']:,}, {place}: {_kind(line)}, {evidence(line)}. {line['advice']}", 2, "- ")
-        )
+        words = f"step {line['step']:,}, {place}: {_kind(line)}, {evidence(line)}: {line['advice']}"
+        console.print(paragraph(words, 2, "- "))
     if alarms.height < run.alarms.height:
         console.print(paragraph(f"and {run.alarms.height - alarms.height:,} more ({parameter('verbose', True)})", 4))
     console.print()
@@ -49,7 +53,7 @@ def print_training(console: Console, run: TrainingRun, verbose: bool = False) ->
     ]
     title = f"Readings at step {run.steps[-1]:,}"
     words = "the first limit that a head's numbers cross; no diagnosis"
-    console.print(state_map(heads, reading_looks(), title, words))
+    console.print(state_map(heads, reading_looks(run.run.get("thresholds", {})), title, words))
     for words in loss_words(run):
         console.print()
         console.print(words)
@@ -80,8 +84,10 @@ def alarm_words(run: TrainingRun) -> str:
 
 def evidence(alarm: Mapping[str, Any]) -> str:
     """The value that raised an alarm, and its limit."""
-    value, limit = (number(alarm[name]) for name in ("value", "limit"))
-    return f"{'not a number' if value == '-' else value} (limit {limit})"
+    name = EVIDENCE.get(alarm["kind"])
+    if alarm["value"] is None or name is None:
+        return "not a number" if alarm["value"] is None else number(alarm["value"])
+    return f"{columns.label(name).lower()} {measured(name, alarm['value'])} (limit {measured(name, alarm['limit'])})"
 
 
 def reading_words(run: TrainingRun) -> str:
@@ -101,7 +107,7 @@ def loss_words(run: TrainingRun) -> list[str]:
 
 
 def _kind(alarm: Mapping[str, Any]) -> str:
-    return str(alarm["kind"]).replace("_", " ")
+    return str(alarm["kind"]).replace("-", " ")
 
 
 def _medians(run: TrainingRun) -> Table:

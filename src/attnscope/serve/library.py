@@ -37,7 +37,7 @@ class Entry:
     """A run in the list."""
 
     name: str
-    state: Literal["finished", "training", "stopped", "unreadable"]
+    state: Literal["finished", "training", "failed", "stopped", "unreadable"]
     model: str = ""
     text: str = ""
     settings: str = ""

@@ -57,7 +57,7 @@ def describe(folder: Path, record: Mapping[str, Any]) -> tuple[Status, str, str,
         alarms = 0
     size = f"training: {measured:,} measured steps up to step {steps:,}"
     words = f"{alarms:,} alarm{'' if alarms == 1 else 's'}" if alarms else "no alarms"
-    return status_of(record, steps, updated), size, words, updated.isoformat(timespec="seconds")
+    return status_of(record, updated), size, words, updated.isoformat(timespec="seconds")
 
 
 def page(name: str, folder: Path) -> str:
@@ -130,7 +130,7 @@ async def events(folder: Path, since: Position | None, ended: Callable[[], bool]
                 return
             yield f"id: {position}\n{_event('added', added)}"
             sent = time.monotonic()
-            if added["status"] == "finished":
+            if added["status"] in ("finished", "failed"):
                 return
         elif time.monotonic() - sent > _HEARTBEAT:
             yield ": still here\n\n"
@@ -146,7 +146,7 @@ def _signature(folder: Path) -> tuple[datetime, Status]:
     """Something that changes when there is something new to tell."""
     updated = last_change(folder)
     record = read_record(folder) or {}
-    return updated, status_of(record, record.get("steps", 0), updated)
+    return updated, status_of(record, updated)
 
 
 def _added(folder: Path, since: Position) -> tuple[dict[str, Any], Position]:

@@ -89,7 +89,7 @@ function runLine(run) {
   const done = run.state === "finished";
   const box = element("input", { type: "checkbox", "aria-label": `Choose ${visible(run.name)} for comparison`, checked: chosen.has(run.name), onchange: (event) => { if (event.target.checked) chosen.add(run.name); else chosen.delete(run.name); byId("compare").disabled = chosen.size !== 2; } });
   const name = done || run.kind === "training" ? element("a", { href: address(run.name) }, visible(run.name)) : visible(run.name);
-  const summary = run.kind === "training" ? { finished: run.settings, training: `${run.settings}, going on`, stopped: `${run.settings}, stopped without being closed`, unreadable: "cannot be read" }[run.state] : { finished: run.settings, stopped: `${run.kind === "reproduction" ? "reproduction, " : ""}stopped: ${run.finished_windows} of ${run.windows} windows finished`, unreadable: "cannot be read" }[run.state];
+  const summary = run.kind === "training" ? { finished: run.settings, training: `${run.settings}, going on`, failed: `${run.settings}, ended by an error`, stopped: `${run.settings}, stopped without being closed`, unreadable: "cannot be read" }[run.state] : { finished: run.settings, stopped: `${run.kind === "reproduction" ? "reproduction, " : ""}stopped: ${run.finished_windows} of ${run.windows} windows finished`, unreadable: "cannot be read" }[run.state];
   const files = FILES[run.kind].filter((file) => run.downloads.includes(file));
   const actions = element("div", { class: "actions" });
   showActions(actions, run);

@@ -35,7 +35,7 @@ function cellText(run, i) {
 function cellHint(run, i) {
   const others = HINTED.filter((name) => name !== view.measure && run.data.measures[name]);
   const lines = others.map((name) => `${run.data.measures[name].label}: ${written(run.data.measures[name], run.value(name, i, run.within(view.group)))}`);
-  return [cellText(run, i), ...lines].join("\n");
+  return [cellText(run, i), run.remark(i), ...lines].filter(Boolean).join("\n");
 }
 
 function mapPicture(run, colors, width, described) {
@@ -65,6 +65,7 @@ function mapPicture(run, colors, width, described) {
       if (!scale && state && !dim && wide >= 16 && high >= 13) {
         cell.append(label(left + wide * (column + 0.5), top + high * (line + 0.5) + 4, `${stateLook(state).mark}${run.edge(i) && wide >= 22 ? "?" : ""}`, colors, { "text-anchor": "middle", fill: inkOn(fill), "aria-hidden": "true" }));
       }
+      if (run.remark(i) && !dim) cell.append(shape("path", { class: "remark", d: `M${left + wide * (column + 1) - 1.5},${top + high * line + 1}h-8l8,8Z`, fill: inkOn(fill ?? colors.empty) }));
       row.append(cell);
     });
     drawn.append(row);

@@ -75,6 +75,11 @@ class Run {
     return this.groups.length > 1 && measure !== "state" && !this.data.measures[measure].whole ? `, length ${this.groups[group]}` : "";
   }
 
+  /** What a mark in the corner of a head's cell says, if it has one. */
+  remark() {
+    return "";
+  }
+
   /** The diagnosis of a head, if there is one. */
   judgment(i) {
     return this.judged.get(`${this.layer(i)}.${this.head(i)}`);

@@ -4,12 +4,12 @@ const FIRST_ALARMS = 12; // lines shown until more are asked for
 let allAlarms = false;
 
 function kindWords(kind) {
-  return visible(kind).replaceAll("_", " ");
+  return visible(kind).replaceAll("-", " ");
 }
 
 /** What raised an alarm: the value and the limit that it crossed. */
 function evidenceWords(run, { kind, value, limit }) {
-  const measure = run.data.measures[run.data.kinds[kind]?.measure];
+  const measure = run.data.measures[run.data.kinds[kind]];
   const words = [measure?.label ?? "", value === null ? "not a number" : written(measure, value), limit === null ? "" : `(limit ${written(measure, limit)})`];
   return words.filter(Boolean).join(" ");
 }
@@ -22,7 +22,7 @@ function alarmTable(run, alarms, named = true) {
     named ? element("th", { scope: "row" }, headLink(run, alarm.layer, alarm.head)) : null,
     element("td", { class: "words" }, kindWords(alarm.kind)),
     element("td", { class: "words" }, evidenceWords(run, alarm)),
-    element("td", { class: "words advice" }, visible(alarm.advice)),
+    element("td", { class: "words advice" }, capitalized(visible(alarm.advice))),
   );
   return element("div", { class: "scroll" }, element("table", { class: "alarms" }, element("thead", {}, element("tr", {}, header.map((text) => element("th", { scope: "col", class: text === "Step" ? null : "words" }, text)))), element("tbody", {}, alarms.map(line))));
 }

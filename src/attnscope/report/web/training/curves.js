@@ -8,8 +8,11 @@ function charted() {
   return [...kept.filter((head) => !sameHead(head, view.selected)), { ...view.selected, role: "focus" }];
 }
 
+/** The axis of all charts: from the first to the last step of any number. */
 function stepAxis(run) {
-  return { ...STEP_AXIS, range: run.groups.length > 1 ? [run.groups[0], run.groups.at(-1)] : null };
+  const steps = [run.groups, ...Object.values(run.data.scalars).map((points) => points.step)].flatMap((one) => [one[0], one.at(-1)]).filter((step) => step !== undefined);
+  const [low, high] = [Math.min(...steps), Math.max(...steps)];
+  return { ...STEP_AXIS, range: low < high ? [low, high] : null };
 }
 
 /** The alarms as marks on the axis: those of the heads in a chart, and the others in soft color before them. */

@@ -8,13 +8,19 @@ let drawn = true; // whether the page shows all that it was sent
 const STATUSES = {
   training: "training",
   finished: "finished",
+  failed: "ended by an error",
   stopped: "stopped: nothing was written for a while, and the run was not closed",
 };
+
+/** Whether nothing more will come. */
+function isOver(status) {
+  return status === "finished" || status === "failed";
+}
 
 /** The line on top: whether the run goes on, and whether this page follows it. */
 function drawLive() {
   const { status, updated } = runs[0].data;
-  const following = connected === null ? (status === "training" ? " when this page was made; attnscope serve follows it live" : "") : connected ? (status === "finished" ? "" : ", live") : "; the connection to the server is lost, trying again";
+  const following = connected === null ? (status === "training" ? " when this page was made; attnscope serve follows it live" : "") : connected ? (isOver(status) ? "" : ", live") : "; the connection to the server is lost, trying again";
   byId("live").className = `live ${connected === false ? "lost" : status}`;
   byId("live").textContent = `${capitalized(STATUSES[status])}${following}. Last written ${visible(updated).replace("T", " ").slice(0, 19)} UTC.`;
 }
@@ -49,7 +55,7 @@ function follow() {
     runs[0].data.position = event.lastEventId;
     if (runs[0].append(update)) drawAdded();
     else again();
-    if (update.status === "finished") source.close();
+    if (isOver(update.status)) source.close();
   });
   source.addEventListener("again", again);
   source.addEventListener("gone", () => { source.close(); connection(false); announce("The run was deleted or renamed."); });
@@ -64,7 +70,7 @@ async function again() {
   source.close();
   try {
     await readAgain();
-    if (runs[0].data.status !== "finished") follow();
+    if (!isOver(runs[0].data.status)) follow();
   } catch (error) {
     announce(`The run cannot be read any more: ${error.message}`);
   }

@@ -2,7 +2,7 @@
 
 const page = { links: {} };
 
-/** The head to show first: the one in the address, or of the first alarm, or the one that is furthest from the usual reading. */
+/** The head to show first: the one in the address, or of the first alarm, or the first of all. */
 function firstHead() {
   const run = runs[0];
   const asked = headInAddress();
@@ -16,7 +16,9 @@ function drawTop() {
   const run = runs[0];
   const { home } = page.links;
   const brand = home ? element("a", { class: "brand", href: home }, "attnscope: all runs") : element("span", { class: "brand" }, "attnscope");
-  const thinned = run.data.measured_steps > run.groups.length ? ` This page has ${whole(run.groups.length)} of them: the first, the last, those with an alarm, and others evenly between. Bands cover all; heads/part-*.parquet has all numbers.` : "";
+  const shown = new Set(run.groups);
+  const raised = run.data.alarms.every((alarm) => shown.has(alarm.step)) ? "those" : "some of those";
+  const thinned = run.data.measured_steps > run.groups.length ? ` This page has ${whole(run.groups.length)} of them: the first, the last, ${raised} with an alarm, and others evenly between. Bands cover all steps; heads/part-*.parquet has all numbers.` : "";
   document.title = `${run.short}: training run`;
   byId("top-words").replaceChildren(
     element("h1", {}, `${run.short} in training`),
@@ -65,13 +67,15 @@ async function start() {
   runs[0] = new TrainingRun(await unpack(byId("data").textContent));
   byId("stepping-place").replaceWith(makeSlider());
   view.group = runs[0].within(runs[0].last);
+  view.curve = runs[0].data.kinds[runs[0].data.alarms[0]?.kind] ?? view.curve;
+  if (runs[0].readings(view.group).size < 2) view.measure = view.curve; // one color for all heads says little
   if (page.links.events) connected = true;
   drawAll();
   darkSystem.addEventListener("change", drawAll);
   addEventListener("hashchange", () => { const asked = headInAddress(); if (asked) openHead(asked.layer, asked.head); });
   for (const [event, started] of [["beforeprint", true], ["afterprint", false]]) addEventListener(event, () => { printing = started; drawAll(); });
   document.documentElement.dataset.ready = "yes";
-  if (page.links.events && runs[0].data.status !== "finished") follow();
+  if (page.links.events && !isOver(runs[0].data.status)) follow();
 }
 
 start().catch((error) => {

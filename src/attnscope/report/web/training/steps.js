@@ -1,5 +1,7 @@
 // Every head at a step: the slider, the map, and the numbers of the chosen head.
 
+Object.assign(HINTED, ["entropy_ratio", "max_weight", "sink_weight", "max_logit"]); // numbers of a cell
+
 const TILES = ["entropy_ratio", "max_weight", "participation", "sink_weight", "max_logit", "logit_std", "top_mass", "separability", "jacobian_norm"];
 
 /** Show another step: what depends on it is redrawn, the charts move their marker. */
@@ -58,7 +60,8 @@ function drawHeads() {
 function drawMap() {
   const run = runs[0];
   run.statesCounted = run.readings(view.group);
-  byId("map-place").replaceChildren(mapFigure(run));
+  const raised = run.data.alarms.some(({ step }) => step <= run.groups[view.group]);
+  byId("map-place").replaceChildren(mapFigure(run), ...(raised ? [element("p", { class: "soft small" }, "A corner marks a head with an alarm up to this step.")] : []));
   fitPictures(byId("map-place"));
 }
 
@@ -68,7 +71,7 @@ function drawNumbers() {
   const i = run.index(view.selected.layer, view.selected.head);
   const tiles = TILES.filter((name) => run.data.measures[name]).map((name) => {
     const measure = run.data.measures[name];
-    const first = run.last ? `${written(measure, run.value(name, i, 0))} at ${whole(run.groups[0])}` : "";
+    const first = run.last ? `${written(measure, run.value(name, i, 0))} at step ${whole(run.groups[0])}` : "";
     return element("div", { class: "tile" }, element("dt", {}, measureTerm(name)), element("dd", {}, element("b", {}, written(measure, run.value(name, i, view.group))), " ", element("span", {}, first)));
   });
   byId("numbers").replaceChildren(

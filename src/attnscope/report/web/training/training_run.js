@@ -36,7 +36,14 @@ class TrainingRun extends Run {
     const { rules, otherwise, unknown } = this.data;
     const values = rules.map(({ measure }) => this.value(measure, i, step));
     if (values.includes(null)) return unknown;
-    return rules.find(({ limit }, k) => values[k] >= limit)?.state ?? otherwise;
+    const crossed = ({ side, limit }, k) => (side === "at least" ? values[k] >= limit : values[k] <= limit);
+    return rules.find(crossed)?.state ?? otherwise;
+  }
+
+  /** The alarms of a head up to the step of the map. */
+  remark(i) {
+    const raised = this.alarmsOf([{ layer: this.layer(i), head: this.head(i) }]).filter(({ step }) => step <= this.groups[this.within(view.group)]);
+    return raised.map(({ step, kind }) => `alarm at step ${whole(step)}: ${kindWords(kind)}`).join("\n");
   }
 
   /** How many heads have each reading at a step. */
@@ -63,9 +70,18 @@ class TrainingRun extends Run {
     return apart.indexOf(Math.min(...apart));
   }
 
-  /** The alarms of some heads. */
+  /** The alarms of some heads, in their order. */
   alarmsOf(heads) {
-    return this.data.alarms.filter((alarm) => heads.some((head) => sameHead(head, alarm)));
+    const { alarms } = this.data;
+    if (this.sorted !== alarms.length) { // more were added
+      this.sorted = alarms.length;
+      this.alarmsByHead = new Map();
+      for (const alarm of alarms) {
+        const name = headName(alarm.layer, alarm.head);
+        this.alarmsByHead.set(name, [...(this.alarmsByHead.get(name) ?? []), alarm]);
+      }
+    }
+    return heads.flatMap(({ layer, head }) => this.alarmsByHead.get(headName(layer, head)) ?? []);
   }
 
   /** Add what was measured since; false if the page has too many steps now, or the heads are others. */
