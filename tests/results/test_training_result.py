@@ -8,11 +8,14 @@ from typing import Any
 
 import polars as pl
 import pytest
+import torch
+from models import build
 from training_runs import Training, made_training, measured_step
 
 import attnscope
 from attnscope.errors import InputError
 from attnscope.monitor.training_run import TrainingRun
+from attnscope.report.training_data import training_data
 from attnscope.serve.written import foreign_files
 
 
@@ -125,3 +128,26 @@ def test_a_run_before_its_first_step_says_so(tmp_path: Path) -> None:
     assert loaded.page()
     with pytest.raises(InputError, match="no step was measured yet"):
         loaded.plot.curve()
+
+
+def test_what_a_monitor_wrote_is_what_the_page_has(tmp_path: Path) -> None:
+    model = build("gpt2").train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tokens = torch.arange(2 * 32).reshape(2, 32) % 90
+    with attnscope.Monitor(model, every=2, rows=4, out=tmp_path) as monitor:
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = model(tokens, labels=tokens).loss
+            loss.backward()
+            optimizer.step()
+            monitor.step(loss=loss)
+        running: Any = attnscope.load_run(tmp_path)
+    assert running.status == "training"
+    finished: Any = attnscope.load_run(tmp_path)
+    assert finished.status == "finished"
+    data = training_data(finished)
+    assert data["steps"] == [1, 2, 4]
+    expected = monitor.heads["max_logit"].to_list()
+    assert data["columns"]["max_logit"] == pytest.approx(expected, rel=1e-3)
+    assert data["scalars"]["loss"]["step"] == [1, 2, 3, 4, 5]
+    assert set(data["kinds"].values()) - {None} <= set(data["measures"])

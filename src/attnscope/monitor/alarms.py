@@ -95,6 +95,7 @@ class _Finding(NamedTuple):
 
 class _Rule(NamedTuple):
     judge: Callable[[AlarmThresholds, Mapping[str, float], _Head], _Finding]
+    measure: str | None  # what the value and the limit of its alarm are of
     patient: bool
     advice: str
 
@@ -146,47 +147,55 @@ def _not_finite(t: AlarmThresholds, now: Mapping[str, float], head: _Head) -> _F
 RULES = {
     "logit-limit": _Rule(
         _logit_limit,
+        "max_logit",
         False,
         "lower the learning rate, normalize queries and keys (QK-norm), or clip the query and key weights of the head",
     ),
     "logit-jump": _Rule(
         _logit_jump,
+        "logit_std",
         False,
         "look at what changed the query and key weights of the head since the last measured step: an update that was "
         "too large, a loaded or edited weight; go back to a checkpoint before it, with a lower learning rate",
     ),
     "entropy-collapse": _Rule(
         _entropy_collapse,
+        "entropy_ratio",
         False,
         "hardly any gradient passes through one-hot weights: lower the learning rate, raise the temperature, or "
         "normalize queries and keys before the head freezes",
     ),
     "dilution": _Rule(
         _dilution,
+        "entropy_ratio",
         True,
         "the head averages over all tokens: check for a loss of its query or key weights (weight decay, a learning "
         "rate that is too high), or use a normalizer that scales with the length, such as ssmax",
     ),
     "jacobian-budget": _Rule(
         _jacobian_budget,
+        "jacobian_norm",
         False,
         "small changes of the logits change the weights a lot: raise the temperature or lower the scale of the "
         "normalizer, or set jacobian_budget to what the run is meant to have",
     ),
     "separability-null": _Rule(
         _separability_null,
+        "separability",
         True,
         "the output distinguishes the tokens that the head selects no better than random ones: check its value and "
         "output weights",
     ),
     "dead-head": _Rule(
         _dead_head,
+        "sink_weight",
         True,
         "the head puts all weight on the first token and gets hardly any gradient: it adds a constant; start its "
         "query and key weights anew, or prune it",
     ),
     "not-finite": _Rule(
         _not_finite,
+        None,
         False,
         "a logit, weight or value of the head is not finite: go back to the last checkpoint without it, and lower the "
         "learning rate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ class History:
         """`run` is what run.json says of the run as a whole."""
         self._keeps = out is None
         self._run = {"started": now(), **run}
+        self._written = time.monotonic()
         self._files = TrainingFiles(out) if out is not None and writes else None
         self._tables = {name: pl.DataFrame(schema=schema) for name, schema in (TABLES | LINES).items()}
         self._begin: int | None = 0  # the step after which lines are written, until an earlier run's are dropped
@@ -62,9 +64,12 @@ class History:
             raise errors[0]
 
     def write_record(self, progress: Mapping[str, Any]) -> None:
-        """Write run.json."""
+        """Write run.json; `interval` is the time since the last one, after which a reader can expect the next."""
         if self._files is not None:
-            self._files.write_record({**self._run, "updated": now(), **progress})
+            clock = time.monotonic()
+            interval = round(clock - self._written, 3)
+            self._files.write_record({**self._run, "updated": now(), "interval": interval, **progress})
+            self._written = clock
 
     def close(self) -> None:
         """Leave the folder to others."""

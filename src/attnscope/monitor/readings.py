@@ -65,17 +65,6 @@ READINGS = (
 )
 IN_LIMITS = Reading("in limits", "#9ecae1", "·", "None of the limits of the other readings is crossed.")
 UNKNOWN = Reading("no numbers", "#5f6368", "?", "Its weights were not measured at this step, or are not numbers.")
-# What the value and the limit of an alarm are of, by its kind.
-EVIDENCE = {
-    "logit-limit": "max_logit",
-    "logit-jump": "logit_std",
-    "entropy-collapse": "entropy_ratio",
-    "dilution": "entropy_ratio",
-    "jacobian-budget": "jacobian_norm",
-    "separability-null": "separability",
-    "dead-head": "sink_weight",
-}
-
 LISTED = (*READINGS, IN_LIMITS, UNKNOWN)
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from attnscope import columns
-from attnscope.monitor.readings import EVIDENCE, page_readings
+from attnscope.monitor.alarms import RULES
+from attnscope.monitor.readings import page_readings
 from attnscope.report.data import rounded_columns
 from attnscope.report.measures import explained_measure
 from attnscope.tables import without_infinities
@@ -48,7 +49,7 @@ def training_data(run: TrainingRun) -> Data:
         "measures": {name: _explained(name, n) for name in measures},
         "room": room,
         "most_alarms": MOST_ALARMS,
-        "kinds": EVIDENCE,
+        "kinds": {kind: rule.measure for kind, rule in RULES.items()},
         **page_readings(run.run.get("thresholds", {})),
         **added_data(run, table, order, measures, choose_steps(steps, run.alarms["step"].to_list(), room)),
     }

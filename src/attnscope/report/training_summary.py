@@ -10,7 +10,8 @@ from rich.text import Text
 
 from attnscope import columns
 from attnscope.columns import head_name
-from attnscope.monitor.readings import EVIDENCE, LISTED, reading_looks
+from attnscope.monitor.alarms import RULES
+from attnscope.monitor.readings import LISTED, reading_looks
 from attnscope.parameters import parameter
 from attnscope.report.maps import state_map
 from attnscope.report.terminal import add_row, paragraph, table
@@ -84,7 +85,7 @@ def alarm_words(run: TrainingRun) -> str:
 
 def evidence(alarm: Mapping[str, Any]) -> str:
     """The value that raised an alarm, and its limit."""
-    name = EVIDENCE.get(alarm["kind"])
+    name = RULES[alarm["kind"]].measure if alarm["kind"] in RULES else None
     if alarm["value"] is None or name is None:
         return "not a number" if alarm["value"] is None else number(alarm["value"])
     return f"{columns.label(name).lower()} {measured(name, alarm['value'])} (limit {measured(name, alarm['limit'])})"
