@@ -11,7 +11,7 @@ from attnscope.cli.runs import JsonOption
 
 bench = App(
     name="bench",
-    help="Measure the speed of normalizers, scans and the paper's protocol on this machine.",
+    help="Measure the speed of normalizers, scans, the paper's protocol and the training monitor on this machine.",
     help_epilogue="",
 )
 
@@ -172,4 +172,56 @@ def protocol(
         print(json_module.dumps(report))
     else:
         print_protocol(Console(), report)
+    return 0
+
+
+@bench.command
+def monitor(
+    *,
+    length: WholeNumber = 512,
+    layers: WholeNumber = 6,
+    heads: WholeNumber = 6,
+    width: WholeNumber = 384,
+    batch: WholeNumber = 4,
+    every: WholeNumber = 50,
+    steps: WholeNumber = 100,
+    measured: WholeNumber = 15,
+    json: JsonOption = False,
+) -> int:
+    """Time training steps with and without `attnscope.Monitor`, and check that both do the same.
+
+    For example:
+
+    - `attnscope bench monitor`
+    - `attnscope bench monitor --steps 300 --json`
+
+    Parameters
+    ----------
+    length
+        Tokens of each item.
+    layers
+        Layers of the GPT-2-like model with random weights.
+    heads
+        Heads of a layer.
+    width
+        Width of the model.
+    batch
+        Items of a batch.
+    every
+        The monitor measures the first step and every one with a multiple of this number.
+    steps
+        Steps that are timed in this way, with and without the monitor in turn.
+    measured
+        Steps that are timed after them, all of them measured.
+    """
+    from rich.console import Console
+
+    from attnscope.bench.monitor import measure
+    from attnscope.cli.bench_tables import print_monitor
+
+    report = measure(length, layers, heads, width, batch, every, steps, measured)
+    if json:
+        print(json_module.dumps(report))
+    else:
+        print_monitor(Console(), report)
     return 0

@@ -146,6 +146,31 @@ def print_protocol(console: Console, report: dict[str, Any]) -> None:
     print_closing(console, commands={"attnscope reproduce": "The paper's figures and claims on a model."})
 
 
+def print_monitor(console: Console, report: dict[str, Any]) -> None:
+    """Print the ratios of a watched to a plain training run."""
+    same = "the same bits" if report["identical"] else "NOT the same bits"
+    words = f"training takes {report['training_ratio']:.3f} times as long with a monitor, and does {same}."
+    _print_verdict(console, words)
+    made = table(["With a monitor / without", "Ratio", "Middle half of the steps"])
+    steps = {"Measured step": report["measured_step"], "Other step": report["unmeasured_step"]}
+    for name, ratios in steps.items():
+        if ratios is not None:
+            low, high = (ratios.get(f"quartile_{end}", ratios["time_ratio"]) for end in ("low", "high"))
+            add_row(made, name, f"{ratios['time_ratio']:.3f}", f"{low:.3f} to {high:.3f}")
+    add_row(made, f"Training, every {report['every']} steps", f"{report['training_ratio']:.3f}", "")
+    memory = report["memory_ratio"]
+    add_row(made, "Peak memory of a step", "-" if memory is None else f"{memory:.3f}", "")
+    console.print(made)
+    size = report["size"]
+    note = (
+        f"A GPT-2-like model of {report['parameters'] / 1e6:.1f} million parameters, {size['batch']} items of "
+        f"{size['length']:,} tokens, {report['step_seconds']:.2f} s a step on {_threads(report)}; steps with and "
+        "without a monitor in turn, medians. Losses, gradients, weights and random state of both are compared."
+    )
+    console.print(paragraph(note, style="dim"))
+    print_closing(console, commands={"attnscope serve": "Runs in the browser, training runs while they go on."})
+
+
 def _print_verdict(console: Console, words: str) -> None:
     """Print the result of a benchmark in a sentence."""
     console.print(paragraph(Text.assemble(("Verdict: ", "bold"), words)))

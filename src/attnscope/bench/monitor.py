@@ -1,0 +1,178 @@
+"""The cost of watching a training run: steps of two equal models in turn, one of them with a monitor.
+
+Both are GPT-2-like with dropout, start with the same weights and random state and see the same batches. First the
+monitor measures every `every`-th step, as it does in a real run; then every step. Their losses, gradients and weights
+are compared bit by bit. Peak memory of a training step above the loaded model is measured in processes of its own
+(`bench/resident.py`).
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attnscope.bench.resident import resident_peak, run_with_plain_allocator
+from attnscope.bench.timing import check_size, in_own_process, seconds_of
+from attnscope.planning import whole_number
+from attnscope.progress import Progress, Step, reporting
+
+_VOCABULARY = 8192
+_WARM_UP = 3  # steps that are not timed
+
+
+class Training:
+    """A model that is trained step by step, with a random state of its own."""
+
+    def __init__(self, size: dict[str, int], every: int | None) -> None:
+        import transformers
+
+        import attnscope
+
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(
+            n_positions=size["length"],
+            n_layer=size["layers"],
+            n_head=size["heads"],
+            n_embd=size["width"],
+            vocab_size=_VOCABULARY,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        self._shape = size["batch"], size["length"]
+        self.model = transformers.GPT2LMHeadModel(config).train()
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self._batches = torch.Generator().manual_seed(1)
+        self._random_state = torch.get_rng_state()
+        self.monitor = None if every is None else attnscope.Monitor(self.model, every=every)
+        self.losses: list[float] = []
+
+    def watch(self, every: int) -> None:
+        """Go on with another monitor, which measures more or less often."""
+        import attnscope
+
+        if self.monitor is not None:
+            self.monitor.close()
+            self.monitor = attnscope.Monitor(self.model, every=every)
+
+    def step(self) -> float:
+        """One optimizer step; how many seconds it took."""
+        ids = torch.randint(_VOCABULARY, self._shape, generator=self._batches)
+        torch.set_rng_state(self._random_state)
+        seconds = seconds_of(lambda: self._step(ids))
+        self._random_state = torch.get_rng_state()
+        return seconds
+
+    def _step(self, ids: torch.Tensor) -> None:
+        loss = self.model(input_ids=ids, labels=ids).loss
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        self.losses.append(loss.item())
+        if self.monitor is not None:
+            self.monitor.step()
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Weights, gradients and random state."""
+        parameters = list(self.model.parameters())
+        return [*parameters, *(each.grad for each in parameters if each.grad is not None), self._random_state]
+
+
+def measure(
+    length: int = 512,
+    layers: int = 6,
+    heads: int = 6,
+    width: int = 384,
+    batch: int = 4,
+    every: int = 50,
+    steps: int = 100,
+    measured: int = 15,
+    progress: Progress = None,
+) -> dict[str, Any]:
+    """Ratios of time and memory with a monitor to those without, and whether both runs did the same."""
+    check_size(length, layers, heads, width, measured)
+    for name, value in {"batch": batch, "every": every, "steps": steps}.items():
+        whole_number(name, value, 1)
+    size = {"length": length, "layers": layers, "heads": heads, "width": width, "batch": batch}
+    with reporting(progress) as report:
+        report(Step(0, 3, "time"))
+        times = in_own_process(_times, size, every, steps, measured)
+        peaks = []
+        for done, watched in enumerate((False, True), 1):
+            report(Step(done, 3, "memory"))
+            arguments = size | {"watched": watched, "threads": torch.get_num_threads()}
+            peaks.append(run_with_plain_allocator(__name__, arguments))
+    plain, with_monitor = peaks
+    return {
+        "benchmark": "monitor",
+        "size": size,
+        "every": every,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        **times,
+        "peak_bytes": with_monitor,
+        "plain_peak_bytes": plain,
+        "memory_ratio": None if plain is None else round(with_monitor / plain, 4),
+    }
+
+
+def _times(size: dict[str, int], every: int, steps: int, measured: int) -> dict[str, Any]:
+    plain, watched = Training(size, None), Training(size, every)
+    for _ in range(_WARM_UP):
+        plain.step()
+        watched.step()
+    watched.watch(every)
+    whole = _in_turn(plain, watched, steps)
+    # The first step and every `every`-th one are measured.
+    rest = [pair for number, pair in enumerate(whole, 1) if number > 1 and number % every]
+    watched.watch(1)
+    each = _in_turn(plain, watched, measured)
+    pairs = zip(plain.tensors(), watched.tensors(), strict=True)
+    totals = [sum(pair[index] for pair in whole) for index in (0, 1)]
+    return {
+        "parameters": sum(parameter.numel() for parameter in plain.model.parameters()),
+        "step_seconds": round(statistics.median(pair[0] for pair in whole), 4),
+        "training_ratio": round(totals[1] / totals[0], 4),
+        "measured_step": _ratios(each),
+        "unmeasured_step": _ratios(rest),
+        "identical": plain.losses == watched.losses and all(torch.equal(*pair) for pair in pairs),
+        "errors": 0 if watched.monitor is None else watched.monitor.errors,
+    }
+
+
+def _in_turn(plain: Training, watched: Training, steps: int) -> list[tuple[float, float]]:
+    """Seconds of the steps of both models, which of them goes first in turn."""
+    gc.collect()
+    times = []
+    for number in range(steps):
+        order: list[Callable[[], float]] = [plain.step, watched.step]
+        seconds = [run() for run in (order if number % 2 else order[::-1])]
+        times.append((seconds[0], seconds[1]) if number % 2 else (seconds[1], seconds[0]))
+    return times
+
+
+def _ratios(pairs: list[tuple[float, float]]) -> dict[str, float] | None:
+    """The median ratio of the second time to the first, and its quartiles; None for no pairs."""
+    ratios = [after / before for before, after in pairs]
+    if len(ratios) < 2:
+        return {"time_ratio": round(ratios[0], 4)} if ratios else None
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return {"time_ratio": round(middle, 4), "quartile_low": round(low, 4), "quartile_high": round(high, 4)}
+
+
+def _peak(size: dict[str, int], watched: bool) -> int | None:
+    training = Training(size, 1 if watched else None)
+    for _ in range(_WARM_UP):
+        training.step()
+    return resident_peak(training.step)
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    torch.set_num_threads(given.pop("threads"))
+    print(json.dumps(_peak(given, given.pop("watched"))))

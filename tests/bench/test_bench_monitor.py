@@ -1,0 +1,32 @@
+"""The monitor's benchmark: its report, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from attnscope.bench.monitor import measure
+from attnscope.cli import run
+from attnscope.errors import InputError
+
+SIZES = ["--length", "33", "--layers", "1", "--heads", "2", "--width", "8", "--batch", "2"]
+
+
+def test_the_ratios_of_a_watched_run_to_a_plain_one(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "monitor", *SIZES, "--every", "3", "--steps", "6", "--measured", "3", "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert report["identical"] is True
+    assert report["errors"] == 0
+    for ratios in (report["measured_step"], report["unmeasured_step"]):
+        assert 0 < ratios["quartile_low"] <= ratios["time_ratio"] <= ratios["quartile_high"]
+    assert report["training_ratio"] > 0
+    assert (report["memory_ratio"] is not None) == (sys.platform == "linux")
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    with pytest.raises(InputError, match="width must be a multiple of heads; received 8 and 3"):
+        measure(layers=1, heads=3, width=8)
+    with pytest.raises(InputError, match="every takes a whole number from 1 up; received 0"):
+        measure(layers=1, heads=2, width=8, every=0)
