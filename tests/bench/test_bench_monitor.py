@@ -20,8 +20,9 @@ def test_the_ratios_of_a_watched_run_to_a_plain_one(capfd: pytest.CaptureFixture
     assert report["identical"] is True
     assert report["errors"] == 0
     for ratios in (report["measured_step"], report["unmeasured_step"]):
-        assert 0 < ratios["quartile_low"] <= ratios["time_ratio"] <= ratios["quartile_high"]
-    assert report["training_ratio"] > 0
+        assert 0 < ratios["quartiles"][0] <= ratios["wall_ratio"] <= ratios["quartiles"][1]
+        assert ratios["cpu_ratio"] > 0
+    assert set(report["training"]) == {"wall_ratio", "cpu_ratio"}
     assert (report["memory_ratio"] is not None) == (sys.platform == "linux")
 
 

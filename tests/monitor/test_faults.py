@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from families import tiny_model
 from models import build
 from torch import nn
 from training import HEADS, SUBJECTS, CustomAttention, OnTokens, batches, gpt2, loss_of, train
@@ -55,6 +56,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no module": (lambda: "gpt2", "takes the model that is trained, a torch.nn.Module; received 'gpt2'"),
     "no attention": (lambda: nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "no attention was found in Sequential"),
     "no attention, custom code": (Perceptron, "no attention was found in Perceptron"),
+    "no attention, transformers": (lambda: tiny_model("mamba"), "no attention was found in MambaForCausalLM"),
     "compiled": (lambda: torch.compile(gpt2(), backend="eager"), "is compiled .* train the model uncompiled"),
     "compiled in place": (compiled_in_place, "GPT2LMHeadModel is compiled"),
     "threads": (lambda: nn.DataParallel(gpt2()), "use DistributedDataParallel"),

@@ -12,18 +12,26 @@ import gc
 import json
 import statistics
 import sys
-from collections.abc import Callable
-from typing import Any
+import time
+from typing import Any, NamedTuple
 
 import torch
+from torch.nn import functional
 
 from attnscope.bench.resident import resident_peak, run_with_plain_allocator
-from attnscope.bench.timing import check_size, in_own_process, seconds_of
+from attnscope.bench.timing import check_size, in_own_process
 from attnscope.planning import whole_number
 from attnscope.progress import Progress, Step, reporting
 
 _VOCABULARY = 8192
 _WARM_UP = 3  # steps that are not timed
+
+
+class Seconds(NamedTuple):
+    """Time on the clock, and time of all processors, which depends less on what else the machine does."""
+
+    wall: float
+    cpu: float
 
 
 class Training:
@@ -60,16 +68,19 @@ class Training:
             self.monitor.close()
             self.monitor = attnscope.Monitor(self.model, every=every)
 
-    def step(self) -> float:
-        """One optimizer step; how many seconds it took."""
+    def step(self) -> Seconds:
+        """One optimizer step; how long it took."""
         ids = torch.randint(_VOCABULARY, self._shape, generator=self._batches)
         torch.set_rng_state(self._random_state)
-        seconds = seconds_of(lambda: self._step(ids))
+        begin = time.perf_counter(), time.process_time()
+        self._step(ids)
+        seconds = Seconds(time.perf_counter() - begin[0], time.process_time() - begin[1])
         self._random_state = torch.get_rng_state()
         return seconds
 
     def _step(self, ids: torch.Tensor) -> None:
-        loss = self.model(input_ids=ids, labels=ids).loss
+        logits = self.model(input_ids=ids).logits
+        loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
@@ -133,36 +144,41 @@ def _times(size: dict[str, int], every: int, steps: int, measured: int) -> dict[
     watched.watch(1)
     each = _in_turn(plain, watched, measured)
     pairs = zip(plain.tensors(), watched.tensors(), strict=True)
-    totals = [sum(pair[index] for pair in whole) for index in (0, 1)]
     return {
         "parameters": sum(parameter.numel() for parameter in plain.model.parameters()),
-        "step_seconds": round(statistics.median(pair[0] for pair in whole), 4),
-        "training_ratio": round(totals[1] / totals[0], 4),
+        "step_seconds": round(statistics.median(one.wall for one, _ in whole), 4),
+        "training": {
+            f"{clock}_ratio": round(
+                sum(getattr(two, clock) for _, two in whole) / sum(getattr(one, clock) for one, _ in whole), 4
+            )
+            for clock in Seconds._fields
+        },
         "measured_step": _ratios(each),
-        "unmeasured_step": _ratios(rest),
+        "unmeasured_step": _ratios(rest) if rest else None,
         "identical": plain.losses == watched.losses and all(torch.equal(*pair) for pair in pairs),
         "errors": 0 if watched.monitor is None else watched.monitor.errors,
     }
 
 
-def _in_turn(plain: Training, watched: Training, steps: int) -> list[tuple[float, float]]:
-    """Seconds of the steps of both models, which of them goes first in turn."""
+def _in_turn(plain: Training, watched: Training, steps: int) -> list[tuple[Seconds, Seconds]]:
+    """Times of the steps of both models, which of them goes first in turn."""
     gc.collect()
     times = []
     for number in range(steps):
-        order: list[Callable[[], float]] = [plain.step, watched.step]
-        seconds = [run() for run in (order if number % 2 else order[::-1])]
-        times.append((seconds[0], seconds[1]) if number % 2 else (seconds[1], seconds[0]))
+        if number % 2:
+            times.append((plain.step(), watched.step()))
+        else:
+            second = watched.step()
+            times.append((plain.step(), second))
     return times
 
 
-def _ratios(pairs: list[tuple[float, float]]) -> dict[str, float] | None:
-    """The median ratio of the second time to the first, and its quartiles; None for no pairs."""
-    ratios = [after / before for before, after in pairs]
-    if len(ratios) < 2:
-        return {"time_ratio": round(ratios[0], 4)} if ratios else None
-    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    return {"time_ratio": round(middle, 4), "quartile_low": round(low, 4), "quartile_high": round(high, 4)}
+def _ratios(pairs: list[tuple[Seconds, Seconds]]) -> dict[str, Any]:
+    """The median ratio of the second time to the first on both clocks, and the quartiles of that on the wall."""
+    ratios = {clock: [getattr(two, clock) / getattr(one, clock) for one, two in pairs] for clock in Seconds._fields}
+    low, _, high = statistics.quantiles(ratios["wall"] * 2, n=4, method="inclusive")
+    medians = {f"{clock}_ratio": round(statistics.median(some), 4) for clock, some in ratios.items()}
+    return medians | {"quartiles": [round(low, 4), round(high, 4)]}
 
 
 def _peak(size: dict[str, int], watched: bool) -> int | None:

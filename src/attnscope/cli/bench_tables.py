@@ -149,24 +149,26 @@ def print_protocol(console: Console, report: dict[str, Any]) -> None:
 def print_monitor(console: Console, report: dict[str, Any]) -> None:
     """Print the ratios of a watched to a plain training run."""
     same = "the same bits" if report["identical"] else "NOT the same bits"
-    words = f"training takes {report['training_ratio']:.3f} times as long with a monitor, and does {same}."
+    training = report["training"]
+    words = f"training takes {training['wall_ratio']:.3f} times as long with a monitor, and does {same}."
     _print_verdict(console, words)
-    made = table(["With a monitor / without", "Ratio", "Middle half of the steps"])
-    steps = {"Measured step": report["measured_step"], "Other step": report["unmeasured_step"]}
+    made = table(["With a monitor / without", "Time", "Middle half", "Processor time"])
+    steps = {"A measured step": report["measured_step"], "Another step": report["unmeasured_step"]}
     for name, ratios in steps.items():
         if ratios is not None:
-            low, high = (ratios.get(f"quartile_{end}", ratios["time_ratio"]) for end in ("low", "high"))
-            add_row(made, name, f"{ratios['time_ratio']:.3f}", f"{low:.3f} to {high:.3f}")
-    add_row(made, f"Training, every {report['every']} steps", f"{report['training_ratio']:.3f}", "")
-    memory = report["memory_ratio"]
-    add_row(made, "Peak memory of a step", "-" if memory is None else f"{memory:.3f}", "")
+            spread = " to ".join(f"{end:.3f}" for end in ratios["quartiles"])
+            add_row(made, name, f"{ratios['wall_ratio']:.3f}", spread, f"{ratios['cpu_ratio']:.3f}")
+    name = f"Training, every {report['every']} steps"
+    add_row(made, name, f"{training['wall_ratio']:.3f}", "", f"{training['cpu_ratio']:.3f}")
     console.print(made)
     size = report["size"]
     note = (
         f"A GPT-2-like model of {report['parameters'] / 1e6:.1f} million parameters, {size['batch']} items of "
         f"{size['length']:,} tokens, {report['step_seconds']:.2f} s a step on {_threads(report)}; steps with and "
-        "without a monitor in turn, medians. Losses, gradients, weights and random state of both are compared."
+        "without a monitor in turn, medians. Losses, gradients, weights and random state of both are compared. "
     )
+    if report["memory_ratio"] is not None:
+        note += f"Peak memory of a step, above the loaded model: {report['memory_ratio']:.3f} times."
     console.print(paragraph(note, style="dim"))
     print_closing(console, commands={"attnscope serve": "Runs in the browser, training runs while they go on."})
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 
 from attnscope.capture.huggingface import refuse_unreadable
 from attnscope.capture.layers import INTERFACE, WRITTEN_OUT, uses_interface
@@ -83,7 +83,7 @@ def _may_attend(module: nn.Module) -> bool:
     package = type(module).forward.__module__.partition(".")[0]
     if package in ("torch", "attnscope"):
         return "forward" in vars(module) and _mentions_attention(module)
-    softmax_inside = package not in _KNOWN_PACKAGES and any(isinstance(part, nn.Softmax) for part in module.children())
+    softmax_inside = package != "transformers" and any(isinstance(part, nn.Softmax) for part in module.children())
     return softmax_inside or _mentions_attention(module)
 
 
@@ -105,8 +105,9 @@ def _mentions_attention(module: nn.Module) -> bool:
 
 
 def _methods(cls: type) -> Iterator[Any]:
+    # What every transformers model has mentions attention.
     for base in cls.__mro__:
-        if base.__module__.partition(".")[0] != "torch" and base is not object:
+        if base not in (*PreTrainedModel.__mro__, GenerationMixin) and not base.__module__.startswith("torch."):
             yield from vars(base).values()
 
 
