@@ -153,7 +153,8 @@ def main() -> None:
     healthy = {}
     for seed in range(arguments.seeds):
         healthy[seed], monitor = train(seed, None, arguments.every)
-        report["healthy"].append({"seed": seed, "false_alarms": monitor.alarms.height} | extremes(monitor))
+        counts = {"seed": seed, "false_alarms": monitor.alarms.height, "loss_risen": risen(healthy[seed])}
+        report["healthy"].append(counts | extremes(monitor))
     for failure in FAILURES:
         report["failures"][failure] = [run(seed, failure, arguments.every, healthy[seed]) for seed in healthy]
     print(json.dumps(report, indent=1))

@@ -38,10 +38,13 @@ from scores import copying_loss, induction_scores, previous_token_scores
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+import attnscope
+
 SEED = 20250821
 VOCABULARY = 1024
 CONTEXT = 1024
 WARMUP_STEPS = 40
+MONITOR_EVERY = 20  # steps
 MATRIX_RATE = 8e-3
 OTHER_RATE = 2e-3
 EMBEDDING_DEVIATION = 0.3
@@ -143,7 +146,13 @@ def held_out_loss(model: LlamaForCausalLM, tokens: torch.Tensor, windows: int) -
 
 
 def train(
-    model: LlamaForCausalLM, tokens: torch.Tensor, held_out: torch.Tensor, first_stage: int, record: Record, out: Path
+    model: LlamaForCausalLM,
+    tokens: torch.Tensor,
+    held_out: torch.Tensor,
+    first_stage: int,
+    record: Record,
+    out: Path,
+    monitor: attnscope.Monitor | None,
 ) -> None:
     """Train the model in place; after each stage, save it and the record with losses and scores."""
     started, earlier = time.monotonic(), record["seconds"]
@@ -163,6 +172,8 @@ def train(
             for optimizer, base in chosen.items():
                 optimizer.param_groups[0]["lr"] = base * rate(stage, step, used / stage.tokens)
             step_optimizers(model, chosen, stage)
+            if monitor is not None:
+                monitor.step(loss=loss)
             step, used = step + 1, used + windows.numel()
             if step % 200 == 0 or used >= stage.tokens:
                 entry = {"stage": number, "tokens": used, "seconds": round(time.monotonic() - started, 1)}
@@ -196,6 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the model, tokenizer and sample text")
     parser.add_argument("--first-stage", type=int, default=1, help="go on with the model in the folder")
+    parser.add_argument("--monitor", type=Path, help="watch the training with attnscope.Monitor: the folder of its run")
     arguments = parser.parse_args()
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
@@ -226,7 +238,10 @@ def main() -> None:
     else:
         model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32)
         record = json.loads((out / "training.json").read_text("utf-8"))
-    train(model, tokens, held_out_tokens, arguments.first_stage, record, out)
+    monitor = None if arguments.monitor is None else attnscope.Monitor(model, every=MONITOR_EVERY, out=arguments.monitor)
+    train(model, tokens, held_out_tokens, arguments.first_stage, record, out, monitor)
+    if monitor is not None:
+        monitor.close()
 
 
 def sample_text(held_out: dict[str, str]) -> str:
