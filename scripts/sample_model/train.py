@@ -238,7 +238,8 @@ def main() -> None:
     else:
         model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32)
         record = json.loads((out / "training.json").read_text("utf-8"))
-    monitor = None if arguments.monitor is None else attnscope.Monitor(model, every=MONITOR_EVERY, out=arguments.monitor)
+    folder: Path | None = arguments.monitor
+    monitor = attnscope.Monitor(model, every=MONITOR_EVERY, out=folder) if folder else None
     train(model, tokens, held_out_tokens, arguments.first_stage, record, out, monitor)
     if monitor is not None:
         monitor.close()
