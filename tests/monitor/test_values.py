@@ -221,3 +221,21 @@ def test_logits_of_a_bfloat16_model_are_those_of_its_own_queries_and_keys() -> N
         for head in range(HEADS)
     }
     assert_lines(table, expected)
+
+
+class BiasedAttention(nn.Module):
+    """Attention with a small bias that is passed as a mask, as for relative positions."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        bias = torch.linspace(-0.3, 0, TOKENS).expand(TOKENS, TOKENS)
+        mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=bias)
+        return x + mixed.transpose(1, 2).flatten(2)
+
+
+def test_a_bias_that_is_passed_as_a_mask_is_no_limit_of_the_logits() -> None:
+    model = OnTokens(BiasedAttention())
+    monitor = attnscope.Monitor(model, every=1)
+    train(model, 1, monitor)
+    assert monitor.heads["max_logit"].min() > 0.3
+    assert monitor.alarms.is_empty()

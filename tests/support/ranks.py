@@ -46,11 +46,14 @@ def train(model: nn.Module, monitor: attnscope.Monitor | None, rank: int, size: 
 
 
 def data_parallel(rank: int, size: int, folder: Path) -> None:
-    """With and without a monitor; the first rank writes."""
+    """With and without a monitor, and with an evaluation of the inner module before; the first rank writes."""
     plain = DistributedDataParallel(gpt2(dropout=0.0))
     without = train(plain, None, rank, size)
     model = DistributedDataParallel(gpt2(dropout=0.0))
     monitor = attnscope.Monitor(model, every=1, rows=ALL, sequences=ALL, out=folder / "data-parallel")
+    model.module.eval()
+    loss_of(model.module, torch.zeros(2, 7, dtype=torch.long))
+    model.module.train()
     losses = train(model, monitor, rank, size)
     monitor.close()
     assert losses == without

@@ -11,7 +11,7 @@ some measured steps in a row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -56,10 +56,11 @@ class AlarmThresholds:
     dilution_lowest: float = 0.8  # entropy ratio that the head has had before, at most
     jacobian_budget: float = 2.0  # Jacobian norm of the weights; softmax at temperature 1 has at most 0.5
     null_margin: float = 0.05  # separability above that of random sets, at most
-    null_highest: float = 0.25  # separability above that of random sets that the head has had before, at least
+    null_highest: float = 0.4  # separability above that of random sets that the head has had before, at least
+    null_rows: float = 48  # rows with more keys than the top set that both of these are judged on: fewer are noise
     dead_sink: float = 0.999  # weight on the first token, at least
     dead_jacobian: float = 1e-3  # Jacobian norm, at most
-    patience: float = 3  # measured steps in a row, to raise dilution, separability and dead heads, and to end any alarm
+    patience: float = 3  # measured steps in a row, to raise dilution and dead heads, and to end any alarm
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -79,7 +80,9 @@ class _Head:
     deviation: float | None = None  # of the logits, in the measured step before
     entropy: float | None = None  # ratio, in the measured step before
     lowest_entropy: float = math.inf
-    highest_margin: float = -math.inf  # of separability over that of random sets
+    margin: float = 0.0  # of separability over that of random sets: mean over about the last `null_rows` rows
+    highest_margin: float = -math.inf
+    rows_at_null: float = 0  # rows in the last measured steps in a row in which separability was that of random sets
     over: dict[str, int] = field(default_factory=dict)  # measured steps in a row over the limit, by kind
     raised: dict[str, int] = field(default_factory=dict)  # measured steps in a row clearly not, by kind of alarm
 
@@ -129,14 +132,15 @@ def _jacobian_budget(t: AlarmThresholds, now: Mapping[str, float], head: _Head) 
 
 
 def _separability_null(t: AlarmThresholds, now: Mapping[str, float], head: _Head) -> _Finding:
-    limit = now["null_random"] + t.null_margin
-    over = head.highest_margin >= t.null_highest and now["separability"] <= limit
-    return _Finding(now["separability"], limit, over, now["separability"] > limit + t.null_margin)
+    value, limit = now["separability"], now["null_random"] + t.null_margin
+    rows = head.rows_at_null + now["set_rows"]
+    over = head.highest_margin >= t.null_highest and value <= limit and rows >= t.null_rows
+    return _Finding(value, limit, over, value > limit + t.null_margin)
 
 
 def _dead_head(t: AlarmThresholds, now: Mapping[str, float], head: _Head) -> _Finding:
     value, limit = now["sink_weight"], t.dead_sink
-    over = value >= limit and now["jacobian_norm"] <= t.dead_jacobian
+    over = value >= limit and now["jacobian_norm"] <= t.dead_jacobian and now["length"] > 1  # one key has all weight
     return _Finding(value, limit, over, value < 1 - 2 * (1 - limit))
 
 
@@ -182,7 +186,7 @@ RULES = {
     "separability-null": _Rule(
         _separability_null,
         "separability",
-        True,
+        False,
         "the output distinguishes the tokens that the head selects no better than random ones: check its value and "
         "output weights",
     ),
@@ -210,23 +214,12 @@ class AlarmDetector:
         self.thresholds = thresholds
         self._heads: dict[tuple[int, int], _Head] = {}
 
-    def update(
-        self,
-        table: pl.DataFrame,
-        logit_limits: Mapping[int, float],
-        not_finite: Collection[tuple[int, int]] = (),
-    ) -> list[Alarm]:
-        """The alarms of one measured step.
-
-        `table` has one line for each head, `logit_limits` the largest logit of each layer that its number type and its
-        mask leave room for, and `not_finite` the heads of which a number is not finite.
-        """
+    def update(self, table: pl.DataFrame) -> list[Alarm]:
+        """The alarms of one measured step: `table` is that of `StepMeasurement.table`, with its `circumstances`."""
         alarms = []
         for line in table.iter_rows(named=True):
-            key = line["layer"], line["head"]
             now = {name: math.nan if value is None else value for name, value in line.items()}
-            now |= {"finite": float(key not in not_finite), "logit_limit": logit_limits[line["layer"]]}
-            alarms += self._update_head(self._heads.setdefault(key, _Head()), now)
+            alarms += self._update_head(self._heads.setdefault((line["layer"], line["head"]), _Head()), now)
         return alarms
 
     def _update_head(self, head: _Head, now: Mapping[str, Any]) -> list[Alarm]:
@@ -244,8 +237,16 @@ class AlarmDetector:
         if now["finite"]:
             head.deviation, head.entropy = now["logit_std"], now["entropy_ratio"]
             head.lowest_entropy = min(head.lowest_entropy, now["entropy_ratio"])  # the first one, if the other is NaN
-            head.highest_margin = max(head.highest_margin, now["separability"] - now["null_random"])
+            self._remember_margin(head, now)
         return alarms
+
+    def _remember_margin(self, head: _Head, now: Mapping[str, Any]) -> None:
+        margin = now["separability"] - now["null_random"]
+        if math.isnan(margin):
+            return
+        head.margin += min(1.0, now["set_rows"] / self.thresholds.null_rows) * (margin - head.margin)
+        head.highest_margin = max(head.highest_margin, head.margin)
+        head.rows_at_null = head.rows_at_null + now["set_rows"] if margin <= self.thresholds.null_margin else 0
 
     def state(self) -> list[Any]:
         """What is remembered of every head, as plain lists and dictionaries without infinities."""

@@ -38,6 +38,11 @@ def _intercepted(live: weakref.ref[LiveCalls], part: nn.Module, *args: Any, **kw
     return part._call_impl(*args, **kwargs) if watching is None else watching.call(part, *args, **kwargs)
 
 
+def innermost(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel; its own mode decides, since people call it and its `train` directly."""
+    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+
+
 class LiveCalls:
     """Passes the attention calls of a training step to an observer, while it is armed."""
 
@@ -46,7 +51,7 @@ class LiveCalls:
     ) -> None:
         """`on_restart` is called if a forward fails, and what was observed of it does not count."""
         self._intercepted: list[nn.Module] = []
-        self._model = model
+        self._model, self._innermost = model, innermost(model)
         self._observer, self._on_error, self._on_restart = observer, on_error, on_restart
         attending = set(attention_modules(model))
         self._parts = [part for part in model.modules() if attending & set(part.modules())]
@@ -104,7 +109,7 @@ class LiveCalls:
             self._observer(call)
 
     def _for_training(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        if not self._model.training or torch._C._current_graph_task_id() != -1:
+        if not self._innermost.training or torch._C._current_graph_task_id() != -1:
             return False
         given = tree_leaves((args, kwargs))
         return torch.is_grad_enabled() or any(isinstance(each, torch.Tensor) and each.requires_grad for each in given)

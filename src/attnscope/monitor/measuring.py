@@ -16,6 +16,7 @@ import polars as pl
 import torch
 
 from attnscope.capture.attention import AttentionCall
+from attnscope.capture.kernel_arguments import HIDDEN
 from attnscope.diagnosis.nulls import random_separability
 from attnscope.engine.run import LayerCall
 from attnscope.measure import Rows
@@ -115,10 +116,6 @@ class StepMeasurement:
         whole.in_blocks(self._window, positions, measure, budget=_MEMORY_BUDGET, copies=_COPIES, most_rows=_MOST_ROWS)
         self.skipped |= self._window.skipped
 
-    def logit_limits(self) -> dict[int, float]:
-        """For each layer, the largest logit that its number type and its mask leave room for."""
-        return {layer: -float(sums.minus_limit.max()) for layer, sums in self.layers.items()}
-
     def not_finite(self) -> set[tuple[int, int]]:
         """Layer and number of the heads of which a number is not finite."""
         return {(layer, head) for layer, sums in self.layers.items() for head in sums.unsound.nonzero()[0].tolist()}
@@ -137,6 +134,22 @@ class StepMeasurement:
             blocks.append(pl.DataFrame(keys | {"rows": sums.rows, "length": values["length"]} | measured))
         table = pl.concat(blocks) if blocks else pl.DataFrame(schema=HEADS)
         return table.select(HEADS.names()).fill_nan(None).cast(HEADS)
+
+    def circumstances(self) -> pl.DataFrame:
+        """What else decides an alarm, in the order of `table`.
+
+        Whether all numbers of the head are finite, the largest logit that the number type and the mask leave room for,
+        and over how many rows `separability` is a mean.
+        """
+        separability = _SUMMED.index("separability")
+        layers = [sums for _, sums in sorted(self.layers.items())]
+        return pl.DataFrame(
+            {
+                "finite": np.concatenate([sums.unsound == 0 for sums in layers]),
+                "logit_limit": np.concatenate([-sums.minus_limit for sums in layers]),
+                "set_rows": np.concatenate([sums.counts[separability] for sums in layers]),
+            }
+        )
 
 
 def _add_block(
@@ -179,14 +192,17 @@ def _add_block(
 
 
 def _logit_limit(call: ObservedCall) -> float:
-    """The largest number of the type that logits are computed in, or the magnitude of a mask that is added to them."""
+    """The largest number of the type that logits are computed in, or the magnitude of a mask that hides keys.
+
+    A mask that is added to the logits and hides nothing is a bias.
+    """
     if not isinstance(call, AttentionCall):
         return torch.finfo(call.scores.dtype).max
     limit = torch.finfo(call.query.dtype).max
     if call.mask is None or call.mask.dtype == torch.bool:
         return limit
     lowest = call.mask.min().item()
-    return min(limit, -lowest) if lowest < 0 and np.isfinite(lowest) else limit
+    return min(limit, -lowest) if lowest <= HIDDEN and np.isfinite(lowest) else limit
 
 
 def learned_parameters(step: int, layer: int, module: nn.Module) -> list[dict[str, Any]]:

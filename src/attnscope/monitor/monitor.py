@@ -21,7 +21,7 @@ from attnscope.capture.layers import Layers
 from attnscope.errors import AttnscopeError, InputError, ModelError, shown
 from attnscope.monitor.alarms import Alarm, AlarmDetector, AlarmThresholds, StopTraining, describe
 from attnscope.monitor.history import History
-from attnscope.monitor.live_calls import LiveCalls
+from attnscope.monitor.live_calls import LiveCalls, innermost
 from attnscope.monitor.log_values import LogValues
 from attnscope.monitor.measuring import TOP_N, StepMeasurement, learned_parameters
 from attnscope.monitor.ranks import Ranks
@@ -115,7 +115,7 @@ class Monitor:
         self._on_alarm = on_alarm
         self._detector = AlarmDetector(thresholds or AlarmThresholds())
         self._ranks = Ranks()
-        self._layers = Layers(_innermost(model))
+        self._layers = Layers(innermost(model))
         self._live = LiveCalls(model, self._observe, self._failed, self._restart)
         self._step = self._measured = self._errors_before = 0
         self._stride = 1  # between the numbers of two steps
@@ -290,7 +290,7 @@ class Monitor:
             record = {"layer": layer, "head": head, "step": self._step, "reason": reason}
             self._skipped.setdefault((layer, head), record)
         table = measured.table()
-        alarms = self._detector.update(table, measured.logit_limits(), measured.not_finite())
+        alarms = self._detector.update(table.hstack(measured.circumstances()))
         self._alarms += alarms
         stop = self._tell(alarms)
         tables = {
@@ -310,7 +310,7 @@ class Monitor:
     def _why_nothing(self, layers: int) -> str:
         if layers:
             return "another rank measured nothing, or other heads"
-        if not self._model.training:
+        if not innermost(self._model).training:
             return "the model is in evaluation mode"
         return (
             "no attention call was seen in its training forward; a model that was compiled after the monitor was "
@@ -387,14 +387,9 @@ class _OptimizerSteps:
         return self._optimizer is not None
 
 
-def _innermost(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel."""
-    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-
-
 def _about(model: nn.Module) -> dict[str, Any]:
     """What run.json says of the model and the versions."""
-    module = _innermost(model)
+    module = innermost(model)
     config = getattr(module, "config", None)
     parameters = list(module.parameters())
     kinds = dict.fromkeys(str(each.dtype).removeprefix("torch.") for each in parameters if each.is_floating_point())
