@@ -3,6 +3,9 @@
 `loop` compiles a function that Python calls, `helper` one that only loops call. Both relax the order of additions, so
 that sums vectorize, but keep NaN and infinity, which stand for masked keys and broken rows. `rounded` keeps every
 rounding, and `ordered` the order of operations too.
+
+What only loops call is inlined into them. Otherwise a process that compiles a loop would run the functions as they were
+compiled on their own, and one that reads the loop from the cache as they were compiled within it: other roundings.
 """
 
 from __future__ import annotations
@@ -34,17 +37,17 @@ def loop(function: Function) -> Function:
 
 def helper(function: Function) -> Function:
     """Compile a function that only loops call."""
-    return cast(Function, njit(fastmath=_RELAXED, error_model="numpy")(function))
+    return cast(Function, njit(fastmath=_RELAXED, error_model="numpy", forceinline=True)(function))
 
 
 def rounded(function: Function) -> Function:
     """The same with every product rounded before it is added: a b - a b is zero."""
-    return cast(Function, njit(fastmath=_RELAXED - {"contract"}, error_model="numpy")(function))
+    return cast(Function, njit(fastmath=_RELAXED - {"contract"}, error_model="numpy", forceinline=True)(function))
 
 
 def ordered(function: Function) -> Function:
     """The same with operations in the order in which they are written."""
-    return cast(Function, njit(fastmath={"contract"}, error_model="numpy")(function))
+    return cast(Function, njit(fastmath={"contract"}, error_model="numpy", forceinline=True)(function))
 
 
 class _SourceCache(FunctionCache):

@@ -186,6 +186,26 @@ def test_an_index_without_its_data_does_not_bring_older_data_back(small_package:
     assert called(small_package) == [3.0, 0]
 
 
+MASKED = """
+import hashlib, torch
+from attnscope.normalizers import Softmax
+generator = torch.Generator().manual_seed(7)
+z = 4 * torch.randn(21, 257, generator=generator, dtype=torch.float64)
+weights = Softmax().weights(z, torch.rand(21, 257, generator=generator) < 0.8)
+print(hashlib.sha256(weights.numpy().tobytes()).hexdigest())
+"""
+
+
+def test_the_process_that_compiles_and_the_next_one_get_the_same_bits(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    outputs = [
+        subprocess.run([sys.executable, "-c", MASKED], env=environment, capture_output=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert outputs[0] == outputs[1]
+    assert list(tmp_path.rglob("*.nbc"))  # the second one read it
+
+
 def test_a_cache_on_a_full_disk_costs_only_time(monkeypatch: pytest.MonkeyPatch) -> None:
     @_compiling.loop
     def double(x: float) -> float:
