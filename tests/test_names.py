@@ -84,7 +84,7 @@ def test_no_quantity_is_declared_twice() -> None:
 
 
 def test_the_page_has_the_declared_labels_and_meanings(result: ScanResult) -> None:
-    data = page_data(result.rows, result.topn, result.run, result.findings)
+    data = page_data(result.overview, result.findings)
     shown = data["measures"] | data["evidence"]
     assert {"participation", "separability", "tokens_needed", "error_top_share"} <= set(shown)
     for name, measure in shown.items():
@@ -94,7 +94,12 @@ def test_the_page_has_the_declared_labels_and_meanings(result: ScanResult) -> No
 
 def test_the_summary_has_the_declared_labels(result: ScanResult) -> None:
     with recorded_tables() as tables:
-        print_summary(Console(file=io.StringIO()), result.rows, result.topn, result.run, result.findings, verbose=True)
+        print_summary(
+            Console(file=io.StringIO()),
+            result.overview,
+            result.findings,
+            verbose=True,
+        )
     shown = {text.removesuffix(" *") for table in tables for text in (*table.headings, *table.cells)}
     plain = ("entropy_ratio", "max_weight", "sink_weight", "participation", "jacobian_norm", "top_mass", "support")
     assert {label(name) for name in (*plain, "tokens_needed", "growth_exponent", "residual_change")} <= shown

@@ -59,9 +59,16 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     assert ScanResult.load(interrupted).rows.equals(whole.rows)
 
 
-@pytest.mark.parametrize("change", ["settings", "text", "weights"])
-def test_parts_of_another_plan_are_not_taken(
-    change: str, interrupted: Path, tmp_path: Path, tokenizer: Any, text: str
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ("settings", r"settings.top_n is \[1, 3\] there and \[2\] here"),
+        ("text", "text differs"),
+        ("weights", "weights differs"),
+    ],
+)
+def test_another_run_is_refused_in_the_folder_of_an_unfinished_one(
+    change: str, differs: str, interrupted: Path, tokenizer: Any, text: str
 ) -> None:
     model, options = build("gpt2"), dict(OPTIONS)
     if change == "settings":
@@ -70,15 +77,15 @@ def test_parts_of_another_plan_are_not_taken(
         text = "Another text. " + text
     else:
         model.transformer.h[2].mlp.c_fc.weight.data.mul_(1.01)
-    seen: list[int] = []
-    again = scan(model, text, tokenizer=tokenizer, out=interrupted, progress=lambda s: seen.append(s.window), **options)
-    assert set(seen) == {0, 1, 2, 3}
-    assert again.rows.equals(scan(model, text, tokenizer=tokenizer, **options).rows)
+    before = {path.name: path.read_bytes() for path in (interrupted / ".parts").iterdir()}
+    with pytest.raises(OutputError, match=f"unfinished run that is not this one: {differs}. Repeat its own command"):
+        scan(model, text, tokenizer=tokenizer, out=interrupted, **options)
+    assert {path.name: path.read_bytes() for path in (interrupted / ".parts").iterdir()} == before
 
 
 def test_a_damaged_part_is_measured_anew(interrupted: Path, tokenizer: Any, text: str) -> None:
     """Fault 19."""
-    part = interrupted / ".parts" / "window-00001.topn.parquet"
+    part = interrupted / ".parts" / "topn-00001.parquet"
     part.write_bytes(part.read_bytes()[:50])
     seen: list[int] = []
     scan(build("gpt2"), text, tokenizer=tokenizer, out=interrupted, progress=lambda s: seen.append(s.window), **OPTIONS)
@@ -144,7 +151,7 @@ def test_killed_at_any_moment_the_same_command_ends_with_the_same_tables(
     command += ["--length", "64", "--windows", "9", "--rows", "all", "--out"]
     with subprocess.Popen([*command, str(tmp_path / "run")], stdout=subprocess.DEVNULL) as process:
         parts = tmp_path / "run" / ".parts"
-        while process.poll() is None and not list(parts.glob("*.notes.json")):
+        while process.poll() is None and not (parts / "manifest.jsonl").exists():
             time.sleep(0.001)
         process.kill()
     assert process.returncode == -9, "the run ended before it could be killed"

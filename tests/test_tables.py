@@ -17,7 +17,7 @@ RUN = {"schema": tables.SCHEMA_VERSION}
 def save(folder: Path) -> None:
     with tables.output_folder(folder):
         rows, topn = pl.DataFrame(schema=tables.ROWS), pl.DataFrame(schema=tables.TOPN)
-        tables.save_run(folder, rows, topn, RUN)
+        tables.save_run(folder, {"rows": rows, "topn": topn}, RUN)
 
 
 def test_a_failed_run_leaves_no_new_folder(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_folder_in_the_way_leaves_the_older_run(tmp_path: Path) -> None:
     token_weights = tables.TokenWeights(pl.DataFrame(schema=tables.WEIGHTS), [], [])
     rows, topn = pl.DataFrame(schema=tables.ROWS), pl.DataFrame(schema=tables.TOPN)
     with pytest.raises(OutputError, match="in the way"):
-        tables.save_run(tmp_path, rows, topn, RUN, token_weights)
+        tables.save_run(tmp_path, {"rows": rows, "topn": topn}, RUN, token_weights)
     assert tables.load_run(tmp_path)[2] == RUN
     assert (tmp_path / "rows.parquet").stat().st_ino == before
 

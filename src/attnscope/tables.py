@@ -3,7 +3,8 @@
 Column names are public API. A run folder holds `rows.parquet`, `topn.parquet`, `weights.parquet`, `patterns.parquet`,
 `tokens.json`, `run.json`, `findings.json` (if diagnosed), and `report.html`. All but the report are first written to
 temporary files and then moved into place, `run.json` last: a reader never sees half a file, and a run that cannot be
-written leaves an older one unchanged. The report is made from them afterwards: if it fails, nothing is lost.
+written leaves an older one unchanged. The report is made from them afterwards: if it fails, nothing is lost. The folder
+of a large run holds `rows` and `topn` in `parts`, a file for each block of windows (`manifest.py`).
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
 from attnscope import columns
 from attnscope.errors import InputError, OutputError, shown
+from attnscope.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest
 from attnscope.parameters import parameter
 
 SCHEMA_VERSION = 2
@@ -212,20 +214,24 @@ def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
 # The tables that a scan keeps of a finished window.
 SCANNED = {"rows": ROWS, "topn": TOPN, "weights": WEIGHTS, "patterns": PATTERNS}
 
+# Lines up to which `topn` is one table in one file; larger ones stay in parts, and are read as lazy frames.
+MOST_LINES = 1_000_000
+
 
 def save_run(
     folder: Path,
-    rows: pl.DataFrame,
-    topn: pl.DataFrame,
+    tables: Mapping[str, pl.DataFrame] | Manifest,
     run: dict[str, Any],
     token_weights: TokenWeights | None = None,
     findings: dict[str, Any] | None = None,
 ) -> None:
-    """Write a finished run without its report, replacing an older run in the same folder."""
-    files: dict[str, Callable[[Path], object]] = {
-        "rows.parquet": rows.write_parquet,
-        "topn.parquet": topn.write_parquet,
-    }
+    """Write a finished run without its report, replacing an older run in the same folder.
+
+    `tables` are rows and topn, or the manifest of their parts: those in the run's own folder are moved, others copied.
+    """
+    files: dict[str, Callable[[Path], object]] = {}
+    if not isinstance(tables, Manifest):
+        files = {f"{name}.parquet": table.write_parquet for name, table in tables.items()}
     if token_weights is not None:
         tokens = json.dumps({"tokens": token_weights.tokens, "texts": token_weights.texts}) + "\n"
         files["weights.parquet"] = token_weights.weights.write_parquet
@@ -235,10 +241,39 @@ def save_run(
     if findings is not None:
         files["findings.json"] = as_file(findings)
     files["run.json"] = as_file(run)
+    if isinstance(tables, Manifest):
+        _move_parts(folder, tables)
     write_all(folder, files)
-    for name in ("findings.json", "patterns.parquet"):  # those of an older run do not belong to these tables
+    if not isinstance(tables, Manifest):
+        _remove_parts(folder)
+    for name in _OPTIONAL:  # those of an older run do not belong to these tables
         if name not in files:
             (folder / name).unlink(missing_ok=True)
+
+
+# Files that not every run has.
+_OPTIONAL = ("findings.json", "rows.parquet", "topn.parquet", "weights.parquet", "tokens.json", "patterns.parquet")
+
+
+def _move_parts(folder: Path, parts: Manifest) -> None:
+    """Put the parts of the tables in place of those of an older run, whose record goes first: it has no tables then."""
+    target = folder / FINISHED
+    if parts.folder == target:
+        return
+    try:
+        (folder / "run.json").unlink(missing_ok=True)
+        _remove_parts(folder)
+        if parts.folder == folder / UNFINISHED:
+            parts.folder.rename(target)
+        else:
+            shutil.copytree(parts.folder, target)
+    except OSError as error:
+        raise OutputError(f"cannot write to {str(folder)!r}: {_reason(error)}") from error
+
+
+def _remove_parts(folder: Path) -> None:
+    if (folder / FINISHED / MANIFEST).is_file():
+        shutil.rmtree(folder / FINISHED)
 
 
 def copy_run(source: Path, target: Path) -> None:
@@ -364,8 +399,14 @@ def _read(file: Path, schema: pl.Schema, version: int) -> pl.DataFrame:
     return pl.read_parquet(file, schema=first).with_columns(normalizer=pl.lit(OWN)).select(schema.names())
 
 
+def part_frames(parts: Manifest) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The tables rows and topn of a large run: lazy frames, typed as what every other run has."""
+    rows, topn = (parts.frame(name, SCANNED[name]) for name in ("rows", "topn"))
+    return cast(pl.DataFrame, rows), cast(pl.DataFrame, topn)
+
+
 def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
-    """Read a finished run: the tables rows and topn, and its record."""
+    """Read a finished run: the tables rows and topn, lazy frames if they are in parts, and its record."""
     try:
         run = json.loads((folder / "run.json").read_text("utf-8"))
         version = run["schema"]
@@ -374,6 +415,9 @@ def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
                 f"{str(folder)!r} was written by a newer attnscope (schema {version}, this one reads "
                 f"{SCHEMA_VERSION}); upgrade attnscope"
             )
+        parts = Manifest.read(folder / FINISHED)
+        if parts is not None:
+            return *part_frames(parts), run
         rows = _read(folder / "rows.parquet", ROWS, version)
         topn = _read(folder / "topn.parquet", TOPN, version)
     except FileNotFoundError:

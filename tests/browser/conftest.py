@@ -14,6 +14,7 @@ from reports import made_claims, made_findings, withdrawn_findings
 from training_runs import made_training
 
 import attnscope
+from attnscope.report.overview import Overview
 from attnscope.report.page import render
 from attnscope.scanning import ScanResult, scan
 
@@ -89,7 +90,7 @@ def reports(result: ScanResult, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("reports with space")
     heads = [(layer, head) for layer in range(3) for head in range(5)]
     run = result.run | {"model": result.run["model"] | {"name": f"{HOSTILE}\u202e"}}
-    plain = render(result.rows, result.topn, run, token_weights=result.token_weights)
+    plain = render(Overview.of(result.rows, result.topn, run), token_weights=result.token_weights)
     judged = render(
         result.rows,
         result.topn,
@@ -98,7 +99,7 @@ def reports(result: ScanResult, tmp_path_factory: pytest.TempPathFactory) -> Pat
         token_weights=result.token_weights,
         claims=made_claims(),
     )
-    refuted = render(result.rows, result.topn, run, findings=withdrawn_findings(heads))
+    refuted = render(Overview.of(result.rows, result.topn, run), findings=withdrawn_findings(heads))
     (folder / "refuted.html").write_text(refuted, encoding="utf-8")
     (folder / "plain.html").write_text(plain, encoding="utf-8")
     (folder / "judged.html").write_text(judged, encoding="utf-8")

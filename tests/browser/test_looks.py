@@ -215,7 +215,7 @@ def test_what_leaves_an_axis_is_marked(opened: Open, result: ScanResult, tmp_pat
     found = made_findings([(layer, head) for layer in range(3) for head in range(5)])
     found["heads"][3]["evidence"] |= {"error_first_key": 4.25, "separability": 1.5}
     path = tmp_path / "beyond.html"
-    path.write_text(render(result.rows, result.topn, result.run, found), encoding="utf-8")
+    path.write_text(render(result.overview, found), encoding="utf-8")
     page = opened(path.as_uri() + "#head=L0H3")
     bars = page.locator(".errors tbody tr").all_inner_texts()
     assert "▸" in bars[0]

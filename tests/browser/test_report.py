@@ -14,6 +14,7 @@ import pytest
 from reports import enlarged, large_shown, made_findings
 
 from attnscope.columns import head_name
+from attnscope.report.overview import Overview
 from attnscope.report.page import render
 from attnscope.report.terminal import short_path
 from attnscope.scanning import ScanResult
@@ -90,7 +91,7 @@ def test_the_bar_of_states_is_in_proportion(opened: Open, result: ScanResult, tm
     for entry, state in zip(found["heads"], states, strict=True):
         entry |= {"state": state, "edge": None}
     path = tmp_path / "bar.html"
-    path.write_text(render(result.rows, result.topn, result.run, found), encoding="utf-8")
+    path.write_text(render(result.overview, found), encoding="utf-8")
     for width in (1280, 390):
         page = opened(path.as_uri(), viewport={"width": width, "height": 800})
         sizes = page.locator(".part").evaluate_all(
@@ -218,7 +219,7 @@ def test_runs_of_different_shapes_are_shown_apart(
     rows, topn = (table.filter(pl.col("layer") < 2) for table in (result.rows, result.topn))
     run = result.run | {"model": result.run["model"] | {"heads": result.run["model"]["heads"][:2]}}
     other = tmp_path / "other.html"
-    other.write_text(render(rows, topn, run), encoding="utf-8")
+    other.write_text(render(Overview.of(rows, topn, run)), encoding="utf-8")
     page = opened((reports / "plain.html").as_uri())
     page.locator("#other-file").set_input_files(other)
     page.locator(".map").nth(1).wait_for()
@@ -400,8 +401,8 @@ def test_a_single_head_and_missing_numbers_are_shown_as_what_they_are(
     rows, topn = (table.filter(layer=0, head=0, length=128, normalizer="own") for table in (result.rows, result.topn))
     nothing = [table.with_columns(pl.selectors.float() * float("nan")) for table in (result.rows, result.topn)]
     one, missing = tmp_path / "one.html", tmp_path / "missing.html"
-    one.write_text(render(rows, topn, result.run, token_weights=result.token_weights), encoding="utf-8")
-    missing.write_text(render(*nothing, result.run), encoding="utf-8")
+    one.write_text(render(Overview.of(rows, topn, result.run), token_weights=result.token_weights), encoding="utf-8")
+    missing.write_text(render(Overview.of(*nothing, result.run)), encoding="utf-8")
     page = opened(one.as_uri())
     assert page.locator("#map .cell").count() == 1
     assert "1 layer, 1 head." in page.locator("#top").inner_text()
@@ -418,7 +419,8 @@ def test_a_report_of_3072_heads_is_small_and_quick(opened: Open, result: ScanRes
     rows, topn = (enlarged(table, 48, 64) for table in (result.rows, result.topn))
     path = tmp_path / "large.html"
     path.write_text(
-        render(rows, topn, result.run, token_weights=large_shown(result.token_weights, 48, 64)), encoding="utf-8"
+        render(Overview.of(rows, topn, result.run), token_weights=large_shown(result.token_weights, 48, 64)),
+        encoding="utf-8",
     )
     assert path.stat().st_size < 5_000_000
     page = opened(path.as_uri())
@@ -441,7 +443,7 @@ def test_heads_ranked_by_a_test_say_which_windows_it_ran_on(opened: Open, result
             one["kl"] = kl
         found["verification"] |= {"windows": 3, "length": 128}
         paths[kl] = tmp_path / f"{kl}.html"
-        paths[kl].write_text(render(result.rows, result.topn, result.run, found), encoding="utf-8")
+        paths[kl].write_text(render(result.overview, found), encoding="utf-8")
     assert "From the diagnosis: 2 windows" in opened(paths[None].as_uri()).locator(".ranked").inner_text()
     tested = opened(paths[0.08].as_uri()).locator(".ranked").inner_text()
     assert "From the test inside the model, on 3 other windows of 128 tokens" in tested

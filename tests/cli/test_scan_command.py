@@ -56,7 +56,7 @@ def test_what_has_no_value_is_a_dash(
     model = build("gpt2")
     with swap(model, "sa_softmax_raw"):
         result = scan(model, book, tokenizer=byte_tokenizer(), length=64, lengths=[64])
-    print_summary(Console(width=120), result.rows, result.topn, result.run, verbose=True)
+    print_summary(Console(width=120), result.overview, verbose=True)
     printed = capsys.readouterr().out
     assert [line.split()[1:3] for line in printed.splitlines() if line.split()[:1] == ["20"]] == [
         ["-", "-"],
@@ -70,7 +70,7 @@ def test_the_summary_says_how_to_measure_the_paper_bounds(
 ) -> None:
     options: Any = {"tokenizer": byte_tokenizer(), "length": 64, "bounds": bounds}
     result = scan(build("gpt2"), book, **options)
-    print_summary(Console(width=200), result.rows, result.topn, result.run, verbose=True)
+    print_summary(Console(width=200), result.overview, verbose=True)
     assert ("-: measured with bounds='paper'" in capsys.readouterr().out) == (bounds is None)
 
 

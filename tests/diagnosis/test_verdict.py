@@ -13,10 +13,10 @@ import pytest
 import torch
 from families import tiny_model
 from models import build, byte_tokenizer
+from token_lists import tokenized_list
 
 from attnscope.capture import vectors
 from attnscope.capture.models import load_model
-from attnscope.capture.text import Text
 from attnscope.cli.app import app
 from attnscope.diagnosis.explanations import participation_explained, percent
 from attnscope.diagnosis.measure_findings import needs_finding, separability_finding
@@ -29,6 +29,7 @@ from attnscope.diagnosis.situation import Situation, situation
 from attnscope.diagnosis.thresholds import Thresholds
 from attnscope.diagnosis.verdict import withdraw
 from attnscope.diagnosis.verify import Trial
+from attnscope.engine.local import LocalEngine
 from attnscope.swapping import top_share
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
@@ -84,7 +85,9 @@ def changes_by_hand(module: Any, ids: list[int], layer: int, head: int, rows: ra
 def test_the_change_of_the_residual_stream_is_what_projecting_by_hand_gives(labeled: dict[str, Any]) -> None:
     module, tokenizer = build("gpt2"), byte_tokenizer()
     model = load_model(module, tokenizer=tokenizer)
-    windows = choose_windows(model, Text(TEXT, "t"), tokenizer(TEXT)["input_ids"], 64, 2, False, False).labeled
+    windows = choose_windows(
+        LocalEngine(model), tokenized_list(tokenizer(TEXT)["input_ids"]), 64, 2, False, False
+    ).labeled
     for entry in (labeled["heads"][3], labeled["heads"][11]):
         expected = [
             change
@@ -106,7 +109,9 @@ def test_a_test_ranks_heads_by_their_effect_one_at_a_time(verified: dict[str, An
     assert ranked == sorted(tried, key=lambda head: -tried[head])[:5]
     module, tokenizer = build("gpt2"), byte_tokenizer()
     model = load_model(module, tokenizer=tokenizer)
-    held_out = choose_windows(model, Text(TEXT, "t"), tokenizer(TEXT)["input_ids"], 64, 2, False, True).held_out
+    held_out = choose_windows(
+        LocalEngine(model), tokenized_list(tokenizer(TEXT)["input_ids"]), 64, 2, False, True
+    ).held_out
     assert tried[ranked[0]] == pytest.approx(Trial(model, held_out).kl({ranked[0]: top_share(0.05)}).mean())
 
 
@@ -298,8 +303,8 @@ def test_the_next_command_fits_the_result(
 def test_a_command_names_the_model_and_the_options_it_was_run_with() -> None:
     module = load_model(build("gpt2"), tokenizer=byte_tokenizer())
     tokens = byte_tokenizer()(TEXT)["input_ids"]
-    chosen = choose_windows(module, Text(TEXT, "my book.txt"), tokens, 64, 2, False, False)
-    where = situation(module, chosen, Thresholds(local=0.2))
+    chosen = choose_windows(LocalEngine(module), tokenized_list(tokens, "my book.txt"), 64, 2, False, False)
+    where = situation(module, print, chosen, Thresholds(local=0.2))
     command = where.command("--verify")
     assert command == "attnscope scan MODEL --text 'my book.txt' --length 64 --threshold local=0.2 --verify"
     sample = replace(at(1024), model=None, text=None)

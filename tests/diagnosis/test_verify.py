@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 import torch
 from models import build, byte_tokenizer
+from token_lists import tokenized_list
 
 import attnscope
 from attnscope.capture.models import load_model
-from attnscope.capture.text import Text
-from attnscope.capture.windows import spread_windows
+from attnscope.capture.tokens import WindowChoice
+from attnscope.capture.windows import window_tokens
 from attnscope.cli import run
 from attnscope.diagnosis.running import choose_windows, diagnose
 from attnscope.diagnosis.states import STATES
 from attnscope.diagnosis.thresholds import Thresholds
 from attnscope.diagnosis.verify import Trial, judged, top_shares, verify
+from attnscope.engine.local import LocalEngine
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import Softmax
 from attnscope.swapping import first_key, top_share
@@ -77,7 +79,7 @@ def test_another_normalizer_is_tried_in_every_head(text: str) -> None:
     module, tokenizer = build("gpt2"), byte_tokenizer()
     ids = tokenizer(text)["input_ids"][:41]
     model = load_model(module, tokenizer=tokenizer)
-    checked = verify(model, [ids], {}, Thresholds(), 0, lambda *_: None, (), {"colder": Softmax(temperature=0.5)})
+    checked = verify(model, lambda _: None, [ids], {}, Thresholds(), 0, (), {"colder": Softmax(temperature=0.5)})
     with torch.no_grad():
         own = module(input_ids=torch.tensor([ids])).logits[0]
         for block in module.transformer.h:
@@ -131,7 +133,7 @@ def test_windows_are_held_out_evenly_between_those_that_give_the_labels() -> Non
     model = load_model(build("gpt2"), tokenizer=byte_tokenizer())
 
     def firsts(tokens: int, windows: int | None, verify: bool = True) -> tuple[list[int], list[int]]:
-        chosen = choose_windows(model, Text("", "t"), list(range(tokens)), 10, windows, False, verify)
+        chosen = choose_windows(LocalEngine(model), tokenized_list(list(range(tokens))), 10, windows, False, verify)
         return [window[0] for window in chosen.labeled], [window[0] for window in chosen.held_out]
 
     assert firsts(80, None) == ([0, 20, 40, 60], [10, 30, 50, 70])
@@ -220,11 +222,11 @@ def test_models_that_cannot_be_verified_are_refused_by_name(text: str) -> None:
 
 def test_windows_lie_evenly_over_the_text_and_do_not_overlap() -> None:
     model = load_model(build("gpt2"), tokenizer=byte_tokenizer())
-    tokens = list(range(100))
-    cut = spread_windows(model, tokens, 20, 5, False, "t")
+    text, even = tokenized_list(list(range(100))), WindowChoice("even")
+    cut = window_tokens(model, text, 20, 5, False, even)[:].tolist()
     assert [(w[0], w[-1]) for w in cut] == [(0, 19), (20, 39), (40, 59), (60, 79), (80, 99)]
-    assert [w[0] for w in spread_windows(model, tokens, 20, 2, False, "t")] == [15, 65]
-    with_begin = spread_windows(model, tokens, 20, 2, True, "t")
+    assert [w[0] for w in window_tokens(model, text, 20, 2, False, even)[:].tolist()] == [15, 65]
+    with_begin = window_tokens(model, text, 20, 2, True, even)[:].tolist()
     assert all(w[0] == 256 and len(w) == 20 for w in with_begin)
 
 

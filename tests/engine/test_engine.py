@@ -7,11 +7,14 @@ import pickle
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from models import build, byte_tokenizer
 
 from attnscope.capture.models import Model, ModelSource, load_model, plain_model
+from attnscope.engine.blocks import Blocks, Failure, Work, block_size, run_all, run_blocks
+from attnscope.engine.local import LocalEngine
 from attnscope.engine.next_token import next_token_logits
 from attnscope.engine.parts import WindowRecord, merge_skipped
 from attnscope.engine.run import LayerCall, run_inputs, run_windows
@@ -47,21 +50,13 @@ class Adding:
         return record
 
 
-class Memory:
-    """Finished windows in a dictionary."""
-
-    def __init__(self) -> None:
-        self.windows: dict[int, Sums] = {}
-
-    def get(self, window: int) -> Sums | None:
-        return self.windows.get(window)
-
-    def add(self, window: int, part: Sums) -> None:
-        self.windows[window] = part
-
-
 def last(length: int) -> tuple[int, ...]:
     return (length - 1,)
+
+
+def planned(model: Model, lengths: tuple[int, ...], rows: Any) -> list[Window]:
+    plan = plan_windows(model, lengths, rows)
+    return [plan.window(number, tokens) for number, tokens in enumerate(TOKENS)]
 
 
 @pytest.fixture
@@ -70,14 +65,14 @@ def model() -> Model:
 
 
 def test_one_forward_of_a_causal_model_serves_every_length(model: Model) -> None:
-    assert plan_windows(model, TOKENS, (4, 8), last) == [
-        Window(number, [Forward(tokens, {4: (3,), 8: (7,)})]) for number, tokens in enumerate(TOKENS)
-    ]
+    plan = plan_windows(model, (4, 8), last)
+    assert plan.window(3, TOKENS[0]) == Window(3, [Forward(TOKENS[0], {4: (3,), 8: (7,)})])
+    assert (plan.forwards, plan.rows) == (1, 2)
 
 
 def test_an_encoder_runs_once_for_each_length_between_its_special_tokens() -> None:
     encoder = load_model(build("bert"), tokenizer=byte_tokenizer(special=True))
-    (window,) = plan_windows(encoder, [TOKENS[0][:6]], (4, 8), last)
+    window = plan_windows(encoder, (4, 8), last).window(0, TOKENS[0][:6])
     assert window.forwards == [
         Forward([256, 5, 6, 256], {4: (3,)}),
         Forward([256, 5, 6, 7, 8, 9, 10, 256], {8: (7,)}),
@@ -85,13 +80,14 @@ def test_an_encoder_runs_once_for_each_length_between_its_special_tokens() -> No
 
 
 def test_a_plan_a_measurer_and_a_source_can_be_sent_to_another_process(model: Model) -> None:
-    for thing in (plan_windows(model, TOKENS, (4, 8), last), Adding(), ModelSource(dtype="float64")):
+    work = Work(plan_windows(model, (4, 8), last), Adding(), list)
+    for thing in (work, ModelSource(dtype="float64")):
         assert pickle.loads(pickle.dumps(thing)) == thing
 
 
 def test_a_measurer_cannot_tell_a_text_from_tensors(model: Model) -> None:
     """All rows of the same tokens: as windows of a text, and as items of a batch."""
-    windows = plan_windows(model, TOKENS, (8,), lambda length: tuple(range(length)))
+    windows = planned(model, (8,), lambda length: tuple(range(length)))
     of_text = list(run_windows(model, windows, Adding()))
     inputs = {"input_ids": torch.tensor(TOKENS)}
     of_tensors = list(run_inputs(plain_model(model.module), inputs, Adding(), lambda length: tuple(range(length))))
@@ -103,22 +99,70 @@ def test_a_measurer_cannot_tell_a_text_from_tensors(model: Model) -> None:
         assert [row[2] for row in a.rows] == pytest.approx([row[2] for row in b.rows], rel=1e-4, abs=1e-4)
 
 
-def test_finished_windows_are_not_run_again(model: Model) -> None:
-    windows = plan_windows(model, TOKENS, (4, 8), last)
-    store, steps = Memory(), list[Step]()
-    next(run_windows(model, windows, Adding(), parts=store))
-    assert list(store.windows) == [0]
-    parts = list(run_windows(model, windows, Adding(), progress=steps.append, parts=store))
-    assert parts[0] is store.windows[0]
+def test_finished_blocks_are_not_run_again(model: Model) -> None:
+    work, blocks = Work(plan_windows(model, (4, 8), last), Adding(), list), Blocks(np.array(TOKENS))
+    steps = list[Step]()
+    done = dict(run_blocks(LocalEngine(model), work, blocks, finished=[0], progress=steps.append))
+    assert list(done) == [1]
     layers = model.module.config.n_layer
     assert [(step.done, step.total, step.window) for step in steps] == [
         (layers + layer + 1, 2 * layers, 1) for layer in range(layers)
     ]
 
 
+class FailingError(Exception):
+    pass
+
+
+@dataclass(frozen=True)
+class Failing(Adding):
+    """Fails on some windows."""
+
+    windows: tuple[int, ...] = ()
+
+    def start(self, number: int) -> Sums:
+        if number in self.windows:
+            raise FailingError(f"window {number}\nand more")
+        return super().start(number)
+
+
+def test_a_block_that_fails_is_reported_and_the_others_go_on(model: Model) -> None:
+    """Fault 34."""
+    blocks = Blocks(np.array(TOKENS * 2))
+    outcomes = dict(run_blocks(LocalEngine(model), failing_on(model, 0, 2), blocks))
+    assert {number for number, outcome in outcomes.items() if isinstance(outcome, Failure)} == {0, 2}
+    assert outcomes[2].reason == "FailingError: window 2"
+    with pytest.raises(FailingError, match="window 1"):
+        run_all(LocalEngine(model), failing_on(model, 1), blocks)
+
+
+@pytest.mark.parametrize("windows", [1, 4])
+def test_a_run_is_given_up_if_its_first_blocks_all_fail(model: Model, windows: int) -> None:
+    blocks = Blocks(np.array((TOKENS * 3)[:windows]))
+    steps = list[Step]()
+    with pytest.raises(FailingError, match="window 0"):
+        list(run_blocks(LocalEngine(model), failing_on(model, 0, 1, 2), blocks, progress=steps.append))
+    assert not steps  # the other windows are not run
+
+
+def failing_on(model: Model, *windows: int) -> Work[Sums, list[Sums]]:
+    return Work(plan_windows(model, (4, 8), last), Failing(windows=windows), list)
+
+
+def test_blocks_hold_all_windows_once_and_their_size_depends_on_the_plan_alone() -> None:
+    blocks = Blocks(np.arange(35).reshape(7, 5), 3)
+    assert [list(blocks.span(number)) for number in range(len(blocks))] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert [(blocks[n].number, blocks[n].first, blocks[n].tokens[:, 0].tolist()) for n in (0, 2)] == [
+        (0, 0, [0, 5, 10]),
+        (2, 6, [30]),
+    ]
+    assert [block_size(windows, 100) for windows in (1, 64, 65, 640, 10_000)] == [1, 1, 2, 10, 32]
+    assert [block_size(10_000, lines) for lines in (25_000, 10**7)] == [10, 1]
+
+
 def test_a_model_in_training_is_measured_as_in_use_and_left_in_training(model: Model) -> None:
     """Fault 10."""
-    windows = plan_windows(model, TOKENS, (8,), last)
+    windows = planned(model, (8,), last)
     rows = [part.rows for part in run_windows(model, windows, Adding())]
     model.module.train()
     run = run_windows(model, windows, Adding())
@@ -140,7 +184,7 @@ def test_blocks_are_halved_when_memory_runs_out_and_a_layer_without_room_is_skip
             fits = layer.in_blocks(record, positions[8], block, budget=2**20, copies=1)
             assert fits == (layer.number != 1)
 
-    (part, _) = run_windows(model, plan_windows(model, TOKENS, (8,), lambda n: tuple(range(n))), Little())
+    (part, _) = run_windows(model, planned(model, (8,), lambda n: tuple(range(n))), Little())
     assert sizes[:6] == [8, 4, 2, 2, 2, 2]
     assert {layer for layer, _ in part.skipped} == {1}
     assert set(part.skipped.values()) == {"out of memory on a single row of 8 keys"}

@@ -18,13 +18,15 @@ from reproductions import BOOK, collect
 
 import attnscope
 from attnscope.capture.models import load_model
-from attnscope.engine.parts import Parts
+from attnscope.engine.local import LocalEngine
+from attnscope.engine.store import MemoryParts, Parts
 from attnscope.errors import ModelError
 from attnscope.experiments import reproduction
-from attnscope.experiments.collect import Collected
+from attnscope.experiments.collect import Collected, ReproductionWork
 from attnscope.experiments.collect import collect as collect_all
 from attnscope.experiments.settings import plan
 from attnscope.experiments.store import LAST_ROW_NAMES, PROTOCOL_NAMES
+from attnscope.manifest import Manifest
 from attnscope.progress import Step
 
 TABLE_NAMES = LAST_ROW_NAMES + PROTOCOL_NAMES
@@ -105,7 +107,8 @@ def test_a_broken_head_is_left_out_and_named(tokenizer: Any) -> None:
     with torch.no_grad():
         module.transformer.h[1].attn.c_attn.bias[2 * 35 + 7 * 2] = torch.nan  # a value of head 2
     model = load_model(module, tokenizer=tokenizer)
-    collected = collect_all(model, BOOK, plan(model.positions, length=32, windows=1, draws=9))
+    work = ReproductionWork.planned(model.facts, BOOK, plan(model.positions, length=32, windows=1, draws=9))
+    collected = collect_all(LocalEngine(model), work, MemoryParts())
     tables = collected.tables
     assert (1, 2) in collected.skipped
     assert tables["topn"].filter(layer=1, head=2).is_empty()
@@ -118,7 +121,7 @@ class StoppedError(Exception):
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, tokenizer: Any) -> None:
     model = load_model(build("gpt2"), tokenizer=tokenizer)
-    settings = plan(model.positions, length=32, windows=3, draws=9)
+    work = ReproductionWork.planned(model.facts, BOOK, plan(model.positions, length=32, windows=3, draws=9))
     seen: list[int] = []
 
     def stop(step: Step) -> None:
@@ -127,17 +130,23 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, tokenizer: 
             raise StoppedError
 
     def run(progress: Any) -> Collected:
-        return collect_all(model, BOOK, settings, progress, Parts(tmp_path, {"of": (1, 2)}, dict.fromkeys(TABLE_NAMES)))
+        with Parts(tmp_path, {"of": (1, 2)}, work.blocks) as parts:
+            return collect_all(LocalEngine(model), work, parts, progress)
 
     with pytest.raises(StoppedError):
         run(stop)
     again = run(lambda step: seen.append(step.done))
     assert seen == [7, 8, 9]
     assert again.resumed == 2
-    whole = collect_all(model, BOOK, settings).tables
+    whole = collect_all(LocalEngine(model), work, MemoryParts()).tables
     for name in TABLE_NAMES:
         keys = [column for column, kind in whole[name].schema.items() if not kind.is_float()]
         assert again.tables[name].sort(keys).equals(whole[name].sort(keys)), name
+
+
+def _finished(parts: Path) -> int:
+    manifest = Manifest.read(parts)
+    return 0 if manifest is None else manifest.finished_windows
 
 
 def test_a_killed_command_goes_on_where_it_stopped(
@@ -151,12 +160,12 @@ def test_a_killed_command_goes_on_where_it_stopped(
     process = subprocess.Popen([*command, *given, "--out", str(out)], stderr=subprocess.PIPE)
     parts = out / ".parts"
     deadline = time.monotonic() + 120
-    while process.poll() is None and not list(parts.glob("*.notes.json")) and time.monotonic() < deadline:
+    while process.poll() is None and not _finished(parts) and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    kept = len(list(parts.glob("*.notes.json")))
+    kept = _finished(parts)
     assert 1 <= kept < 6
     assert not (out / "run.json").exists()
     monkeypatch.setattr("attnscope.experiments.figures.draw_all", lambda *_: {})  # pictures are not in question

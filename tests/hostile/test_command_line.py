@@ -52,7 +52,7 @@ SCAN = [
     ("--text", "/dev/zero", "/dev/zero has more than 1 MiB; give a part of it as --text"),
     ("--text", "/dev/null", "/dev/null is empty"),
     ("--text", "large.txt", "large.txt has more than 1 MiB"),
-    ("--text", "folder", "cannot read the text 'folder': Is a directory"),
+    ("--text", "folder", "'folder' is a folder, not saved by datasets; give its files, e.g. folder/*.txt"),
     ("--text", "loop", "Too many levels of symbolic links"),
     ("--text", "a-file/x", "Not a directory"),
     ("--text", "binary", "binary is not UTF-8 text (a zero byte at offset 0)"),

@@ -24,6 +24,7 @@ from attnscope.experiments.figures import capacity
 from attnscope.experiments.guidelines import guidelines, small_active_set, trend
 from attnscope.report.comparison import print_comparison
 from attnscope.report.data import page_data
+from attnscope.report.overview import Overview
 from attnscope.report.summary import print_summary
 from attnscope.scanning import ScanResult, scan
 from attnscope.tables import within_support
@@ -67,10 +68,10 @@ def test_the_summary_and_the_page_leave_undefined_separability_out(result: ScanR
     """Fault 31."""
     topn = result.topn.filter(n=5)
     console = Console(record=True, width=200, file=io.StringIO())
-    print_summary(console, result.rows, topn, result.run)
+    print_summary(console, Overview.of(result.rows, topn, result.run))
     line = next(line for line in console.export_text().splitlines() if line.strip().startswith("topk:k=3"))
     assert line.split()[1:3] == ["-", "-"]
-    tried = page_data(result.rows, topn, result.run)["what_if"]
+    tried = page_data(Overview.of(result.rows, topn, result.run))["what_if"]
     at = tried["labels"].index("topk:k=3")
     columns = {name: values[at :: len(tried["labels"])] for name, values in tried["columns"].items()}
     assert set(columns["separability"]) == {None}

@@ -122,7 +122,7 @@ def test_the_terminal_marks_heads_without_a_label(labeled: dict[str, Any], verif
 
 def test_the_page_has_no_refuted_state(result: ScanResult, verified: dict[str, Any]) -> None:
     """Fault 31."""
-    data = page_data(result.rows, result.topn, result.run, verified)
+    data = page_data(result.overview, verified)
     assert REFUTED not in data["states"]
     assert HELD in data["states"]
     assert data["states"][NO_LABEL]["mark"] == "x"
@@ -134,7 +134,7 @@ def test_a_label_of_whole_layers_is_untested_and_not_confirmed() -> None:
     states = {(layer, head): "local" if layer == 1 else "selective" for layer in range(3) for head in range(5)}
     labels = {head: Labels(state, {}, 1.0, None, 1.0, 0.0, 0.0, np.zeros(7)) for head, state in states.items()}
     model = load_model(module, tokenizer=tokenizer)
-    checked = verify(model, [tokenizer(TEXT)["input_ids"][:32]], labels, Thresholds(), 0, lambda *_: None)
+    checked = verify(model, lambda _: None, [tokenizer(TEXT)["input_ids"][:32]], labels, Thresholds(), 0)
     assert checked["predictions"] == []
     assert checked["untested"] == list(STATES)
 
@@ -154,5 +154,5 @@ def test_findings_of_older_runs_are_still_shown(result: ScanResult, labeled: dic
     for head in older["heads"]:
         del head["withdrawn"]
     assert f"{STATES[REFUTED].mark}  {REFUTED}" in printed(older)
-    data = page_data(result.rows, result.topn, result.run, older)
+    data = page_data(result.overview, older)
     assert list(data["states"]) == ["broad", "sink-bound", "constant", "local", "selective"]

@@ -22,6 +22,7 @@ from attnscope.diagnosis.states import STATES
 from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
 from attnscope.report.notes import notable_numbers
+from attnscope.report.overview import Overview
 from attnscope.report.page import document, render
 from attnscope.report.patterns import page_patterns
 from attnscope.scanning import ScanResult, scan
@@ -44,13 +45,13 @@ def data_of(page: str, name: str = "data") -> dict[str, Any]:
 
 def test_the_page_needs_nothing_from_outside(result: ScanResult) -> None:
     """Faults 20 and 25."""
-    page = render(result.rows, result.topn, result.run, token_weights=result.token_weights)
+    page = render(result.overview, token_weights=result.token_weights)
     assert not re.search(r"<(script|img|iframe)[^>]+src=|<link|@import|url\(|fetch\(|XMLHttpRequest|eval\(", page)
     assert len(page) < 5_000_000
 
 
 def test_the_policy_names_the_only_script_and_style_by_hash(result: ScanResult) -> None:
-    page = render(result.rows, result.topn, result.run)
+    page = render(result.overview)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy
     assert policy[1].startswith("default-src 'none'; ")
@@ -68,8 +69,8 @@ def test_hostile_names_and_tokens_stay_text(result: ScanResult) -> None:
     run["skipped_heads"] = [{"layer": 0, "head": 0, "window": 0, "reason": HOSTILE}]
     assert result.token_weights
     token_weights = tables.TokenWeights(result.token_weights.weights, [HOSTILE] * 64, [HOSTILE] * 64)
-    clean = render(result.rows, result.topn, result.run)
-    page = render(result.rows, result.topn, run, token_weights=token_weights)
+    clean = render(result.overview)
+    page = render(Overview.of(result.rows, result.topn, run), token_weights=token_weights)
     for tag in ("<script", "</script", "<img"):
         assert page.count(tag) == clean.count(tag)
     assert data_of(page)["run"]["model"]["name"] == HOSTILE
@@ -77,7 +78,7 @@ def test_hostile_names_and_tokens_stay_text(result: ScanResult) -> None:
 
 
 def test_the_map_has_every_head_once(result: ScanResult) -> None:
-    heads = overview.heads(result.rows, result.topn, result.run)
+    heads = result.overview.heads
     assert heads.select("layer", "head").unique().height == heads.height == 15
     line = heads.row(by_predicate=(pl.col("layer") == 1) & (pl.col("head") == 2), named=True)
     own = result.topn.filter(layer=1, head=2, position=63, n=20, normalizer="own")
@@ -88,7 +89,7 @@ def test_the_map_has_every_head_once(result: ScanResult) -> None:
 
 
 def test_the_page_carries_the_numbers_of_the_tables(result: ScanResult) -> None:
-    data = data_of(render(result.rows, result.topn, result.run, token_weights=result.token_weights))
+    data = data_of(render(result.overview, token_weights=result.token_weights))
     head = data["heads"]["layer"].index(1) + 2
     assert (data["heads"]["layer"][head], data["heads"]["head"][head]) == (1, 2)
     own = {"layer": 1, "head": 2, "normalizer": "own"}
@@ -109,7 +110,7 @@ def test_the_page_carries_the_numbers_of_the_tables(result: ScanResult) -> None:
 
 def test_the_weights_over_the_text_are_the_heads_largest(result: ScanResult) -> None:
     assert result.token_weights
-    text = data_of(render(result.rows, result.topn, result.run, token_weights=result.token_weights))["text"]
+    text = data_of(render(result.overview, token_weights=result.token_weights))["text"]
     rows = result.rows.filter(window=0, length=64, normalizer="own").sort("layer", "head")
     for i, (largest, first) in enumerate(rows.select("max_weight", "sink_weight").iter_rows()):
         assert text["weights"][i][0] == pytest.approx(largest, rel=1e-2)
@@ -121,7 +122,7 @@ def test_the_weights_over_the_text_are_the_heads_largest(result: ScanResult) -> 
 
 def test_rows_spread_over_a_window_are_grouped_by_halves() -> None:
     run = scan(build("gpt2"), "Words and more words. " * 9, tokenizer=byte_tokenizer(), length=64, rows=16)
-    data = data_of(render(run.rows, run.topn, run.run, token_weights=run.token_weights))
+    data = data_of(render(run.overview, token_weights=run.token_weights))
     assert data["groups"] == ["36 to 64", "20 to 32", "12 to 16", "8", "4"]
     second_half = run.rows.filter(layer=2, head=4).filter(pl.col("length") > 32)
     shown = data["by_group"]["entropy_ratio"][14 * 5]
@@ -133,7 +134,7 @@ def test_a_large_model_stays_under_five_megabytes(result: ScanResult) -> None:
     """Fault 25."""
     assert result.token_weights
     rows, topn = (enlarged(table, 48, 64) for table in (result.rows, result.topn))
-    page = render(rows, topn, result.run, token_weights=large_shown(result.token_weights, 48, 64))
+    page = render(Overview.of(rows, topn, result.run), token_weights=large_shown(result.token_weights, 48, 64))
     assert len(data_of(page)["heads"]["layer"]) == 48 * 64
     assert len(page) < 5_000_000
 
@@ -146,7 +147,7 @@ def test_a_model_of_full_patterns_stays_under_five_megabytes(result: ScanResult)
     filled = patterns.with_columns(pl.col("weights").list.eval(pl.element().fill_null(0.01)))
     rows, topn = (enlarged(table, 12, 24) for table in (result.rows, result.topn))
     weights = tables.TokenWeights(result.token_weights.weights, *[result.token_weights.texts] * 2, filled)
-    page = render(rows, topn, result.run, token_weights=large_shown(weights, 12, 24))
+    page = render(Overview.of(rows, topn, result.run), token_weights=large_shown(weights, 12, 24))
     assert data_of(page)["patterns"]["grids"] == [
         {"rows": list(range(64)), "first_key": 0, "keys_per_cell": 1, "cells": 64}
     ]
@@ -165,7 +166,7 @@ def test_patterns_keep_two_figures_of_every_cell(result: ScanResult) -> None:
     assert result.token_weights
     table = result.token_weights.patterns
     assert table is not None
-    data = data_of(render(result.rows, result.topn, result.run, token_weights=result.token_weights))["patterns"]
+    data = data_of(render(result.overview, token_weights=result.token_weights))["patterns"]
     head = table.filter(layer=1, head=2)
     grid = data["grids"][data["grid"][7]]
     assert grid["rows"] == head["position"].to_list()
@@ -192,13 +193,13 @@ def test_cells_of_a_large_model_are_sums_over_longer_runs_of_keys() -> None:
 
 
 def test_numbers_name_the_rows_they_are_from(result: ScanResult) -> None:
-    data = data_of(render(result.rows, result.topn, result.run, findings=made_findings([(0, 0)]) | {"rows": 32}))
+    data = data_of(render(result.overview, findings=made_findings([(0, 0)]) | {"rows": 32}))
     assert data["sources"] == {
         "scan": ["2 rows that see 64 tokens, in 2 windows", "2 rows that see 32 tokens, in 2 windows"],
         "diagnosis": "32 rows in each of 2 windows of 128 tokens spread over the text",
     }
     many = scan(build("gpt2"), "Words and more words. " * 9, tokenizer=byte_tokenizer(), length=64, rows=16)
-    assert data_of(render(many.rows, many.topn, many.run))["sources"]["scan"][:2] == [
+    assert data_of(render(many.overview))["sources"]["scan"][:2] == [
         "8 rows that see 36 to 64 tokens, in 1 window",
         "4 rows that see 20 to 32 tokens, in 1 window",
     ]
@@ -206,8 +207,8 @@ def test_numbers_name_the_rows_they_are_from(result: ScanResult) -> None:
 
 def test_findings_replace_the_notable_numbers(result: ScanResult) -> None:
     findings = made_findings([(0, 0), (1, 2)])
-    assert data_of(render(result.rows, result.topn, result.run))["notes"]
-    data = data_of(render(result.rows, result.topn, result.run, findings=findings))
+    assert data_of(render(result.overview))["notes"]
+    data = data_of(render(result.overview, findings=findings))
     assert data["notes"] == []
     assert data["findings"] == findings
 
@@ -229,14 +230,14 @@ def test_notable_numbers_count_the_heads_that_they_name() -> None:
 
 
 def test_two_runs_in_one_page(result: ScanResult) -> None:
-    one = data_of(render(result.rows, result.topn, result.run))
+    one = data_of(render(result.overview))
     page = document(one, one | {"run": one["run"] | {"attnscope": "other"}}, {"home": "/"})
     assert data_of(page, "other")["run"]["attnscope"] == "other"
     assert data_of(page, "links") == {"home": "/"}
 
 
 def test_an_empty_table_still_gives_a_page(result: ScanResult) -> None:
-    page = render(result.rows.clear(), result.topn.clear(), result.run)
+    page = render(Overview.of(result.rows.clear(), result.topn.clear(), result.run))
     assert data_of(page)["heads"] is None
 
 

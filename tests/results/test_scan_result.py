@@ -23,7 +23,6 @@ from reports import enlarged, large_shown, made_findings, withdrawn_findings
 import attnscope
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import InputError
-from attnscope.report import overview
 from attnscope.results import base, html
 from attnscope.results.heat_map import SCALE, ink_on
 from attnscope.results.words import visible_token
@@ -356,7 +355,7 @@ def test_a_curve_of_all_heads_has_the_median_and_the_range(plain: ScanResult) ->
 
 @pytest.mark.parametrize("measure", ["participation", "entropy_ratio"])
 def test_the_page_and_the_terminal_have_the_medians_of_the_curve(plain: ScanResult, measure: str) -> None:
-    lines = overview.median_by_length(plain.rows, plain.run)
+    lines = plain.overview.median_by_length()
     values = values_of(plain.plot.curve(measure))
     assert lines["length"].to_list() == [one["length"] for one in values]
     assert lines[measure].to_list() == pytest.approx([one["value"] for one in values])

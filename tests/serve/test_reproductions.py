@@ -42,8 +42,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (done / "claims.json").write_text(json.dumps({"claims": CLAIMS}))
     (damaged / "claims.json").write_text('{"claims": [{"id":')
     (stopped / ".parts").mkdir(parents=True)
-    (stopped / ".parts" / "plan.json").write_text(json.dumps({"settings": SETTINGS}))
-    (stopped / ".parts" / "window-00000.notes.json").write_text("{}")
+    header = {"plan": {"identity": {}, "settings": SETTINGS}, "windows": 8, "block": 1}
+    entry = {"block": 0, "windows": [0, 1], "tables": {}, "notes": {}}
+    (stopped / ".parts" / "manifest.jsonl").write_text(f"{json.dumps(header)}\n{json.dumps(entry)}\n")
     with serving(root) as served:
         yield served
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from attnscope.capture.models import load_model
 from attnscope.capture.text import Text
+from attnscope.capture.tokens import WindowChoice, tokenized
 from attnscope.capture.windows import window_tokens
 from attnscope.engine.parts import WindowRecord
 from attnscope.engine.run import LayerCall, run_windows
@@ -59,8 +60,9 @@ class _Recorder:
 def plain_heads(module: Any, book: Text, lengths: Sequence[int], kinds: Sequence[str]) -> dict[Any, PlainHead]:
     """The heads of the first window, by (length of the forward, layer, head)."""
     model = load_model(module, tokenizer=byte_tokenizer())
-    tokens = model.tokenizer(book.content, add_special_tokens=False)["input_ids"]
-    inputs = window_tokens(model, tokens, lengths[-1], 1, False, book.source)
+    choice = WindowChoice()
+    inputs = window_tokens(model, tokenized(model, book, choice), lengths[-1], 1, False, choice)
     recorder = _Recorder(kinds)
-    list(run_windows(model, plan_windows(model, inputs, lengths, lambda length: (length - 1,)), recorder))
+    plan = plan_windows(model, lengths, lambda length: (length - 1,))
+    list(run_windows(model, [plan.window(0, inputs[:].tolist()[0])], recorder))
     return recorder.heads

@@ -9,6 +9,9 @@ from models import byte_tokenizer
 
 from attnscope.capture.models import load_model
 from attnscope.capture.text import Text
+from attnscope.engine.local import LocalEngine
+from attnscope.engine.store import MemoryParts
+from attnscope.experiments.collect import ReproductionWork
 from attnscope.experiments.collect import collect as collect_tables
 from attnscope.experiments.settings import plan
 
@@ -18,4 +21,5 @@ BOOK = Text("The quick brown fox jumps over the lazy dog; 0123456789 (again). " 
 def collect(module: Any, **options: Any) -> dict[str, pl.DataFrame]:
     """Run a model on the text; the tables."""
     model = load_model(module, tokenizer=byte_tokenizer())
-    return collect_tables(model, BOOK, plan(model.positions, **options)).tables
+    work = ReproductionWork.planned(model.facts, BOOK, plan(model.positions, **options))
+    return collect_tables(LocalEngine(model), work, MemoryParts()).tables

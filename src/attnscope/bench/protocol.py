@@ -116,8 +116,8 @@ def _algorithm(number: int, model: Any, ids: list[int]) -> Callable[[], object]:
         sizes = {settings.longest: PAPER_N if number == 2 else SEPARABILITY_N}
     fitting = {length: [n for n in wanted if n < length] for length, wanted in sizes.items()}
     measurer = ProtocolMeasurer(settings, fitting, every_n=number == 3, gradient=number == 5)
-    windows = plan_windows(model, [ids], settings.lengths, settings.positions)
-    return lambda: list(run_windows(model, windows, measurer))
+    window = plan_windows(model, settings.lengths, settings.positions).window(0, ids)
+    return lambda: list(run_windows(model, [window], measurer))
 
 
 def _peak(number: int, size: dict[str, int]) -> int | None:

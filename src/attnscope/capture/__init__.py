@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from attnscope._lazy import lazy
 
 if TYPE_CHECKING:
+    from attnscope.capture.documents import Corpus as Corpus
     from attnscope.capture.models import Model as Model
     from attnscope.capture.models import ModelSource as ModelSource
     from attnscope.capture.models import load_model as load_model
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from attnscope.capture.text import read_text as read_text
 
 _NAMES = {
+    "Corpus": "attnscope.capture.documents",
     "Model": "attnscope.capture.models",
     "ModelSource": "attnscope.capture.models",
     "Text": "attnscope.capture.text",

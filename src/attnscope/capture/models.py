@@ -117,6 +117,33 @@ class Model:
                 return int(limit) - int(padding) - 1
         return int(limit)
 
+    @property
+    def layers(self) -> int:
+        """Layers of its text model, as its configuration counts them."""
+        return int(self.module.config.get_text_config().num_hidden_layers)
+
+    @property
+    def heads(self) -> int:
+        """Heads of all layers, about: as many in each as its configuration says."""
+        counts = getattr(self.module.config.get_text_config(), "num_attention_heads", None) or 1
+        return self.layers * (max(counts) if isinstance(counts, list | tuple) else int(counts))
+
+    @property
+    def embeddings(self) -> int | None:
+        """How many tokens it has an embedding for; None if that is not known."""
+        weight = getattr(self.module.get_input_embeddings(), "weight", None)
+        return None if weight is None else len(weight)
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether it has an encoder and a decoder."""
+        return bool(self.module.config.is_encoder_decoder)
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What a plan needs to know about it."""
+        return ModelFacts(**{each.name: getattr(self, each.name) for each in fields(ModelFacts)})
+
     @cached_property
     def causal(self) -> bool:
         """Whether no query sees a later key, so that one forward pass gives the rows of every prefix.
@@ -134,6 +161,23 @@ class Model:
         if type(config) in transformers.AutoModelForMaskedLM._model_mapping:  # an encoder that can be made a decoder
             return bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
         return _predicts_next(config)
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a plan needs to know about a `Model`, as plain data: a process that has not loaded it can plan its runs."""
+
+    tokenizer: Any
+    name: str
+    revision: str | None
+    source: ModelSource | None
+    family: str
+    causal: bool
+    positions: int | None
+    layers: int
+    heads: int
+    embeddings: int | None
+    encoder_decoder: bool
 
 
 @dataclass(frozen=True)
@@ -200,18 +244,32 @@ def load_model(
     Model
         attnscope.ModelError says why a model cannot be loaded.
     """
+    if isinstance(model, str | Path | None):
+        loaded = model_source(model, device, dtype, revision, device_map, trust_remote_code, allow_pickle).load()
+        return replace(loaded, tokenizer=tokenizer) if tokenizer else loaded
+    source = ModelSource(None, revision, device, dtype, device_map, trust_remote_code, allow_pickle)
+    refuse_options(f"this {type(model).__name__}", **{f.name: getattr(source, f.name) for f in fields(source)})
+    return _given(as_module(model), tokenizer)
+
+
+def model_source(
+    model: str | Path | None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+) -> ModelSource:
+    """Where a model that is given by name comes from, and how it is loaded."""
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
-    source = ModelSource(None, revision, device, dtype, device_map, trust_remote_code, allow_pickle)
-    if not isinstance(model, str | Path | None):
-        refuse_options(f"this {type(model).__name__}", **{f.name: getattr(source, f.name) for f in fields(source)})
-        return _given(as_module(model), tokenizer)
     if revision is not None and (not isinstance(model, str) or Path(model).exists()):
         raise InputError(
             f"{parameter('revision', revision)} is for models of a hub; leave it out for {model or 'the sample'}"
         )
-    loaded = replace(source, name=None if model is None else str(model)).load()
-    return replace(loaded, tokenizer=tokenizer) if tokenizer else loaded
+    name = None if model is None else str(model)
+    return ModelSource(name, revision, device, dtype, device_map, trust_remote_code, allow_pickle)
 
 
 def resolve_model(model: str | Path | nn.Module | Model | None, **loading: Any) -> Model:

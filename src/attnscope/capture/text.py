@@ -10,15 +10,12 @@ import time
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnscope.capture import corpora
 from attnscope.capture.foreign_errors import CHECK_TOKENIZER, foreign_errors
 from attnscope.errors import InputError, ModelError, shown
 from attnscope.parameters import parameter
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _SPACE = re.compile(r"\s")
 _LIKE_A_FILE = re.compile(r"[^\s]{1,200}\.[A-Za-z]\w{0,4}")  # one word with a suffix
@@ -125,7 +122,7 @@ def read_text(source: str | Path | None) -> Text:
     if source is None:
         return Text((resources.files("attnscope") / "sample" / "text.txt").read_text("utf-8"), "sample")
     if str(source) == "-":
-        return _decoded(sys.stdin.buffer.read(corpora.LARGEST + 1), "standard input")
+        return decoded(sys.stdin.buffer.read(corpora.LARGEST + 1), "standard input")
     if str(source).startswith(corpora.PREFIX):
         return corpus(str(source).removeprefix(corpora.PREFIX))
     if not str(source):
@@ -137,10 +134,11 @@ def read_text(source: str | Path | None) -> Text:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot read the text {shown(str(path))}: {reason}; give the path of a text file") from None
-    return _decoded(data, str(path))
+    return decoded(data, str(path))
 
 
-def _decoded(data: bytes, source: str) -> Text:
+def decoded(data: bytes, source: str) -> Text:
+    """The text in the bytes of a file; InputError if there is none."""
     if len(data) > corpora.LARGEST:
         raise InputError(
             f"{source} has more than {corpora.LARGEST >> 20} MiB; give a part of it as {parameter('text')}"
@@ -159,30 +157,29 @@ def _decoded(data: bytes, source: str) -> Text:
     return Text(content, source)
 
 
-def tokenize(tokenizer: Any, text: Text) -> list[int]:
-    """The tokens of a text, without special tokens.
+def token_ids(tokenizer: Any, text: Text, characters: int | None = None) -> list[int]:
+    """The tokens of a text, or of its first characters, without special tokens; there may be none."""
+    with foreign_errors(f"tokenize {text.source}", CHECK_TOKENIZER):
+        return list(tokenizer(text.content[:characters], add_special_tokens=False, verbose=False)["input_ids"])
 
-    The first characters go alone: a tokenizer whose patterns would take forever on the text is refused after them.
-    """
-    for characters in (*_TRIAL_CHARACTERS, None):
+
+def check_tokenizer(tokenizer: Any, text: Text) -> None:
+    """Refuse a tokenizer whose patterns would take forever on the text, after a few of its characters."""
+    for characters in _TRIAL_CHARACTERS:
         started = time.process_time()  # of all threads: the tokenizer has its own
-        with foreign_errors(f"tokenize {text.source}", CHECK_TOKENIZER):
-            tokens = list(tokenizer(text.content[:characters], add_special_tokens=False, verbose=False)["input_ids"])
+        token_ids(tokenizer, text, characters)
         seconds = time.process_time() - started
-        if characters is not None and seconds > _TRIAL_SECONDS:
+        if seconds > _TRIAL_SECONDS:
             raise ModelError(
                 f"the tokenizer takes {seconds:.1f} s for {characters} characters, so that {text.source} would not "
                 "end; check the patterns in its tokenizer.json"
             )
+
+
+def tokenize(tokenizer: Any, text: Text) -> list[int]:
+    """The tokens of a text, without special tokens; raises if there are none or it would take forever."""
+    check_tokenizer(tokenizer, text)
+    tokens = token_ids(tokenizer, text)
     if not tokens:
         raise InputError(f"the tokenizer makes no tokens of {text.source}")
     return tokens
-
-
-def windows(tokens: Sequence[int], length: int, count: int, source: str) -> list[list[int]]:
-    """The first `count` runs of `length` consecutive tokens."""
-    if len(tokens) < length * count:
-        what = f"{count} windows of {length} tokens" if count > 1 else f"a window of {length} tokens"
-        advice = f"a length of at most {len(tokens)}" if count == 1 else "fewer or shorter windows"
-        raise InputError(f"{source} has {len(tokens)} tokens, too few for {what}; use {advice}, or a longer text")
-    return [list(tokens[i * length : (i + 1) * length]) for i in range(count)]

@@ -60,10 +60,14 @@ def broken(words: Sequence[str], width: int) -> str:
 
 
 def command_line(*parts: object, **options: object) -> str:
-    """A command to type: `attnscope`, its parts without those that are None, and the options that are not None."""
+    """A command to type: `attnscope`, its parts without those that are None, and the options that are not None.
+
+    An option with a list is repeated for each of its values.
+    """
     words = [str(part) for part in parts if part is not None]
     for name, value in options.items():
-        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        words += [word for each in values for word in (f"--{name.replace('_', '-')}", str(each))]
     return shlex.join([NAME, *words])
 
 

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from attnscope.cli.numbers import WholeNumber
 from attnscope.cli.runs import (
     BosOption,
+    CorpusOption,
+    DeviceMapOption,
     DeviceOption,
     DtypeOption,
+    FieldOption,
     Flag,
     JsonOption,
     ModelOption,
     OutOption,
+    RayOption,
     RevisionOption,
-    TextOption,
     TrustOption,
     VerboseOption,
+    WorkerCpusOption,
+    WorkerGpusOption,
+    WorkersOption,
     compiling_announced,
     end,
     resumable,
@@ -32,7 +38,8 @@ def reproduce(
     model: ModelOption = None,
     /,
     *,
-    text: TextOption = None,
+    text: CorpusOption = None,
+    field: FieldOption = "text",
     length: WholeNumber | None = None,
     windows: WholeNumber = 8,
     rows: str = "all",
@@ -48,7 +55,12 @@ def reproduce(
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     revision: RevisionOption = None,
+    device_map: DeviceMapOption = None,
     trust_remote_code: TrustOption = False,
+    workers: WorkersOption = None,
+    ray: RayOption = None,
+    worker_cpus: WorkerCpusOption = None,
+    worker_gpus: WorkerGpusOption = None,
 ) -> int:
     """Run the paper's experiments on a model, draw its figures, and evaluate its claims.
 
@@ -71,8 +83,8 @@ def reproduce(
     length
         Tokens in a window, which is the longest length measured. Default: 1024, or the model's limit if that is less.
     windows
-        How many consecutive windows of the text to measure; every figure shows the range over them. A verdict needs
-        two windows, a 95% interval six.
+        How many windows to measure, consecutive in a text and spread evenly over a corpus; every figure shows the range
+        over them. A verdict needs two windows, a 95% interval six.
     rows
         all: all rows by the paper's protocol, and the last row of each length. last or a number: only the last row, or
         that many last rows, of each length, whose mean is the value of the window; much faster.
@@ -94,7 +106,7 @@ def reproduce(
     """
     from rich.console import Console
 
-    from attnscope.capture.text import read_text
+    from attnscope.capture.documents import read_source
     from attnscope.cli.closing import command_line, print_closing
     from attnscope.experiments.reproduction import reproduce as run_experiments
     from attnscope.planning import row_choice
@@ -105,7 +117,7 @@ def reproduce(
     with compiling_announced(), resumable(folder):
         result = run_experiments(
             model,
-            read_text(text),
+            read_source(text, field),
             out=folder,
             length=length,
             windows=windows,
@@ -119,14 +131,19 @@ def reproduce(
             device=device,
             dtype=dtype,
             revision=revision,
+            device_map=device_map,
             trust_remote_code=trust_remote_code,
+            workers=workers,
+            ray=ray,
+            worker_cpus=worker_cpus,
+            worker_gpus=worker_gpus,
         )
     if json:
         print(json_module.dumps(_as_json(result), allow_nan=False))
-        return end(result.skipped_heads)
+        return end(result.skipped_heads, result.run)
     console = Console(highlight=False)
     print_claims(console, result, verbose)
-    code = end(result.skipped_heads)
+    code = end(result.skipped_heads, result.run)
     page = folder / "protocol.html"
     files = [name for name in ("claims.md", "claims.json", "protocol.html", "figures") if (folder / name).exists()]
     serve = command_line("serve", None if str(folder.parent) == "runs" else folder.parent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter, Token
 
 from attnscope.cli.compile_notice import compile_notice
+from attnscope.cli.numbers import WholeNumber
 from attnscope.columns import head_name
 from attnscope.errors import InputError
 
@@ -27,10 +28,12 @@ def _folder(_: Any, tokens: Sequence[Token]) -> Path:
 
 
 # Panels of --help, in this order after that of the command's own options.
-DIAGNOSIS = Group("Diagnosis", sort_key=1)
-WHAT_IF = Group("What if", sort_key=2)
-OUTPUT = Group("Output", sort_key=3)
-LOADING = Group("Loading the model", sort_key=4)
+CORPUS = Group("Text", sort_key=1)
+DIAGNOSIS = Group("Diagnosis", sort_key=2)
+WHAT_IF = Group("What if", sort_key=3)
+OUTPUT = Group("Output", sort_key=4)
+LOADING = Group("Loading the model", sort_key=5)
+WORKERS = Group("Workers", sort_key=6)
 
 
 def flag(**options: Any) -> Parameter:
@@ -50,6 +53,22 @@ TextOption = Annotated[
         "corpus:war-and-peace (downloaded once), or - for standard input. Default: the embedded sample text.",
     ),
 ]
+CorpusOption = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--text",
+        allow_leading_hyphen=True,
+        negative="",
+        group=CORPUS,
+        help="A UTF-8 text file of up to 64 MiB (the header of a Project Gutenberg book is left out), "
+        "corpus:war-and-peace (downloaded once), or - for standard input. Or a corpus: files by pattern "
+        "('books/*.txt'), .jsonl, .parquet, compressed files, a folder saved by datasets, addresses such as "
+        "s3://bucket/*.parquet; may be given several times. Default: the embedded sample text.",
+    ),
+]
+FieldOption = Annotated[
+    str, Parameter(group=CORPUS, help="The field of .jsonl lines or column of a table that holds the text.")
+]
 BosOption = Annotated[bool, flag(help="Put the model's begin token before each window.")]
 VerboseOption = Annotated[
     bool,
@@ -61,12 +80,37 @@ DtypeOption = Annotated[
     Literal["auto", "float32", "float16", "bfloat16", "float64"],
     Parameter(group=LOADING, help="Number type of the model's weights; logits are always computed in float64."),
 ]
+DeviceMapOption = Annotated[
+    str | None,
+    Parameter(
+        group=LOADING, help="Spread the model over devices, memory and disk, e.g. auto; needs the package accelerate."
+    ),
+]
 RevisionOption = Annotated[str | None, Parameter(group=LOADING, help="Branch, tag or commit of a hub model.")]
 TrustOption = Annotated[
     bool,
     flag(
         group=LOADING, help="Run the Python code that comes with a model. It runs with your permissions: read it first."
     ),
+]
+
+WorkersOption = Annotated[
+    WholeNumber | None,
+    Parameter(group=WORKERS, help="Run on so many Ray workers, on this machine unless --ray names a cluster."),
+]
+RayOption = Annotated[
+    str | None,
+    Parameter(
+        group=WORKERS,
+        help="Address of a Ray cluster, as ray.init takes it: auto, HOST:6379 or ray://HOST:10001. Needs the extra "
+        "attnscope[ray].",
+    ),
+]
+WorkerCpusOption = Annotated[
+    WholeNumber | None, Parameter(group=WORKERS, help="Cores, and threads, of each worker. Default: 1.")
+]
+WorkerGpusOption = Annotated[
+    float | None, Parameter(group=WORKERS, help="GPUs of each worker; a fraction shares one. Default: 0.")
 ]
 
 OutOption = Annotated[Path | None, Parameter(converter=_folder, group=OUTPUT)]
@@ -100,7 +144,9 @@ def resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if (folder / ".parts").is_dir():
+        from attnscope.manifest import UNFINISHED
+
+        if (folder / UNFINISHED).is_dir():
             print(
                 f"attnscope: the finished windows are saved; repeat the command with --out {shlex.quote(str(folder))} "
                 "to resume",
@@ -109,8 +155,14 @@ def resumable(folder: Path) -> Iterator[None]:
         raise
 
 
-def end(skipped_heads: Sequence[dict[str, Any]]) -> int:
-    """Print the heads that were left out, with the reason; returns the exit code."""
+def end(skipped_heads: Sequence[dict[str, Any]], run: Mapping[str, Any] | None = None) -> int:
+    """Print the heads that were left out and the blocks that failed, with the reason; returns the exit code."""
     for head in skipped_heads:
         print(f"attnscope: {head_name(head['layer'], head['head'])} left out: {head['reason']}", file=sys.stderr)
-    return PARTIAL if skipped_heads else 0
+    failed = (run or {}).get("blocks", {}).get("failed", [])
+    for block in failed:
+        windows = f"windows {block['first_window']} to {block['last_window']}"
+        print(f"attnscope: block {block['block']} ({windows}) failed: {block['reason']}", file=sys.stderr)
+    if failed:
+        print("attnscope: repeat the command with the same --out to try them again", file=sys.stderr)
+    return PARTIAL if skipped_heads or failed else 0

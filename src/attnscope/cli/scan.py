@@ -12,19 +12,25 @@ from cyclopts import Parameter
 from attnscope.capture.vector_kinds import VectorKind
 from attnscope.cli.numbers import WholeNumber, decimals, optional_numbers
 from attnscope.cli.runs import (
+    CORPUS,
     DIAGNOSIS,
-    LOADING,
     WHAT_IF,
     BosOption,
+    CorpusOption,
+    DeviceMapOption,
     DeviceOption,
     DtypeOption,
+    FieldOption,
     JsonOption,
     ModelOption,
     OutOption,
+    RayOption,
     RevisionOption,
-    TextOption,
     TrustOption,
     VerboseOption,
+    WorkerCpusOption,
+    WorkerGpusOption,
+    WorkersOption,
     compiling_announced,
     dated_folder,
     end,
@@ -44,7 +50,11 @@ def scan(
     model: ModelOption = None,
     /,
     *,
-    text: TextOption = None,
+    text: CorpusOption = None,
+    field: FieldOption = "text",
+    choose: Annotated[Literal["first", "even", "random"] | None, Parameter(group=CORPUS)] = None,
+    seed: Annotated[WholeNumber, Parameter(group=CORPUS)] = 0,
+    packed: Annotated[bool, flag(group=CORPUS)] = False,
     length: WholeNumber | None = None,
     lengths: str | None = None,
     top_n: str | None = None,
@@ -66,14 +76,12 @@ def scan(
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     revision: RevisionOption = None,
-    device_map: Annotated[
-        str | None,
-        Parameter(
-            group=LOADING,
-            help="Spread the model over devices, memory and disk, e.g. auto; needs the package accelerate.",
-        ),
-    ] = None,
+    device_map: DeviceMapOption = None,
     trust_remote_code: TrustOption = False,
+    workers: WorkersOption = None,
+    ray: RayOption = None,
+    worker_cpus: WorkerCpusOption = None,
+    worker_gpus: WorkerGpusOption = None,
 ) -> int:
     """Measure every attention head of a model; with --diagnose, say which heads matter most, why, and what to do.
 
@@ -88,6 +96,8 @@ def scan(
     - `attnscope scan model.gguf --length 2048 --top-n 5,50 --vectors output`
     - `attnscope scan --rows 64 --normalizer sparsemax,entmax:alpha=1.3`
     - `attnscope scan --bounds paper --verbose`
+    - `attnscope scan model.gguf --text 'books/*.txt' --windows 1000 --workers 2`
+    - `attnscope scan MODEL --text s3://bucket/*.parquet --windows 10000 --ray auto`
 
     Parameters
     ----------
@@ -104,7 +114,15 @@ def scan(
         What the weights average: value vectors, values through the output projection, the layer's input (the
         residual stream, before the norm), the same scaled to length one, or the token's input embedding.
     windows
-        How many consecutive windows of the text to scan. Numbers are means over them; the page shows the spread.
+        How many windows of the text to scan. Numbers are means over them; the page shows the spread. No window spans
+        two documents.
+    choose
+        Which windows: the first ones, some spread evenly over all documents, or some drawn at random. Default: first
+        for a text, even for a corpus.
+    seed
+        Seed of --choose random.
+    packed
+        Join the documents, with the tokenizer's end token after each, before windows are chosen.
     normalizer
         Normalizers to measure on the same logits as the model's own, e.g. sparsemax,entmax:alpha=1.3.
     temperature
@@ -133,15 +151,14 @@ def scan(
     require_model(model, revision)
     from rich.console import Console
 
-    from attnscope.capture.text import read_text
+    from attnscope.capture.documents import read_source
     from attnscope.cli.closing import print_closing
     from attnscope.diagnosis.thresholds import Thresholds
     from attnscope.planning import row_choice
-    from attnscope.report.summary import print_summary
     from attnscope.scanning import scan as scan_model
 
     chosen_lengths, chosen_n = optional_numbers("--lengths", lengths), optional_numbers("--top-n", top_n)
-    content = read_text(text)
+    content = read_source(text, field)
     console = Console(stderr=True) if json else Console()
     folder = out or dated_folder(model)
     with compiling_announced(), resumable(folder):
@@ -154,6 +171,9 @@ def scan(
             rows=row_choice(rows),
             vectors=vectors,
             windows=windows,
+            choose=choose,
+            seed=seed,
+            packed=packed,
             bos=bos,
             normalizers=() if normalizer is None else normalizer.split(","),
             temperatures=() if temperature is None else decimals("--temperature", temperature),
@@ -169,12 +189,16 @@ def scan(
             revision=revision,
             device_map=device_map,
             trust_remote_code=trust_remote_code,
+            workers=workers,
+            ray=ray,
+            worker_cpus=worker_cpus,
+            worker_gpus=worker_gpus,
         )
     if json:
         print(json_module.dumps(_as_json(result, folder), allow_nan=False))
-        return end(result.skipped_heads)
-    print_summary(console, result.rows, result.topn, result.run, result.findings, verbose)
-    code = end(result.skipped_heads)
+        return end(result.skipped_heads, result.run)
+    result.print_summary(console, verbose)
+    code = end(result.skipped_heads, result.run)
     options = {"text": text, "length": length, "revision": revision}
     options |= {"device": None if device == "cpu" else device, "dtype": None if dtype == "float32" else dtype}
     commands = _next_commands(result, model, folder, options)

@@ -24,17 +24,15 @@ from attnscope.measure.rows import Rows, row_entropy
 from attnscope.swapping.effective_normalizer import effective_normalizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jaxtyping import Bool, Float
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from attnscope.capture.models import Model
+    from attnscope.capture.models import ModelFacts
     from attnscope.capture.vector_kinds import VectorKind
     from attnscope.diagnosis.thresholds import Thresholds
     from attnscope.engine.run import LayerCall
-    from attnscope.engine.windows import Positions, Window
+    from attnscope.engine.windows import Positions, WindowPlan
 
 SHORTER_ROWS = 16
 SHORTEST = 16
@@ -70,7 +68,7 @@ def shorter_lengths(length: int, count: int = SHORTER_ROWS) -> tuple[int, ...]:
     return tuple(sorted({round(n) for n in np.geomspace(SHORTEST, length // 2, count)}))
 
 
-def plan_diagnosis(model: Model, windows: Sequence[list[int]], length: int, rows: int) -> list[Window]:
+def plan_diagnosis(model: ModelFacts, length: int, rows: int) -> WindowPlan:
     """The forwards that give the rows of the states and the shorter rows of each window of `length` tokens."""
     if model.causal:
         shorter = shorter_lengths(length)
@@ -82,7 +80,7 @@ def plan_diagnosis(model: Model, windows: Sequence[list[int]], length: int, rows
             return (prefix - 1,)
         return state_rows(prefix, rows if prefix == length else SHORTER_ROWS, model.causal)
 
-    return plan_windows(model, windows, (*shorter, length), positions)
+    return plan_windows(model, (*shorter, length), positions)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope._forks import uses_threads
-from attnscope.capture.models import Model, resolve_model
-from attnscope.capture.modes import evaluating
-from attnscope.capture.text import Text, given_text
-from attnscope.capture.windows import spread_windows, text_tokens
+from attnscope.capture.documents import Corpus, given_source
+from attnscope.capture.models import Model
+from attnscope.capture.text import Text
+from attnscope.capture.tokens import TokenizedText, WindowChoice, tokenized
+from attnscope.capture.windows import window_tokens
 from attnscope.diagnosis.budgets import budget_by_error, budget_by_share
 from attnscope.diagnosis.findings import findings
 from attnscope.diagnosis.heads import Labels, describe, label
@@ -23,8 +24,9 @@ from attnscope.diagnosis.situation import DiagnosisWindows, situation
 from attnscope.diagnosis.statistics import agreement
 from attnscope.diagnosis.thresholds import Thresholds, given_thresholds
 from attnscope.diagnosis.verdict import verdict, withdraw
+from attnscope.engine.blocks import Blocks, Engine, Work, run_all
+from attnscope.engine.opening import chosen_workers, opened
 from attnscope.engine.parts import Head, merge_skipped
-from attnscope.engine.run import run_windows
 from attnscope.errors import InputError, ModelError
 from attnscope.planning import plan, whole_number
 from attnscope.progress import Progress, Report, Step, reporting
@@ -42,7 +44,7 @@ WINDOWS, HELD_OUT, ROWS = 4, 4, 64
 @uses_threads
 def diagnose(
     model: str | Path | PreTrainedModel | Model | None = None,
-    text: str | Path | Text | None = None,
+    text: str | Path | Text | Corpus | None = None,
     *,
     tokenizer: Any = None,
     length: int | None = None,
@@ -57,6 +59,10 @@ def diagnose(
     dtype: str = "float32",
     revision: str | None = None,
     trust_remote_code: bool = False,
+    workers: int | None = None,
+    ray: str | None = None,
+    worker_cpus: int | None = None,
+    worker_gpus: float | None = None,
     progress: Progress = None,
 ) -> Diagnosis:
     """Label every head with the simplest rule that gives nearly the same output, and say what follows.
@@ -71,8 +77,8 @@ def diagnose(
         A hub id, a folder, a `.gguf` file, a loaded transformers model (with `tokenizer`), what `load_model` returns,
         or nothing for the embedded sample.
     text
-        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), or
-        nothing for the sample text.
+        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), a
+        `Corpus`, or nothing for the sample text.
     tokenizer
         The tokenizer of a loaded model.
     length
@@ -95,6 +101,11 @@ def diagnose(
         Seed of the random sets and heads.
     device, dtype, revision, trust_remote_code
         How the model is loaded: see `load_model`.
+    workers, ray
+        Run on Ray (the extra `attnscope[ray]`): on so many workers, on a cluster at this address as `ray.init` takes
+        it, or both. Without an address they are on this machine. The model is given by its name.
+    worker_cpus, worker_gpus
+        Cores and devices of each worker. Default: one core.
     progress
         What to show: see `attnscope.progress`.
 
@@ -103,30 +114,32 @@ def diagnose(
     Diagnosis
         States, evidence, findings and a verdict (docs/diagnosis.md).
     """
-    limits, text = given_thresholds(thresholds), given_text(text)
+    limits, source = given_thresholds(thresholds), given_source(text)
     windows = None if windows is None else whole_number("windows", windows, 2)
     rows, seed = whole_number("rows", rows), whole_number("seed", seed, 0)
     plan(None, length)  # refuses invalid settings before the model is loaded
-    with reporting(progress, "loading the model") as report:
-        model = resolve_model(
-            model,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-        )
-        settings = plan(model.positions, length, bos=bos, causal=model.causal)
-        tokens = text_tokens(model, text)
-        chosen = choose_windows(model, text, tokens, settings.length, windows, bos, verify)
-        return Diagnosis(diagnose_windows(model, chosen, rows, limits, what_if, seed, report))
+    loading = {
+        "tokenizer": tokenizer,
+        "device": device,
+        "dtype": dtype,
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+    }
+    on = chosen_workers(workers, ray, worker_cpus, worker_gpus)
+    with reporting(progress, "loading the model") as report, opened(model, on, **loading) as engine:
+        facts = engine.facts
+        settings = plan(facts.positions, length, bos=bos, causal=facts.causal)
+        tokens = tokenized(facts, source, WindowChoice("even"))
+        chosen = choose_windows(engine, tokens, settings.length, windows, bos, verify)
+        return Diagnosis(diagnose_windows(engine, chosen, rows, limits, what_if, seed, report))
 
 
 def choose_windows(
-    model: Model, text: Text, tokens: list[int], length: int, windows: int | None, bos: bool, verify: bool
+    engine: Engine, text: TokenizedText, length: int, windows: int | None, bos: bool, verify: bool
 ) -> DiagnosisWindows:
     """Windows over the whole text, some of them held out to verify; refuses what cannot be diagnosed."""
-    if model.module.config.is_encoder_decoder:
+    model = engine.facts
+    if model.encoder_decoder:
         raise InputError(
             f"a diagnosis takes decoders and encoders; {model.name} ({model.family}) is an encoder-decoder, whose "
             "cross attention has no nearest keys: scan it without a diagnosis"
@@ -134,17 +147,17 @@ def choose_windows(
     if verify:
         from attnscope.diagnosis.verify import check_verifiable
 
-        check_verifiable(model)
-    fitting = len(tokens) // length
+        engine.call(check_verifiable)
+    fitting = len(text) // length
     count = windows or min(WINDOWS, max(2, (fitting + 1) // 2 if verify else fitting))
     spare = min(HELD_OUT, max(1, fitting - count)) if verify else 0
-    inputs = spread_windows(model, tokens, length, count + spare, bos, text.source)
+    inputs = window_tokens(model, text, length, count + spare, bos, WindowChoice("even"))[:].tolist()
     held_out = [inputs.pop((2 * i + 1) * (count + spare) // (2 * spare) - i) for i in range(spare)]
-    return DiagnosisWindows(inputs, held_out, length, text.source, len(tokens), bos)
+    return DiagnosisWindows(inputs, held_out, length, text.source, len(text), bos)
 
 
 def diagnose_windows(
-    model: Model,
+    engine: Engine,
     chosen: DiagnosisWindows,
     rows: int = ROWS,
     thresholds: Thresholds | None = None,
@@ -157,23 +170,21 @@ def diagnose_windows(
     limits = thresholds or Thresholds()
     length = chosen.length
     report = progress or (lambda step: None)
-    windows = _measured(model, chosen, rows, limits, seed, report)
-    labels, agreed, skipped = _labels(windows, limits, model)
+    windows = _measured(engine, chosen, rows, limits, seed, report)
+    labels, agreed, skipped = _labels(windows, limits, engine.facts.name)
     heads = describe(windows, labels, limits, seed)
     checked = None
     if chosen.held_out:
         from attnscope.diagnosis.verify import verify
 
         budgets = [budget_by_error(windows, labels, limits.enough), budget_by_share(windows, labels, limits.budget)]
-        with evaluating(model.module):
-            checked = verify(
-                model, chosen.held_out, labels, limits, seed, report, budgets, normalizers, candidates(heads)
-            )
+        tried = (chosen.held_out, labels, limits, seed, budgets, normalizers, candidates(heads))
+        checked = engine.call(verify, *tried, progress=report)
     heads = withdraw(heads, checked)
-    where = situation(model, chosen, limits)
+    where = engine.call(situation, chosen, limits)
     return {
         "schema": FINDINGS_VERSION,
-        "model": model.name,
+        "model": engine.facts.name,
         "text": chosen.text,
         "verdict": verdict(heads, agreed, where, limits, checked),
         "length": length,
@@ -191,17 +202,18 @@ def diagnose_windows(
 
 
 def _measured(
-    model: Model, chosen: DiagnosisWindows, rows: int, thresholds: Thresholds, seed: int, report: Report
+    engine: Engine, chosen: DiagnosisWindows, rows: int, thresholds: Thresholds, seed: int, report: Report
 ) -> list[WindowRows]:
     """The rows of every window; without the residual stream where the model does not show where heads enter it."""
-    windows = plan_diagnosis(model, chosen.labeled, chosen.length, rows)
+    plan = plan_diagnosis(engine.facts, chosen.length, rows)
+    blocks = Blocks(np.array(chosen.labeled, dtype=np.int32))
 
     def advance(step: Step) -> None:
         report(step._replace(doing=f"diagnosing: {step.doing}"))
 
     def measured(residual: bool) -> list[WindowRows]:
-        measurer = DiagnosisMeasurer(chosen.length, thresholds, seed, residual)
-        return list(run_windows(model, windows, measurer, progress=advance))
+        work = Work(plan, DiagnosisMeasurer(chosen.length, thresholds, seed, residual), only_window)
+        return run_all(engine, work, blocks, advance)
 
     try:
         return measured(residual=True)
@@ -209,14 +221,20 @@ def _measured(
         return measured(residual=False)
 
 
+def only_window(windows: list[WindowRows]) -> WindowRows:
+    """The window of a block that has one."""
+    (window,) = windows
+    return window
+
+
 def _labels(
-    windows: list[WindowRows], thresholds: Thresholds, model: Model
+    windows: list[WindowRows], thresholds: Thresholds, name: str
 ) -> tuple[dict[Head, Labels], dict[str, Any], dict[Head, dict[str, Any]]]:
     """Every head's labels, how far those of the even and the odd windows agree, and the heads left out."""
     skipped = merge_skipped(window.skipped_heads() for window in windows)
     heads = [head for head in sorted(windows[0].rows) if head not in skipped]
     if not heads:
-        raise ModelError(f"{model.name}: no head has finite logits and values; there is nothing to diagnose")
+        raise ModelError(f"{name}: no head has finite logits and values; there is nothing to diagnose")
     labels = {head: label(windows, head, thresholds) for head in heads}
     halves = [[label(half, head, thresholds).state for head in heads] for half in (windows[::2], windows[1::2])]
     share, kappa = agreement(*halves)

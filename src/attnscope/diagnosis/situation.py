@@ -13,6 +13,7 @@ from attnscope.planning import DEFAULT_LENGTH
 
 if TYPE_CHECKING:
     from attnscope.capture.models import Model
+    from attnscope.progress import Report
 
 SAMPLE_TEXT = "sample"  # the source of the embedded text
 
@@ -72,7 +73,7 @@ def shortest_length(thresholds: Thresholds) -> int:
     return math.ceil(thresholds.least_top_keys / thresholds.top_share)
 
 
-def situation(model: Model, chosen: DiagnosisWindows, thresholds: Thresholds) -> Situation:
+def situation(model: Model, _: Report, chosen: DiagnosisWindows, thresholds: Thresholds) -> Situation:
     """The situation of a diagnosis of a loaded model."""
     from attnscope.diagnosis.verify import unverifiable
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from attnscope.capture.huggingface import SWAP_CONFIG_KEY
+from attnscope.capture.modes import evaluating
 from attnscope.columns import head_name
 from attnscope.diagnosis.sentences import effect_words
 from attnscope.diagnosis.states import STATES, State
@@ -63,7 +64,7 @@ def unverifiable(model: Model) -> str | None:
     return None
 
 
-def check_verifiable(model: Model) -> None:
+def check_verifiable(model: Model, _: Report | None = None) -> None:
     """Refuse models without a next-token distribution, or whose sinks a rule cannot see."""
     reason = unverifiable(model)
     if reason is not None:
@@ -113,11 +114,11 @@ class Trial:
 
 def verify(
     model: Model,
+    progress: Report,
     inputs: Sequence[list[int]],
     labels: dict[Head, Labels],
     thresholds: Thresholds,
     seed: int,
-    progress: Report,
     budgets: Sequence[Budget] = (),
     normalizers: Mapping[str, Normalizer] | None = None,
     single: Sequence[Head] = (),
@@ -138,12 +139,13 @@ def verify(
         done += 1
         progress(Step(done, total, f"verifying: {what}"))
 
-    trial = Trial(model, inputs)
-    advance("the model as it is")
-    predictions = [plan.predict(trial, thresholds, advance) for plan in plans.values()]
-    by_head = [_single_effect(trial, head, thresholds, advance) for head in single]
-    by_budget = [_budget_effect(trial, budget, advance) for budget in budgets]
-    by_normalizer = {label: _swap_effect(trial, label, normalizer, advance) for label, normalizer in others.items()}
+    with evaluating(model.module):
+        trial = Trial(model, inputs)
+        advance("the model as it is")
+        predictions = [plan.predict(trial, thresholds, advance) for plan in plans.values()]
+        by_head = [_single_effect(trial, head, thresholds, advance) for head in single]
+        by_budget = [_budget_effect(trial, budget, advance) for budget in budgets]
+        by_normalizer = {label: _swap_effect(trial, label, each, advance) for label, each in others.items()}
     return {
         "windows": len(inputs),
         "length": len(inputs[0]),

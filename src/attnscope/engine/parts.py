@@ -1,20 +1,13 @@
-"""Results of finished windows, kept on disk until all windows are finished.
-
-After an interruption, the same command reads the finished windows back instead of running them again.
-"""
+"""The results of windows: what is recorded while the model runs, finished parts, and how parts are merged."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+import io
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import polars as pl
-
-from attnscope.tables import write_all
 
 Head = tuple[int, int]
 """Layer number, head number."""
@@ -22,12 +15,10 @@ Head = tuple[int, int]
 
 @dataclass(frozen=True)
 class Part:
-    """The tables of one finished window by name, and notes for `run.json`."""
+    """The tables of a finished window, or of a block of them, by name, and notes for `run.json`."""
 
     tables: dict[str, pl.DataFrame]
     notes: dict[str, Any]
-    measure_seconds: float = 0.0
-    resumed: bool = False  # read back from disk
 
 
 @dataclass
@@ -59,8 +50,9 @@ class WindowRecord:
             "heads": [self.layers[layer] for layer in sorted(self.layers)],
             "tokens": self.tokens,
             "dropped_rows": self.dropped_rows,
+            "measure_seconds": self.measure_seconds,
         }
-        return Part(tables, notes, self.measure_seconds)
+        return Part(tables, notes)
 
 
 def merge_skipped(windows: Iterable[list[dict[str, Any]]]) -> dict[Head, dict[str, Any]]:
@@ -82,62 +74,45 @@ def without_heads(table: pl.DataFrame, heads: Collection[Head]) -> pl.DataFrame:
     )
 
 
-class Parts:
-    """The finished windows of a run in progress, stored in its folder `.parts`.
+def merge_notes(notes: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The notes of several windows or blocks as one."""
+    notes = list(notes)
+    heads = {entry["layer"]: entry for note in notes for entry in note["heads"]}
+    return {
+        "skipped": list(merge_skipped(note["skipped"] for note in notes).values()),
+        "heads": [heads[layer] for layer in sorted(heads)],
+        **{name: sum(note[name] for note in notes) for name in ("tokens", "dropped_rows", "measure_seconds")},
+    }
 
-    `plan` is everything that determines the numbers: parts of a different plan are deleted. `schemas` maps the name of
-    each table of a part to its schema, where that is fixed.
-    """
 
-    def __init__(self, folder: Path, plan: dict[str, Any], schemas: Mapping[str, pl.Schema | None]) -> None:
-        self.folder = folder / ".parts"
-        self._plan = json.loads(json.dumps(plan))
-        self._schemas = schemas
+def merge_parts(parts: list[Part]) -> Part:
+    """The windows of a block as one part, its tables sorted by layer and head."""
+    if len(parts) == 1:
+        return parts[0]
+    tables = {}
+    for name in parts[0].tables:
+        table = pl.concat([part.tables[name] for part in parts])
+        keys = [key for key in ("layer", "head") if key in table.columns]
+        tables[name] = table.sort(keys, maintain_order=True) if keys else table
+    return Part(tables, merge_notes(part.notes for part in parts))
 
-    def __enter__(self) -> Parts:
-        if self.folder.exists() and self._stored_plan() != self._plan:
-            self.clear()
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        with suppress(OSError):  # it has finished windows: keep it for resuming
-            self.folder.rmdir()
+@dataclass(frozen=True)
+class BlockFiles:
+    """A finished block as it is kept: a Parquet file for each table that has lines."""
 
-    def get(self, window: int) -> Part | None:
-        """The part of a window, if it was finished and can be read; otherwise None."""
-        files = self._files(window)
-        try:
-            notes = json.loads(files["notes"].read_text("utf-8"))
-            tables = {name: pl.read_parquet(files[name], schema=schema) for name, schema in self._schemas.items()}
-        except (OSError, ValueError, pl.exceptions.PolarsError):
-            return None
-        return Part(tables, notes, resumed=True)
+    files: dict[str, bytes]
+    lines: dict[str, int]
+    notes: dict[str, Any]
 
-    def add(self, window: int, part: Part) -> None:
-        """Write a finished window; its notes are written last and mark it as complete."""
-        files = self._files(window)
-        plan, notes = json.dumps(self._plan), json.dumps(part.notes)
-        write_all(
-            self.folder,
-            {
-                "plan.json": lambda path: path.write_text(plan, encoding="utf-8"),
-                **{files[name].name: part.tables[name].write_parquet for name in self._schemas},
-                files["notes"].name: lambda path: path.write_text(notes, encoding="utf-8"),
-            },
-        )
 
-    def clear(self) -> None:
-        """Delete all windows."""
-        for pattern in ("*.json", "*.parquet", ".*-*"):
-            for file in self.folder.glob(pattern):
-                file.unlink(missing_ok=True)
-
-    def _files(self, window: int) -> dict[str, Path]:
-        kinds = {**dict.fromkeys(self._schemas, "parquet"), "notes": "json"}
-        return {name: self.folder / f"window-{window:05d}.{name}.{kind}" for name, kind in kinds.items()}
-
-    def _stored_plan(self) -> object:
-        try:
-            return json.loads((self.folder / "plan.json").read_text("utf-8"))
-        except (OSError, ValueError):
-            return None
+def encode_parts(parts: list[Part]) -> BlockFiles:
+    """The windows of a block as files."""
+    merged = merge_parts(parts)
+    files, lines = {}, {}
+    for name, table in merged.tables.items():
+        if table.height:
+            content = io.BytesIO()
+            table.write_parquet(content)
+            files[name], lines[name] = content.getvalue(), table.height
+    return BlockFiles(files, lines, merged.notes)

@@ -6,7 +6,7 @@ Requirement: only numbers are kept from a layer; its tensors are freed before th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -95,37 +95,26 @@ class Measurer(Protocol[W, P_co]):
         """The finished window."""
 
 
-class PartStore(Protocol[P]):
-    """Storage for finished windows, such as `engine.parts.Parts`."""
-
-    def get(self, window: int) -> P | None:
-        """The part of a window that was finished earlier, or None."""
-
-    def add(self, window: int, part: P) -> None:
-        """Store a finished window."""
-
-
 def run_windows(
     model: Model,
-    windows: Sequence[Window],
+    windows: Iterable[Window],
     measurer: Measurer[W, P],
     *,
     progress: Report | None = None,
-    parts: PartStore[P] | None = None,
+    begin: Step | None = None,
 ) -> Iterator[P]:
-    """Yield the finished part of each window in order: measured now, or read back from an earlier run."""
-    layers = model.module.config.get_text_config().num_hidden_layers
-    total = layers * sum(len(window.forwards) for window in windows)
-    done = 0
+    """Yield the finished part of each window in order.
+
+    Steps are layers. `begin` says how many were done before the first window and how many there are in all; by default
+    the windows are all there is.
+    """
+    layers = model.layers
+    if begin is None:
+        windows = list(windows)
+        begin = Step(0, layers * sum(len(window.forwards) for window in windows), windows=len(windows))
     for window in windows:
-        part = None if parts is None else parts.get(window.number)
-        if part is None:
-            begin = Step(done, total, window=window.number, windows=len(windows))
-            part = _run_window(model, window, measurer, layers, begin, progress)
-            if parts is not None and len(windows) > 1:
-                parts.add(window.number, part)
-        done += layers * len(window.forwards)
-        yield part
+        yield _run_window(model, window, measurer, layers, begin._replace(window=window.number), progress)
+        begin = begin._replace(done=begin.done + layers * len(window.forwards))
 
 
 def _run_window(

@@ -7,20 +7,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from attnscope.capture.text import Text
-from attnscope.capture.windows import text_tokens, window_tokens
-from attnscope.engine.parts import Part, WindowRecord, merge_skipped, without_heads
-from attnscope.engine.run import run_windows
-from attnscope.engine.windows import plan_windows
+from attnscope.capture.tokens import TokenizedText, tokenized, window_choice
+from attnscope.capture.windows import window_tokens
+from attnscope.engine.blocks import Blocks, Work
+from attnscope.engine.parts import Part, WindowRecord, merge_notes, without_heads
+from attnscope.engine.store import collect as collect_blocks
+from attnscope.engine.windows import WindowPlan, plan_windows
 from attnscope.experiments.protocol.measuring import ProtocolMeasurer, ProtocolWindow
 from attnscope.experiments.store import table_names
 from attnscope.experiments.window import PaperMeasurer, Window
 
 if TYPE_CHECKING:
-    from attnscope.capture.models import Model
+    from pathlib import Path
+
+    from attnscope.capture.documents import Corpus
+    from attnscope.capture.models import ModelFacts
+    from attnscope.capture.text import Text
     from attnscope.capture.vector_kinds import VectorKind
-    from attnscope.engine.parts import Head, Parts
+    from attnscope.engine.blocks import Engine
+    from attnscope.engine.parts import Head
     from attnscope.engine.run import LayerCall, Measurer
+    from attnscope.engine.store import PartStore
     from attnscope.engine.windows import Positions
     from attnscope.experiments.settings import Settings
     from attnscope.progress import Report
@@ -32,6 +39,7 @@ class Collected(NamedTuple):
     tables: dict[str, pl.DataFrame]
     heads: dict[int, int]  # by layer
     skipped: dict[Head, str]
+    failed: list[dict[str, Any]]  # blocks
     tokens: int  # of the text
     resumed: int  # windows read back from an earlier run
 
@@ -78,24 +86,39 @@ class BothMeasurer:
         return ProtocolMeasurer(self.settings)
 
 
-def collect(
-    model: Model, text: Text, settings: Settings, progress: Report | None = None, parts: Parts | None = None
-) -> Collected:
-    """Measure every window; a head that is left out of one window is left out of all."""
-    tokens = text_tokens(model, text)
-    inputs = window_tokens(model, tokens, settings.longest, settings.windows, settings.bos, text.source)
-    windows = plan_windows(model, inputs, settings.lengths, settings.positions)
+@dataclass(frozen=True)
+class ReproductionWork:
+    """A reproduction that is planned: its windows, one in each block."""
+
+    settings: Settings
+    text: TokenizedText
+    plan: WindowPlan
+    blocks: Blocks
+
+    @classmethod
+    def planned(
+        cls, model: ModelFacts, text: Text | Corpus, settings: Settings, folder: Path | None = None
+    ) -> ReproductionWork:
+        """Choose the windows: the first ones of a text, spread evenly over a corpus."""
+        choice = window_choice(text, None, 0, False)
+        tokens = tokenized(model, text, choice, folder)
+        windows = window_tokens(model, tokens, settings.longest, settings.windows, settings.bos, choice)
+        plan = plan_windows(model, settings.lengths, settings.positions)
+        return cls(settings, tokens, plan, Blocks(windows))
+
+
+def collect(engine: Engine, work: ReproductionWork, store: PartStore, progress: Report | None = None) -> Collected:
+    """Measure every window that the store does not have yet; a head that is left out of one is left out of all."""
+    settings = work.settings
     measurer: Measurer[Any, Part] = BothMeasurer(settings) if settings.protocol else PaperMeasurer(settings)
-    finished = list(run_windows(model, windows, measurer, progress=progress, parts=parts))
-    skipped = merge_skipped(part.notes["skipped"] for part in finished)
-    tables = {}
-    for name in table_names(settings):
-        pieces = [part.tables[name] for part in finished if part.tables[name].width]
-        tables[name] = without_heads(pl.concat(pieces), skipped) if pieces else pl.DataFrame()
+    collect_blocks(engine, Work(work.plan, measurer, store.finish), work.blocks, store, progress)
+    notes = merge_notes(store.notes())
+    skipped = {(record["layer"], record["head"]): record["reason"] for record in notes["skipped"]}
     return Collected(
-        tables,
-        {entry["layer"]: entry["heads"] for part in finished for entry in part.notes["heads"]},
-        {head: record["reason"] for head, record in skipped.items()},
-        len(tokens),
-        sum(part.resumed for part in finished),
+        {name: without_heads(store.table(name), skipped) for name in table_names(settings)},
+        {entry["layer"]: entry["heads"] for entry in notes["heads"]},
+        skipped,
+        store.failed,
+        len(work.text),
+        store.resumed,
     )

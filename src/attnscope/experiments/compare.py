@@ -24,8 +24,7 @@ from attnscope.bench.memory import peak_bytes
 from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, given_text
-from attnscope.capture.text import windows as cut
-from attnscope.capture.windows import text_tokens
+from attnscope.capture.tokens import WindowChoice, WindowTokens, tokenized
 from attnscope.engine.next_token import next_token_logits
 from attnscope.errors import InputError, OutputError, shown
 from attnscope.experiments.calibration import Calibrated, Scope, calibrate
@@ -252,8 +251,10 @@ class _Comparison:
         plain = [_Subject(name, parse(name), parse(name)) for name in self.names]
         size, count = self.settings.length, self.settings.windows
         extra = calibration_windows if calibration else 0
-        tokens = text_tokens(self.model, self.text)
-        inputs = [torch.tensor(ids) for ids in cut(tokens, size, count + extra, self.text.source)]
+        choice = WindowChoice()
+        tokens = tokenized(self.model, self.text, choice)
+        windows = WindowTokens(tokens, tokens.starts(size, count + extra, choice), size)[:]
+        inputs = [torch.tensor(ids, dtype=torch.int64) for ids in windows]
         inputs = [ids.to(self.model.module.device) for ids in inputs]
         module = self.model.module
         subjects = (2 if calibration else 1) * len(plain)

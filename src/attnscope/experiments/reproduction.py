@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope import __version__, tables
 from attnscope._forks import uses_threads
-from attnscope.capture.text import Text, given_text
-from attnscope.engine.parts import Parts
+from attnscope.capture.documents import Corpus, given_source
+from attnscope.capture.text import Text
 from attnscope.errors import OutputError
 from attnscope.experiments import store
 from attnscope.experiments.claims import answer, readings_of
-from attnscope.experiments.settings import FigureStyle, FigureWidth, Settings, plan
+from attnscope.experiments.settings import FigureStyle, FigureWidth, plan
 from attnscope.planning import RowChoice, listed_names, plain
 from attnscope.progress import Progress, Step, reporting
 from attnscope.results.base import Result, View
@@ -28,6 +28,9 @@ from attnscope.results.base import Result, View
 if TYPE_CHECKING:
     import polars as pl
 
+    from attnscope.engine.blocks import Engine
+    from attnscope.engine.store import Parts
+    from attnscope.experiments.collect import ReproductionWork
     from attnscope.progress import Report
     from attnscope.results.reproduction_view import ReproductionPlots
 
@@ -118,7 +121,7 @@ class Reproduction(Result):
 @uses_threads
 def reproduce(
     model: str | Path | None = None,
-    text: str | Path | Text | None = None,
+    text: str | Path | Text | Corpus | None = None,
     *,
     out: str | Path,
     length: int | None = None,
@@ -133,7 +136,12 @@ def reproduce(
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
     trust_remote_code: bool = False,
+    workers: int | None = None,
+    ray: str | None = None,
+    worker_cpus: int | None = None,
+    worker_gpus: float | None = None,
     progress: Progress = None,
     notice: Callable[[str], None] | None = None,
 ) -> Reproduction:
@@ -150,14 +158,15 @@ def reproduce(
     model
         A hub id, a folder, a `.gguf` file, or nothing for the embedded sample.
     text
-        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), or
-        nothing for the sample text.
+        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), a
+        `Corpus`, or nothing for the sample text.
     out
         Folder for tables, figures and claims.
     length
         Tokens in a window. Default: 1,024, or the model's limit if that is less.
     windows
-        How many consecutive windows of the text; a verdict needs two, a 95% interval six.
+        How many windows, consecutive in a text and spread evenly over a corpus; a verdict needs two, a 95% interval
+        six.
     rows
         "all" for the paper's own protocol and the last row of each length; "last" or a number for so many last rows.
     vectors
@@ -172,8 +181,13 @@ def reproduce(
         Of one or two columns of a page: "one-column" (3.3 inches) or "two-column" (6.9 inches).
     figure_titles
         Draw the captions above the figures.
-    device, dtype, revision, trust_remote_code
+    device, dtype, revision, device_map, trust_remote_code
         How the model is loaded: see `load_model`.
+    workers, ray
+        Run on Ray (the extra `attnscope[ray]`): on so many workers, on a cluster at this address as `ray.init` takes
+        it, or both. Without an address they are on this machine. The model is given by its name.
+    worker_cpus, worker_gpus
+        Cores and devices of each worker. Default: one core.
     progress
         What to show: see `attnscope.progress`.
     notice
@@ -184,14 +198,19 @@ def reproduce(
     Reproduction
         Tables, evaluated claims, figures.
     """
+    from attnscope.engine.opening import chosen_workers, opened
+    from attnscope.engine.store import Parts
+    from attnscope.experiments.collect import ReproductionWork
+
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
     style = FigureStyle(figure_width, figure_titles)
-    name, book = None if model is None else str(model), given_text(text)
+    name, book = None if model is None else str(model), given_source(text)
     asked: dict[str, Any] = {
         "length": plain(length), "windows": plain(windows), "rows": plain(rows), "draws": plain(draws),
         "seed": plain(seed), "vectors": tuple(listed_names("vectors", vectors)), "bos": bos, "dtype": dtype,
     }  # fmt: skip
-    settings = plan(None, **asked)  # refuse invalid settings before the model is loaded
+    on = chosen_workers(workers, ray, worker_cpus, worker_gpus)
+    plan(None, **asked)  # refuse invalid settings before the model is loaded
     wanted = store.identity(name, revision, book.digest, asked)
     with tables.output_folder(tables.given_folder(out)) as folder, reporting(progress) as report:
         stored = store.load_tables(folder, wanted)
@@ -200,11 +219,19 @@ def reproduce(
         else:
             if stored is not None:
                 say(f"the tables in {folder} are not used: {stored}; measuring again")
-            loading = {"device": device, "revision": revision, "trust_remote_code": trust_remote_code}
-            with Parts(folder, wanted, dict.fromkeys(store.table_names(settings))) as parts:
-                measured, run = _measure(name, book, asked, wanted, loading, report, parts)
-                run = store.save_tables(folder, measured, run)
-                parts.clear()
+            loading: dict[str, Any] = {
+                "device": device, "dtype": dtype, "revision": revision, "device_map": device_map,
+                "trust_remote_code": trust_remote_code,
+            }  # fmt: skip
+            started = time.perf_counter()
+            with opened(name, on, **loading) as engine:
+                work = ReproductionWork.planned(engine.facts, book, plan(engine.facts.positions, **asked), folder)
+                loaded = time.perf_counter() - started
+                with Parts(folder, wanted, work.blocks) as parts:
+                    measured, run = _measure(engine, work, parts, report)
+                    run = {"identity": wanted, **run, "timings": {"load_seconds": round(loaded, 3), **run["timings"]}}
+                    run = store.save_tables(folder, measured, run)
+                    parts.done()
             if run["resumed_windows"]:
                 say(f"{run['resumed_windows']} windows were finished by an earlier run that was interrupted")
         report(Step(0, None, "evaluating the claims"))
@@ -215,48 +242,35 @@ def reproduce(
 
 
 def _measure(
-    name: str | None,
-    text: Text,
-    asked: dict[str, Any],
-    wanted: dict[str, Any],
-    loading: dict[str, Any],
-    report: Report,
-    parts: Parts,
+    engine: Engine, work: ReproductionWork, parts: Parts, report: Report
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
-    from attnscope.capture.models import load_model
     from attnscope.experiments.collect import collect
+    from attnscope.scanning.record import model_record
 
     started = time.perf_counter()
-    model = load_model(name, dtype=asked["dtype"], **loading)
-    loaded = time.perf_counter()
-    settings: Settings = plan(model.positions, **asked)
-    collected = collect(model, text, settings, report, parts)
+    collected = collect(engine, work, parts, report)
+    model = engine.call(model_record)
     run = {
-        "identity": wanted,
         "attnscope": __version__,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": {
-            "name": model.name,
-            "revision": model.revision,
-            "family": model.family,
-            "parameters": sum(p.numel() for p in model.module.parameters()),
+            **{name: model[name] for name in ("name", "revision", "family", "parameters")},
             "layers": len(collected.heads),
             "heads": sum(collected.heads.values()),
         },
-        "text": {"source": text.source, "sha256": text.digest, "tokens": collected.tokens},
-        "settings": settings.as_dict(),
+        "text": {"source": work.text.source, "sha256": work.text.digest, "tokens": collected.tokens},
+        "settings": work.settings.as_dict(),
         "versions": {
             "python": platform.python_version(),
             **{package: version(package) for package in ("torch", "transformers", "polars", "numpy", "altair")},
         },
-        "timings": {
-            "load_seconds": round(loaded - started, 3),
-            "measure_seconds": round(time.perf_counter() - loaded, 3),
-        },
+        "timings": {"measure_seconds": round(time.perf_counter() - started, 3)},
         "resumed_windows": collected.resumed,
         "skipped_heads": [
             {"layer": layer, "head": head, "reason": reason} for (layer, head), reason in collected.skipped.items()
         ],
+        **engine.described,
+        "blocks": {"count": len(work.blocks), "windows": 1, "failed": collected.failed},
     }
     return collected.tables, run
 

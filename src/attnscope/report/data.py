@@ -15,43 +15,41 @@ import polars as pl
 from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
 from attnscope.report.notes import notable_numbers
+from attnscope.report.overview import Overview
 from attnscope.report.patterns import page_patterns
 from attnscope.report.states import state_looks, state_rules, withdrawn_states
-from attnscope.tables import OWN, TokenWeights, within_support
+from attnscope.tables import OWN, TokenWeights
 
 DATA_VERSION = 2
 
 # Numbers that a page can hold of each kind; a number takes about three bytes of the file.
-_CURVE_NUMBERS, _ROW_NUMBERS, _WEIGHT_NUMBERS, _WHAT_IF_NUMBERS = 500_000, 250_000, 200_000, 150_000
-_MOST_ROWS, _LEAST_ROWS = 256, 8
+_CURVE_NUMBERS, _WEIGHT_NUMBERS, _WHAT_IF_NUMBERS = 500_000, 200_000, 150_000
 _MOST_WEIGHTS, _LEAST_WEIGHTS = 64, 16
+_MANY_WINDOWS = 20  # from which on 5% of them are more than one
 
-_ROW_COLUMNS = ("participation", "entropy_ratio", "max_weight", "sink_weight", "jacobian_norm", "jacobian_bound")
 _WHAT_IF_COLUMNS = ("separability", "top_mass", "participation", "max_weight", "support", "jacobian_norm")
 
 Columns = dict[str, list[Any]]
 
 
 def page_data(
-    rows: pl.DataFrame,
-    topn: pl.DataFrame,
-    run: dict[str, Any],
+    view: Overview,
     findings: dict[str, Any] | None = None,
     token_weights: TokenWeights | None = None,
     claims: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All data of the page for one run; of a run with empty tables, only how it was run."""
+    run = view.run
     data: dict[str, Any] = {"version": DATA_VERSION, "run": run, "findings": findings, "claims": claims, "heads": None}
-    if rows.is_empty() or topn.is_empty():
+    if view.is_empty:
         return data
-    topn = within_support(rows, topn)
-    n = overview.usual_n(topn)
-    heads = overview.heads(rows, topn, run)
+    n, heads = view.n, view.heads
     order = heads.select("layer", "head")
-    labels = overview.groups(rows, run)
+    labels = view.groups()
     limits = (findings or {}).get("thresholds") or {}
     return data | {
         "heads": rounded_columns(heads),
+        "ranges": _ranges(view, order),
         "measures": explained(n),
         "evidence": explained_evidence(limits, n) if findings else {},
         "states": state_looks(limits, withdrawn_states(findings or {})),
@@ -59,83 +57,75 @@ def page_data(
         "notes": notable_numbers(heads, run, n) if findings is None else [],
         "usual_n": n,
         "groups": labels,
-        "sources": {"scan": overview.scan_sources(rows, run), "diagnosis": overview.diagnosis_source(findings)},
-        "by_group": _by_group(rows, topn, run, order, len(labels)),
-        "curves": _curves(topn, run, order, len(labels)),
-        "rows": _rows(rows, order),
-        "what_if": _what_if(rows, topn, run, order),
+        "sources": {"scan": view.sources(), "diagnosis": overview.diagnosis_source(findings)},
+        "by_group": _by_group(view, order, len(labels)),
+        "curves": _curves(view, order, len(labels)),
+        "rows": _rows(view, order),
+        "what_if": _what_if(view, order),
         "text": _text(token_weights, order),
         "patterns": page_patterns(token_weights.patterns if token_weights else None, order),
-        "by_length": rounded_columns(overview.median_by_length(rows, run)),
-        "by_n": rounded_columns(overview.median_by_n(topn, run)),
+        "by_length": rounded_columns(view.median_by_length()),
+        "by_n": rounded_columns(view.median_by_n()),
     }
 
 
-def _by_group(
-    rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame, groups: int
-) -> dict[str, list[Any]]:
+def _ranges(view: Overview, order: pl.DataFrame) -> dict[str, Any] | None:
+    """The 5% and 95% quantiles over windows of every measure of every head at the longest length, if there are many."""
+    if view.windows < _MANY_WINDOWS:
+        return None
+    longest = view.ranges.filter((pl.col("group") == 0) & (pl.col("n").is_null() | (pl.col("n") == view.n)))
+    found = {}
+    for name in HEAD_MEASURES:
+        lines = longest.filter(measure=name).select("layer", "head", "q05", "q95")
+        table = order.join(lines, on=["layer", "head"], how="left", maintain_order="left")
+        found[name] = rounded_columns(table.select("q05", "q95"))
+    return found
+
+
+def _by_group(view: Overview, order: pl.DataFrame, groups: int) -> dict[str, list[Any]]:
     """Every measure of every head in every group of lengths."""
     grid = order.join(
         pl.DataFrame({"group": range(groups)}, schema={"group": pl.Int32}), how="cross", maintain_order="left_right"
     )
-    table = grid.join(
-        overview.head_groups(rows, topn, run), on=["layer", "head", "group"], how="left", maintain_order="left"
-    )
+    table = grid.join(view.head_groups(), on=["layer", "head", "group"], how="left", maintain_order="left")
     return rounded_columns(table.select(HEAD_MEASURES))
 
 
-def _curves(topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame, groups: int) -> dict[str, Any]:
+def _curves(view: Overview, order: pl.DataFrame, groups: int) -> dict[str, Any]:
     """What is drawn against N, for as many groups of lengths as there is room for: the longest first."""
-    sizes = topn["n"].unique().sort()
+    sizes = view.topn["n"].unique().sort()
     count = min(groups, max(1, _CURVE_NUMBERS // (order.height * len(sizes) * len(overview.CURVES))))
     keys = ["layer", "head", "group", "n"]
-    table = (
-        overview.by_group(topn, run).filter(pl.col("group") < count).group_by(keys).agg(pl.col(overview.CURVES).mean())
-    )
     grid = order.join(
         pl.DataFrame({"group": range(count)}, schema={"group": pl.Int32}), how="cross", maintain_order="left_right"
     )
     grid = grid.join(pl.DataFrame({"n": sizes}), how="cross", maintain_order="left_right")
-    columns = rounded_columns(grid.join(table, on=keys, how="left", maintain_order="left").select(overview.CURVES))
-    return {"n": sizes.to_list(), "groups": count, "columns": columns}
+    table = grid.join(view.topn.filter(normalizer=OWN), on=keys, how="left", maintain_order="left")
+    return {"n": sizes.to_list(), "groups": count, "columns": rounded_columns(table.select(overview.CURVES))}
 
 
-def _rows(rows: pl.DataFrame, order: pl.DataFrame) -> dict[str, Any]:
+def _rows(view: Overview, order: pl.DataFrame) -> dict[str, Any]:
     """The rows themselves: all of them, or as many as there is room for, spread evenly."""
-    positions = rows.select("window", "position").unique().sort("window", "position")
-    room = _ROW_NUMBERS // (order.height * len(_ROW_COLUMNS))
-    chosen = _evenly(positions, max(_LEAST_ROWS, min(_MOST_ROWS, room)))
-    # Inputs of different lengths share positions in an encoder; the longest stands for the row.
-    longest = rows.filter(normalizer=OWN).sort("length").unique(["layer", "head", "window", "position"], keep="last")
+    keys = ["window", "position"]
+    chosen = view.shown.select(keys).unique().sort(keys)
     grid = order.join(chosen, how="cross", maintain_order="left_right").join(
-        longest, on=["layer", "head", "window", "position"], how="left", maintain_order="left"
+        view.shown, on=["layer", "head", *keys], how="left", maintain_order="left"
     )
     return {
-        "of": positions.height,
+        "of": view.row_count,
         "window": chosen["window"].to_list(),
         "position": chosen["position"].to_list(),
-        "columns": rounded_columns(grid.select("length", *_ROW_COLUMNS)),
+        "columns": rounded_columns(grid.select("length", *overview.ROW_COLUMNS)),
     }
 
 
-def _evenly(table: pl.DataFrame, count: int) -> pl.DataFrame:
-    """At most `count` lines of a table, evenly spaced, the last one included."""
-    if table.height <= count:
-        return table
-    return table[[(i + 1) * table.height // count - 1 for i in range(count)]]
-
-
-def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], order: pl.DataFrame) -> dict[str, Any] | None:
+def _what_if(view: Overview, order: pl.DataFrame) -> dict[str, Any] | None:
     """The measures of every head under every normalizer that was tried on its logits."""
-    labels = rows["normalizer"].unique().to_list()
-    labels.sort(key=lambda label: (label != OWN, not label.startswith(OWN), label))
+    labels = view.normalizers
     if len(labels) < 2:
         return None
     room = max(2, _WHAT_IF_NUMBERS // (order.height * len(_WHAT_IF_COLUMNS)))
-    tables = [
-        overview.head_groups(rows, topn, run, normalizer=label).filter(group=0).with_columns(label=pl.lit(label))
-        for label in labels[:room]
-    ]
+    tables = [view.head_groups(label).filter(group=0).with_columns(label=pl.lit(label)) for label in labels[:room]]
     grid = order.join(pl.DataFrame({"label": labels[:room]}), how="cross", maintain_order="left_right")
     table = grid.join(pl.concat(tables), on=["layer", "head", "label"], how="left", maintain_order="left")
     return {"of": len(labels), "labels": labels[:room], "columns": rounded_columns(table.select(_WHAT_IF_COLUMNS))}

@@ -14,8 +14,9 @@ from attnscope.report import overview
 from attnscope.results.heat_map import SCALE, ink_on
 
 if TYPE_CHECKING:
-    import polars as pl
     from rich.console import Console, ConsoleOptions, RenderResult
+
+    from attnscope.report.overview import Overview
 
 _MARGIN = 6  # columns before the first head
 _NUMBER = 4  # columns of a cell from which it has room for a number in per cent
@@ -57,15 +58,15 @@ class HeadMap:
             yield Text(" " * _MARGIN + self.narrow, style="dim")
 
 
-def separability_map(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> Group:
+def separability_map(view: Overview) -> Group:
     """Separability of every head in per cent."""
-    n = overview.usual_n(topn)
-    table = overview.heads(rows, topn, run).select("layer", "head", "separability")
+    n = view.n
+    table = view.heads.select("layer", "head", "separability")
     heads = {(layer, head): value for layer, head, value in table.iter_rows()}
     title = Text.assemble(
         (label("separability", n), "bold"),
-        f" in %, {overview.shown_rows(run)}: how much of the top {n} tokens lies nearer to their weighted sum than "
-        "every other token",
+        f" in %, {overview.shown_rows(view.run)}: how much of the top {n} tokens lies nearer to their weighted sum "
+        "than every other token",
     )
     legend = Text(" " * _MARGIN + "0% ")
     for color in SCALE:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.report.data import page_data
 
 if TYPE_CHECKING:
-    import polars as pl
-
+    from attnscope.report.overview import Overview
     from attnscope.tables import TokenWeights
 
 # In the order in which they use each other.
@@ -56,15 +55,13 @@ _SCRIPTS = (
 
 
 def render(
-    rows: pl.DataFrame,
-    topn: pl.DataFrame,
-    run: dict[str, Any],
+    view: Overview,
     findings: dict[str, Any] | None = None,
     token_weights: TokenWeights | None = None,
     claims: dict[str, Any] | None = None,
 ) -> str:
     """The report of a run as one HTML document."""
-    return document(page_data(rows, topn, run, findings, token_weights, claims))
+    return document(page_data(view, findings, token_weights, claims))
 
 
 def document(data: dict[str, Any], other: dict[str, Any] | None = None, links: dict[str, Any] | None = None) -> str:

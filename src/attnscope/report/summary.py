@@ -19,10 +19,11 @@ from attnscope.report.maps import separability_map
 from attnscope.report.notes import notable_numbers
 from attnscope.report.terminal import add_row, paragraph, short_path, table, tables, titled
 from attnscope.results.words import counted, measured, number
-from attnscope.tables import OWN, within_support
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from attnscope.report.overview import Overview
 
 _MEASURED = ("separability", "participation", "sink_weight", "entropy_ratio", "jacobian_norm")
 _DIAGNOSED = ("tokens_needed", "growth_exponent")
@@ -30,13 +31,12 @@ _DIAGNOSED = ("tokens_needed", "growth_exponent")
 
 def print_summary(
     console: Console,
-    rows: pl.DataFrame,
-    topn: pl.DataFrame,
-    run: dict[str, Any],
+    view: Overview,
     findings: Mapping[str, Any] | None = None,
     verbose: bool = False,
 ) -> None:
     """Print a scan, the verdict first; if `verbose` also the tables by N and by length, and all findings."""
+    run = view.run
     console.print(_heading(run))
     kinds = _layer_kinds(run["model"]["heads"])
     if kinds:
@@ -45,20 +45,17 @@ def print_summary(
     if findings is not None:
         print_verdict(console, findings, verbose)
         print_state_map(console, findings)
-    if topn.is_empty():
+    if view.is_empty:
         return
-    topn = within_support(rows, topn)
-    heads = overview.heads(rows, topn, run)
     if findings is None:
-        _print_notes(console, heads, run, overview.usual_n(topn), verbose)
+        _print_notes(console, view.heads, run, view.n, verbose)
     if findings is None or verbose:
-        console.print(Group(separability_map(rows, topn, run), Text()))
-    console.print(_key_numbers(heads, run, overview.usual_n(topn), findings, verbose))
-    labels = sorted(topn["normalizer"].unique().to_list(), key=lambda name: (not name.startswith(OWN), name))
-    if len(labels) > 1:
-        console.print(Group(Text(), _what_if(rows, topn, run, labels, console.width)))
+        console.print(Group(separability_map(view), Text()))
+    console.print(_key_numbers(view.heads, run, view.n, findings, verbose))
+    if len(view.normalizers) > 1:
+        console.print(Group(Text(), _what_if(view, console.width)))
     if verbose:
-        console.print(Group(Text(), _by_n(topn, run), Text(), _by_length(rows, run)))
+        console.print(Group(Text(), _by_n(view), Text(), _by_length(view)))
         if findings is not None:
             console.print()
             print_details(console, findings)
@@ -116,11 +113,12 @@ def _key_numbers(
     return Group(made, paragraph(where, style="dim"), *(meanings if verbose else ()))
 
 
-def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Group:
+def _by_n(view: Overview) -> Group:
     """Medians over heads for each N: distances with their bounds, and separability."""
+    run = view.run
     several = run["settings"]["windows"] > 1
     where = f"{overview.shown_rows(run)}, median over heads"
-    lines = list(overview.median_by_n(topn, run).iter_rows(named=True))
+    lines = list(view.median_by_n().iter_rows(named=True))
     bounds = ("Proved range", "Printed bound", "Random set, proved", "Random set, printed")
     distances = table(["N", label("top_mass"), label("distance"), *bounds], ())
     spreads = ["Over windows"] if several else []
@@ -153,22 +151,22 @@ def _by_n(topn: pl.DataFrame, run: dict[str, Any]) -> Group:
     return Group(distances_by_n, paragraph(note, style="dim"), Text(), titled(f"Separability by N {where}", shares))
 
 
-def _by_length(rows: pl.DataFrame, run: dict[str, Any]) -> Group:
+def _by_length(view: Overview) -> Group:
     names = ("entropy_ratio", "max_weight", "sink_weight", "participation", "jacobian_norm")
-    what = "" if run["settings"]["rows"] == "last" else " up to each power of two"
+    what = "" if view.run["settings"]["rows"] == "last" else " up to each power of two"
     made = table(["Length", *map(label, names)], ())
-    for line in overview.median_by_length(rows, run).iter_rows(named=True):
+    for line in view.median_by_length().iter_rows(named=True):
         add_row(made, f"{line['length']:,}", *(measured(name, line[name]) for name in names))
     return titled(f"By length{what}, median over heads", made)
 
 
-def _what_if(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], labels: list[str], width: int) -> Group:
+def _what_if(view: Overview, width: int) -> Group:
     """One line for each normalizer, on the same logits; a row has no top N to separate if fewer keys get weight."""
     names = ("separability", "defined", "top_mass", "max_weight", "support", "jacobian_norm")
-    title = f"What if, {overview.shown_rows(run)}, N = {overview.usual_n(topn)}, median over heads"
+    title = f"What if, {overview.shown_rows(view.run)}, N = {view.n}, median over heads"
     lines = []
-    for normalizer in labels:
-        line = overview.median_of_heads(rows, topn, run, normalizer)
+    for normalizer in view.normalizers:
+        line = view.median_of_heads(normalizer)
         line["defined"] = line["defined"] or None
         lines.append([normalizer, *(measured(name, line[name]) for name in names)])
     made = titled(title, *tables(["Normalizer", *map(label, names)], lines, width))

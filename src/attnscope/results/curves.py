@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from attnscope.report import overview
-from attnscope.tables import within_support
-
 if TYPE_CHECKING:
     from attnscope.scanning.result import ScanResult
 
@@ -26,15 +23,14 @@ def against_n(result: ScanResult, measure: str, place: Place | None) -> pl.DataF
 
     A head's value is its mean over the rows that represent it, at the longest length.
     """
-    lines = overview.head_rows(within_support(result.rows, result.topn), result.run)
-    bounds = BOUNDS.get(measure, ())
-    heads = lines.group_by(*_KEYS, "n").agg(pl.col(measure, *bounds).mean())
+    heads = result.overview.by_n().select(*_KEYS, "n", measure, *BOUNDS.get(measure, ()))
     return _over_heads(heads, "n", measure, place)
 
 
 def against_length(result: ScanResult, measure: str, place: Place | None) -> pl.DataFrame:
     """The same with `length`, in tokens: the lengths that were measured, or for many rows the next power of two."""
-    return _over_heads(overview.by_length(result.rows, result.run, measure), "length", measure, place)
+    heads = result.overview.lengths.select(*_KEYS, "length", measure)
+    return _over_heads(heads, "length", measure, place)
 
 
 def _over_heads(heads: pl.DataFrame, by: str, measure: str, place: Place | None) -> pl.DataFrame:

@@ -105,7 +105,7 @@ class HeadResult:
     def __repr__(self) -> str:
         run = self.result.run
         labels = self._label()
-        n = overview.usual_n(self.result.topn)
+        n = self.result.overview.n
         lines = [
             f"{self.name} of {model_name(run)}, {overview.shown_rows(run)}",
             *([labels] if labels else []),
@@ -149,7 +149,7 @@ class HeadResult:
         return f"{numbers['state'].capitalize()} ({sure}). {needed}, {grown}; {nulls}"
 
     def _measures(self) -> list[tuple[str, str]]:
-        n = overview.usual_n(self.result.topn)
+        n = self.result.overview.n
         return [(columns.label(name, n), measured(name, self.numbers[name])) for name in HEAD_MEASURES]
 
     def _top(self) -> pl.DataFrame:

@@ -89,7 +89,7 @@ class ScanPlots:
             An Altair chart, which a notebook displays without a network.
         """
         result = self._result
-        n = None if result.topn.is_empty() else overview.usual_n(result.topn)
+        n = None if result.overview.is_empty else result.overview.n
         return map_of_heads(result.heads, measure, result.findings, n, model_name(result.run))
 
     def curve(self, measure: str = "separability", layer: int | None = None, head: int | None = None) -> OfflineChart:

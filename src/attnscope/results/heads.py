@@ -8,9 +8,8 @@ from typing import Any
 import polars as pl
 
 from attnscope import columns
-from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES
-from attnscope.tables import within_support
+from attnscope.report.overview import Overview
 
 LABELS: dict[str, pl.DataType] = {
     "state": pl.String(),
@@ -32,11 +31,11 @@ EVIDENCE = (
 _PLACE: dict[str, pl.DataType] = {"layer": pl.Int32(), "head": pl.Int32()}
 
 
-def scanned_heads(rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any]) -> pl.DataFrame:
+def scanned_heads(view: Overview) -> pl.DataFrame:
     """The means of a scan for every head, over the rows that represent it (`report.overview`)."""
-    if rows.is_empty() or topn.is_empty():
+    if view.is_empty:
         return pl.DataFrame(schema=_PLACE | dict.fromkeys(HEAD_MEASURES, pl.Float64()))
-    return overview.heads(rows, within_support(rows, topn), run)
+    return view.heads
 
 
 def diagnosed_heads(findings: Mapping[str, Any] | None) -> pl.DataFrame:
@@ -56,11 +55,9 @@ def _evidence(head: Mapping[str, Any], name: str) -> float | None:
     return value
 
 
-def heads_table(
-    rows: pl.DataFrame, topn: pl.DataFrame, run: dict[str, Any], findings: Mapping[str, Any] | None
-) -> pl.DataFrame:
+def heads_table(view: Overview, findings: Mapping[str, Any] | None) -> pl.DataFrame:
     """One line for each head of a scan, in the order of layers and heads; see `ScanResult.heads`."""
-    scanned, diagnosed = scanned_heads(rows, topn, run), diagnosed_heads(findings)
+    scanned, diagnosed = scanned_heads(view), diagnosed_heads(findings)
     joined = scanned.join(diagnosed, on=["layer", "head"], how="left", maintain_order="left")
     first = ["layer", "head", *LABELS, "separability", "separability_diagnosed", "null_uniform", "null_random"]
     first += ["participation", "tokens_needed", "growth_exponent", "sink_weight", "jacobian_norm"]

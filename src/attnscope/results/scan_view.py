@@ -61,7 +61,7 @@ def print_summary(console: Console, result: ScanResult, verbose: bool) -> None:
     """What `attnscope scan` prints."""
     from attnscope.report.summary import print_summary as print_scan
 
-    print_scan(console, result.rows, result.topn, result.run, result.findings, verbose)
+    print_scan(console, result.overview, result.findings, verbose)
 
 
 def pictures(result: ScanResult) -> dict[str, Any]:
@@ -70,13 +70,13 @@ def pictures(result: ScanResult) -> dict[str, Any]:
 
 
 def _medians(result: ScanResult) -> list[str]:
-    n = overview.usual_n(result.topn)
+    n = result.overview.n
     medians: dict[str, Any] = {name: result.heads[name].median() for name in KEY_NUMBERS}
     return [f"{columns.label(name, n)} {measured(name, median)}" for name, median in medians.items()]
 
 
 def _separability_map(result: ScanResult) -> str:
-    n = overview.usual_n(result.topn)
+    n = result.overview.n
     cells = {
         (layer, head): Cell(color_of(value), f"{columns.head_name(layer, head)} {measured('separability', value)}")
         for layer, head, value in result.heads.select("layer", "head", "separability").iter_rows()

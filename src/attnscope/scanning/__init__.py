@@ -13,45 +13,48 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import polars as pl
+
 from attnscope import tables
 from attnscope._forks import uses_threads
+from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.forward import Inputs
 from attnscope.capture.models import Model, plain_model, refuse_options, resolve_model
-from attnscope.capture.text import Text, given_text
-from attnscope.capture.token_texts import token_texts
+from attnscope.capture.text import Text
+from attnscope.capture.tokens import Choice, TokenizedText, tokenized, window_choice
 from attnscope.capture.vector_kinds import VectorKind
-from attnscope.capture.windows import text_tokens, window_tokens
+from attnscope.capture.windows import text_length
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.diagnosis.thresholds import Thresholds, given_thresholds
-from attnscope.engine.parts import Parts
-from attnscope.engine.run import run_windows
-from attnscope.engine.windows import plan_windows
+from attnscope.engine.opening import chosen_workers, opened
 from attnscope.errors import InputError
 from attnscope.normalizers import Softmax
 from attnscope.parameters import parameter
 from attnscope.planning import DEFAULT_DELTA_MAX_LENGTH, DEFAULT_MEMORY, RowChoice, Settings, plan, plan_inputs
 from attnscope.progress import Progress, Report, Step, reporting
-from attnscope.scanning.measuring import ScanMeasurer, what_ifs
-from attnscope.scanning.record import identity, scan_result
+from attnscope.scanning.measuring import what_ifs
 from attnscope.scanning.result import ScanResult
 from attnscope.scanning.tensor_scan import scan_inputs
+from attnscope.scanning.text_scan import TextScan
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
     from attnscope.diagnosis.situation import DiagnosisWindows
+    from attnscope.engine.blocks import Engine
     from attnscope.normalizers import Normalizer
 
 __all__ = ["Progress", "ScanResult", "Step", "scan"]
 
 LOADING = "loading the model"
+_MOST_DIAGNOSED = 64  # windows of a large run that a diagnosis looks at
 
 
 @uses_threads
 def scan(
     model: str | Path | PreTrainedModel | nn.Module | Model | None = None,
-    text: str | Path | Text | None = None,
+    text: str | Path | Text | Corpus | None = None,
     *,
     inputs: Inputs = None,
     tokenizer: Any = None,
@@ -61,6 +64,9 @@ def scan(
     rows: RowChoice = "last",
     vectors: VectorKind = "value",
     windows: int = 1,
+    choose: Choice | None = None,
+    seed: int = 0,
+    packed: bool = False,
     bos: bool = False,
     normalizers: Sequence[str | Normalizer] = (),
     temperatures: Sequence[float] = (),
@@ -76,6 +82,10 @@ def scan(
     revision: str | None = None,
     device_map: str | dict[str, Any] | None = None,
     trust_remote_code: bool = False,
+    workers: int | None = None,
+    ray: str | None = None,
+    worker_cpus: int | None = None,
+    worker_gpus: float | None = None,
     progress: Progress = None,
 ) -> ScanResult:
     """Measure every head of a model on a text, or of any torch module on tensors.
@@ -100,8 +110,8 @@ def scan(
         A hub id, a folder, a `.gguf` file, a loaded transformers model (with `tokenizer`), what `load_model` returns,
         or nothing for the embedded sample.
     text
-        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), or
-        nothing for the sample text.
+        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), a
+        `Corpus` (`attnscope.capture.Corpus(("books/*.txt",))`), or nothing for the sample text.
     inputs
         Instead of a text: a tensor, a tuple of positional arguments, a mapping of named ones, or a function that runs
         the module. Rows are chosen among those that are not padding; arguments about a text are refused.
@@ -118,7 +128,14 @@ def scan(
     vectors
         What the weights average: "value", "output", "hidden", "hidden_unit" or "embedding".
     windows
-        How many consecutive windows of the text.
+        How many windows of the text. No window spans two documents.
+    choose
+        Which ones: "first" (consecutive, from the start: the default for a text), "even" (spread over the whole text:
+        the default for a corpus) or "random".
+    seed
+        Seed of the random choice.
+    packed
+        Join the documents of a corpus, with the tokenizer's end token after each, before windows are chosen.
     bos
         Put the model's begin token before each window.
     normalizers, temperatures
@@ -139,6 +156,11 @@ def scan(
         Folder for the results, written window by window: after an interruption the same call continues.
     device, dtype, revision, device_map, trust_remote_code
         How the model is loaded: see `load_model`.
+    workers, ray
+        Run on Ray (the extra `attnscope[ray]`): on so many workers, on a cluster at this address as `ray.init` takes
+        it, or both. Without an address they are on this machine. The model is given by its name.
+    worker_cpus, worker_gpus
+        Cores and devices of each worker. Default: one core.
     progress
         What to show: see `attnscope.progress`.
 
@@ -161,9 +183,18 @@ def scan(
         diagnosis = f"add {parameter('diagnose', True)} or {parameter('verify', True)}"
         raise InputError(f"{parameter('thresholds')} is for a diagnosis; {diagnosis}")
     if inputs is not None:
-        of_texts = (text, length, lengths, windows if windows != 1 else None, bos or None, diagnose or verify or None)
-        names = ("text", "length", "lengths", "windows", "bos", "diagnose or verify")
-        given = [name for name, value in zip(names, of_texts, strict=True) if value is not None]
+        of_texts = {
+            "text": text,
+            "length": length,
+            "lengths": lengths,
+            "windows": windows if windows != 1 else None,
+            "choose": choose,
+            "packed": packed or None,
+            "bos": bos or None,
+            "diagnose or verify": diagnose or verify or None,
+            "workers or ray": workers or ray,
+        }
+        given = [name for name, value in of_texts.items() if value is not None]
         if given:
             raise InputError(f"inputs take the place of a text: leave out {', '.join(given)}")
         settings = plan_inputs(top_n, vectors, rows, normalizers, temperatures, memory_budget, bounds, delta_max_length)
@@ -178,26 +209,30 @@ def scan(
             if folder is not None:
                 result.write(folder)
             return replace(result, folder=folder)
-    text = given_text(text)
+    source = given_source(text)
+    choice = window_choice(source, choose, seed, packed)
+    on = chosen_workers(workers, ray, worker_cpus, worker_gpus)
     asked = (length, lengths, top_n, vectors, windows, bos, rows, normalizers, temperatures, memory_budget, bounds)
     plan(None, *asked, delta_max_length, causal=False)  # refuses invalid settings before the model is loaded
-    with _folder(out) as folder, reporting(progress, LOADING) as report:
-        model = resolve_model(model, **loading)
-        settings = plan(model.positions, *asked, delta_max_length, causal=model.causal)
+    with _folder(out) as folder, reporting(progress, LOADING) as report, opened(model, on, **loading) as engine:
+        facts = engine.facts
+        settings = plan(facts.positions, *asked, delta_max_length, causal=facts.causal)
         load_seconds = time.perf_counter() - started
-        tokens = text_tokens(model, text)
-        chosen = _windows_to_diagnose(model, text, tokens, settings, verify) if diagnose or verify else None
-        with (
-            nullcontext() if folder is None else Parts(folder, identity(model, text, settings), tables.SCANNED) as parts
-        ):
-            result = _scan_text(model, text, tokens, settings, report, parts, load_seconds)
+        labels = diagnose or verify
+        enough = None  # windows after which no further document is read
+        if isinstance(source, Corpus) and choice.how == "first" and not labels:
+            enough = text_length(facts, settings.length, bos), settings.windows
+        tokens = tokenized(facts, source, choice, folder, enough)
+        chosen = _windows_to_diagnose(engine, tokens, settings, verify) if labels else None
+        planned = TextScan.planned(engine, tokens, choice, settings)
+        with planned.store(folder) as store:
+            result = planned.run(store, report, load_seconds)
             if chosen is not None:
-                result = _diagnosed(result, model, chosen, settings, limits, report)
-            if parts is not None and folder is not None:
-                result.write_tables(folder)
-                parts.clear()
-        if folder is not None:
-            result.write_report(folder)
+                result = _diagnosed(result, engine, chosen, settings, limits, report)
+            if folder is not None:
+                result = result.write_tables(folder)
+                result.write_report(folder)
+                store.done()
         return replace(result, folder=folder)
 
 
@@ -206,43 +241,17 @@ def _folder(out: str | Path | None) -> AbstractContextManager[Path | None]:
     return nullcontext() if out is None else tables.output_folder(tables.given_folder(out))
 
 
-def _scan_text(
-    model: Model,
-    text: Text,
-    tokens: list[int],
-    settings: Settings,
-    report: Report,
-    parts: Parts | None,
-    load_seconds: float,
-) -> ScanResult:
-    """Run the model on the windows of the text; those among the parts are finished already."""
-    started = time.perf_counter()
-    inputs = window_tokens(model, tokens, settings.length, settings.windows, settings.bos, text.source)
-    windows = plan_windows(model, inputs, settings.lengths, settings.positions)
-    finished = list(run_windows(model, windows, ScanMeasurer(settings), progress=report, parts=parts))
-    described = {
-        "source": text.source,
-        "sha256": text.digest,
-        "characters": len(text.content),
-        "tokens": len(tokens),
-    }
-    key_names = token_texts(model.tokenizer, windows[0].forwards[-1].tokens)
-    return scan_result(model, described, settings, finished, key_names, load_seconds, started)
-
-
-def _windows_to_diagnose(
-    model: Model, text: Text, tokens: list[int], settings: Settings, verify: bool
-) -> DiagnosisWindows:
+def _windows_to_diagnose(engine: Engine, tokens: TokenizedText, settings: Settings, verify: bool) -> DiagnosisWindows:
     """The windows of a diagnosis after the scan; what it cannot do is refused now."""
     from attnscope.diagnosis.running import choose_windows
 
-    count = settings.windows if settings.windows > 1 else None
-    return choose_windows(model, text, tokens, settings.length, count, settings.bos, verify)
+    count = min(settings.windows, _MOST_DIAGNOSED) if settings.windows > 1 else None
+    return choose_windows(engine, tokens, settings.length, count, settings.bos, verify)
 
 
 def _diagnosed(
     result: ScanResult,
-    model: Model,
+    engine: Engine,
     windows: DiagnosisWindows,
     settings: Settings,
     thresholds: Thresholds,
@@ -252,7 +261,8 @@ def _diagnosed(
     from attnscope.diagnosis.running import diagnose_windows
 
     normalizers = dict(what_ifs(settings, Softmax()))
+    some = result.rows.lazy().filter(pl.col("window") < _MOST_DIAGNOSED).collect()
     findings = diagnose_windows(
-        model, windows, thresholds=thresholds, what_if=result.rows, progress=report, normalizers=normalizers
+        engine, windows, thresholds=thresholds, what_if=some, progress=report, normalizers=normalizers
     )
     return replace(result, findings=Diagnosis(findings))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,11 @@ from attnscope import tables
 from attnscope._forks import uses_threads
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import OutputError
+from attnscope.manifest import FINISHED, Manifest
 from attnscope.results.base import Result, View
 
 if TYPE_CHECKING:
+    from attnscope.report.overview import Overview
     from attnscope.results.head import HeadResult
     from attnscope.results.head_charts import ScanPlots
 
@@ -35,9 +37,9 @@ class ScanResult(Result):
     Attributes
     ----------
     rows
-        One line for each window, layer, head and row (`rows.parquet`).
+        One line for each window, layer, head and row (`rows.parquet`); of a large run in parts, a lazy frame.
     topn
-        One line for each window, layer, head, row and size N of the top set (`topn.parquet`).
+        One line for each window, layer, head, row and size N of the top set (`topn.parquet`); the same.
     run
         What was run (`run.json`).
     token_weights
@@ -47,6 +49,8 @@ class ScanResult(Result):
         The diagnosis, if one was asked for.
     folder
         Where the run was saved, if it was.
+    parts
+        The manifest of a large run's tables, which are on disk; None if `rows` and `topn` are in memory.
     """
 
     rows: pl.DataFrame
@@ -55,6 +59,14 @@ class ScanResult(Result):
     token_weights: tables.TokenWeights | None = None
     findings: Diagnosis | None = None
     folder: Path | None = field(default=None, kw_only=True)
+    parts: Manifest | None = field(default=None, kw_only=True)
+
+    @classmethod
+    def of_parts(
+        cls, parts: Manifest, run: dict[str, Any], token_weights: tables.TokenWeights | None = None
+    ) -> ScanResult:
+        """The result of a run whose tables are in parts on disk."""
+        return cls(*tables.part_frames(parts), run, token_weights, parts=parts)
 
     @property
     def skipped_heads(self) -> list[dict[str, Any]]:
@@ -73,7 +85,33 @@ class ScanResult(Result):
         """
         from attnscope.results.heads import heads_table
 
-        return heads_table(self.rows, self.topn, self.run, self.findings)
+        return heads_table(self.overview, self.findings)
+
+    @cached_property
+    def overview(self) -> Overview:
+        """Means over windows and how much windows differ, in small tables."""
+        from attnscope.report.overview import Overview, summarize
+
+        if self.parts is None:
+            return Overview.of(self.rows, self.topn, self.run)
+        try:
+            return Overview.load(self.parts.folder, self.run)
+        except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError):  # not made yet
+            chunks = self.parts.chunks({"rows": tables.ROWS, "topn": tables.TOPN})
+            return summarize(chunks, self.run, self.parts.windows)
+
+    @property
+    def over_windows(self) -> pl.DataFrame:
+        """How much windows differ: one line for each head, length, N and measure.
+
+        >>> result = attnscope.scan(length=64, windows=3, progress=False)
+        >>> result.over_windows.columns[4:]
+        ['measure', 'windows', 'mean', 'spread', 'q05', 'q50', 'q95']
+
+        `spread` is the standard deviation over windows; `q05`, `q50` and `q95` are quantiles, to two significant
+        figures. `n` is null for measures of a row.
+        """
+        return self.overview.over_windows()
 
     def head(self, layer: int, head: int) -> HeadResult:
         """One head, with its numbers, weights, pattern and charts.
@@ -108,10 +146,14 @@ class ScanResult(Result):
         self.write_tables(folder)
         self.write_report(folder)
 
-    def write_tables(self, folder: Path) -> None:
-        """Write everything but the report into a folder that is locked already."""
+    def write_tables(self, folder: Path) -> ScanResult:
+        """Write everything but the report into a folder that is locked already; returns the result as it is there."""
         findings = None if self.findings is None else self.findings.content
-        tables.save_run(folder, self.rows, self.topn, self.run, self.token_weights, findings)
+        written = self.parts or {"rows": self.rows, "topn": self.topn}
+        if self.parts is not None:
+            self.overview.save(self.parts.folder)
+        tables.save_run(folder, written, self.run, self.token_weights, findings)
+        return replace(self, folder=folder) if self.parts is None else ScanResult.load(folder)
 
     def write_report(self, folder: Path) -> None:
         """Write the report beside the tables; if that fails the tables are saved, and the error says so."""
@@ -135,14 +177,15 @@ class ScanResult(Result):
         rows, topn, run = tables.load_run(path)
         found = tables.load_findings(path)
         findings = None if found is None else Diagnosis(found)
-        return cls(rows, topn, run, tables.load_token_weights(path), findings, folder=path)
+        parts = Manifest.read(path / FINISHED)
+        return cls(rows, topn, run, tables.load_token_weights(path), findings, folder=path, parts=parts)
 
     def page(self) -> str:
         """The report, as one HTML document."""
         from attnscope.report.page import render
 
         findings = None if self.findings is None else self.findings.content
-        return render(self.rows, self.topn, self.run, findings=findings, token_weights=self.token_weights)
+        return render(self.overview, findings=findings, token_weights=self.token_weights)
 
     def _page_file(self) -> Path:
         saved = self.folder and self.folder / "report.html"

@@ -11,19 +11,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import polars as pl
 import torch
 from torch.utils._pytree import tree_leaves
 
 from attnscope.capture.forward import Inputs
 from attnscope.capture.models import PlainModel
 from attnscope.capture.token_texts import token_texts
+from attnscope.engine.parts import merge_notes
 from attnscope.engine.run import run_inputs
 from attnscope.errors import InputError
 from attnscope.planning import Settings
 from attnscope.progress import Report
 from attnscope.scanning.measuring import ScanMeasurer
-from attnscope.scanning.record import scan_result
+from attnscope.scanning.record import model_record, run_record
 from attnscope.scanning.result import ScanResult
+from attnscope.tables import TokenWeights
 
 
 def scan_inputs(
@@ -41,9 +44,14 @@ def scan_inputs(
         raise InputError("the inputs hold no items: a batch of size 0 has nothing to measure")
     longest = max(int(part.tables["rows"]["length"].max() or 0) for part in parts)  # type: ignore[arg-type]
     settings = replace(settings, length=longest, lengths=(longest,), windows=len(parts))
-    tokens = sum(part.notes["tokens"] for part in parts)
-    text = {"source": "inputs", "sha256": _digest(inputs), "characters": None, "tokens": tokens}
-    return scan_result(model, text, settings, parts, _key_names(inputs, tokenizer, longest), load_seconds, started)
+    rows, topn = (pl.concat([part.tables[name] for part in parts]) for name in ("rows", "topn"))
+    notes = merge_notes(part.notes for part in parts)
+    text = {"source": "inputs", "sha256": _digest(inputs), "characters": None, "tokens": notes["tokens"]}
+    timings = {"load_seconds": load_seconds, "scan_seconds": time.perf_counter() - started}
+    run = run_record(model_record(model), text, settings, timings, notes)
+    first = parts[0].tables
+    names = _key_names(inputs, tokenizer, longest)
+    return ScanResult(rows, topn, run, TokenWeights(first["weights"], *names, first["patterns"]))
 
 
 def _key_names(inputs: Inputs, tokenizer: Any, length: int) -> tuple[list[str], list[str]]:

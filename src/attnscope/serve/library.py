@@ -16,7 +16,9 @@ import polars as pl
 
 from attnscope import tables
 from attnscope.errors import InputError, OutputError, shown
+from attnscope.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest
 from attnscope.report.data import page_data
+from attnscope.scanning.result import ScanResult
 from attnscope.serve import reproductions, training
 from attnscope.serve.written import REQUEST, foreign_files, is_run
 
@@ -108,10 +110,14 @@ class Library:
             raise OutputError(f"{name!r} is a reproduction: it has claims and figures, but no heads to compare")
         if self.training(name) is not None:
             raise OutputError(f"{name!r} is a training run, which cannot be compared; open it on its own")
-        rows, topn, run = tables.load_run(folder)
-        findings, claims = tables.load_findings(folder), _optional(folder / "claims.json")
+        self._check_inside(folder, *(f"{FINISHED}/{path.name}" for path in (folder / FINISHED).glob("*")))
+        claims = _optional(folder / "claims.json")
         try:
-            return page_data(rows, topn, run, findings, tables.load_token_weights(folder), claims)
+            result = ScanResult.load(folder)
+            findings = None if result.findings is None else result.findings.content
+            return page_data(result.overview, findings, result.token_weights, claims)
+        except OutputError:
+            raise
         except DAMAGED as error:
             raise OutputError(f"run {name!r} is damaged ({type(error).__name__}: {error}); scan again") from error
 
@@ -178,14 +184,12 @@ class Library:
                 return _finished(name, record, self._verdict(folder))
             except (OutputError, *DAMAGED):
                 return Entry(name, "unreadable")
-        parts = folder / ".parts"
-        if not parts.is_dir() or not self._inside(parts):
+        parts = folder / UNFINISHED
+        manifest = Manifest.read(parts) if self._inside(parts / MANIFEST) else None
+        if manifest is None:
             return None
-        plan = _optional(parts / "plan.json") or {}
+        plan, windows, finished = manifest.header["plan"], manifest.header["windows"], manifest.finished_windows
         request = self.request(name) or {}
-        settings = plan.get("settings")
-        windows = settings.get("windows", 0) if isinstance(settings, dict) else 0
-        finished = len(list(parts.glob("window-*.notes.json")))
         model, source = str(request.get("model") or ("sample" if request else "")), str(request.get("source", ""))
         kind: Literal["scan", "reproduction"] = "reproduction" if reproductions.is_reproduction(plan) else "scan"
         return Entry(name, "stopped", model, source, "", "", finished, windows, kind=kind)

@@ -27,14 +27,16 @@ function numbersTable({ run, i, group }) {
   const line = ([name, measure]) => {
     const value = run.value(name, i, group);
     const spread = group === 0 ? run.data.heads[`${name}_spread`]?.[i] : undefined;
+    const windows = run.data.ranges?.[name];
+    const range = known(windows?.q05[i]) ? ` (${written(measure, windows.q05[i])} to ${written(measure, windows.q95[i])})` : "";
     return element(
       "tr", {},
       element("th", { scope: "row" }, measureTerm(name)),
-      element("td", {}, written(measure, value), known(spread) ? element("span", { class: "soft" }, ` ± ${written(measure, spread)}`) : ""),
+      element("td", {}, written(measure, value), known(spread) ? element("span", { class: "soft" }, ` ± ${written(measure, spread)}${range}`) : ""),
       element("td", { class: "soft" }, value === null ? "" : `above ${share(run.rank(name, i, group))} of heads`),
     );
   };
-  const parts = [[false, `Scan: ${run.data.sources.scan[group]}${run.data.run.settings.windows > 1 && group === 0 ? ", ± standard deviation over the windows" : ""}`], [true, `Diagnosis: ${run.data.sources.diagnosis}`]];
+  const parts = [[false, `Scan: ${run.data.sources.scan[group]}${run.data.run.settings.windows > 1 && group === 0 ? `, ± standard deviation over the windows${run.data.ranges ? " (5% to 95% of them)" : ""}` : ""}`], [true, `Diagnosis: ${run.data.sources.diagnosis}`]];
   const bodies = parts.map(([whole, words]) => {
     const measures = Object.entries(run.data.measures).filter(([, measure]) => Boolean(measure.whole) === whole);
     return measures.length ? element("tbody", {}, element("tr", {}, element("th", { scope: "rowgroup", colspan: 3, class: "source" }, words)), measures.map(line)) : null;
