@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from pathlib import Path
@@ -205,6 +206,7 @@ def test_blocks_that_fail_are_named_and_tried_again_by_the_same_call(
     again = large(tmp_path / "run", tokenizer, text, progress=lambda step: seen.add(step.window))
     assert seen == {4, 5, 10}
     assert again.run["blocks"]["failed"] == []
+    assert again.overview.windows == 11
     large(tmp_path / "whole", tokenizer, text)
     assert digests(tmp_path / "run" / "parts") == digests(tmp_path / "whole" / "parts")
 
@@ -272,3 +274,56 @@ def test_a_diagnosis_of_a_large_run_looks_at_some_of_its_windows(
     assert result.findings is not None
     assert result.findings["windows"] == 3
     assert result.heads["state"].null_count() == 0
+
+
+@pytest.mark.usefixtures("_small")
+def test_the_server_lists_a_run_in_progress_and_deletes_it_when_it_is_done(
+    tmp_path: Path, tokenizer: Any, text: str
+) -> None:
+    from attnscope.serve.library import Library
+
+    library, listed = Library(tmp_path), []
+
+    def look(step: Step) -> None:
+        listed.extend(library.entries())
+        if (step.window, step.layer) == (5, 1):
+            with pytest.raises(OutputError, match="another attnscope process is writing"):
+                library.delete("run")
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        large(tmp_path / "run", tokenizer, text, progress=look)
+    assert {(entry.state, entry.finished_windows, entry.windows) for entry in listed} == {
+        ("running", 2, 11),
+        ("running", 4, 11),
+    }
+    (stopped,) = library.entries()
+    assert (stopped.state, stopped.finished_windows, stopped.text) == ("stopped", 4, "the string given")
+    large(tmp_path / "run", tokenizer, text)
+    assert [entry.state for entry in library.entries()] == ["finished"]
+    library.delete("run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("_small")
+def test_a_full_disk_ends_a_run_that_the_same_call_finishes(
+    tmp_path: Path, tokenizer: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 34: no block is half written."""
+    write = Path.write_bytes
+
+    def full(self: Path, content: bytes) -> int:
+        if "00003" in self.name:
+            write(self, content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OutputError, match=r"cannot write to .*: No space left on device"):
+            large(tmp_path / "run", tokenizer, text)
+    seen: set[int] = set()
+    large(tmp_path / "run", tokenizer, text, progress=lambda step: seen.add(step.window))
+    assert seen == set(range(6, 11))
+    large(tmp_path / "whole", tokenizer, text)
+    assert digests(tmp_path / "run" / "parts") == digests(tmp_path / "whole" / "parts")

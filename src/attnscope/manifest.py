@@ -1,7 +1,8 @@
 """The manifest of a run in parts: which blocks of windows are finished, in which files, with their digests.
 
-`manifest.jsonl` lies beside the files. Its first line is the plan of the run, everything that determines the numbers;
-each further line is a finished block. Lines are appended, so that a process that is killed loses at most the last one.
+`manifest.jsonl` lies beside the files. Its first line is the plan of the run, everything that determines the numbers,
+with the names of model and text; each further line is a finished block. Lines are appended, so that a process that is
+killed loses at most the last one.
 
 | folder | holds |
 |---|---|
@@ -36,6 +37,7 @@ class Manifest:
     folder: Path
     header: dict[str, Any]
     entries: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _heads: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
@@ -49,11 +51,15 @@ class Manifest:
         found = cls(folder, header)
         for line in lines[1:]:
             try:
-                entry = json.loads(line)
-                found.entries[int(entry["block"])] = entry
-            except (ValueError, KeyError, TypeError, RecursionError):
+                found._keep(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 break
         return found
+
+    def unlike(self, other: Manifest) -> list[str]:
+        """In which entries of the plan another run differs, in words; names of the model and the text do not count."""
+        theirs, ours = ({key: each.header[key] for key in ("plan", "windows", "block")} for each in (self, other))
+        return differences(theirs["plan"], ours["plan"]) or differences(theirs, ours)
 
     @property
     def finished_windows(self) -> int:
@@ -133,6 +139,12 @@ class Manifest:
                 os.fsync(file.fileno())
         except OSError as error:
             raise OutputError(f"cannot write to {str(self.folder)!r}: {error.strerror}") from error
+        self._keep(entry)
+
+    def _keep(self, entry: dict[str, Any]) -> None:
+        """Hold an entry; what the notes of all blocks say alike about heads is in memory once."""
+        heads = entry["notes"].get("heads")
+        entry["notes"]["heads"] = self._heads.setdefault(json.dumps(heads), heads)
         self.entries[int(entry["block"])] = entry
 
 

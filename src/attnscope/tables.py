@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -166,7 +167,11 @@ def sole_writer(folder: Path) -> Iterator[None]:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # perhaps by `is_being_written`, for a moment
+            time.sleep(0.05)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         raise OutputError(
@@ -178,6 +183,15 @@ def sole_writer(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def is_being_written(folder: Path) -> bool:
+    """Whether some process has locked the folder."""
+    try:
+        with sole_writer(folder):
+            return False
+    except OutputError:
+        return True
 
 
 def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:

@@ -63,7 +63,7 @@ def test_the_page_names_a_model_as_the_terminal_does(
     opened: Open, result: ScanResult, tmp_path: Path, name: str
 ) -> None:
     run = result.run | {"model": result.run["model"] | {"name": name}}
-    (tmp_path / "named.html").write_text(render(result.rows, result.topn, run), encoding="utf-8")
+    (tmp_path / "named.html").write_text(render(Overview.of(result.rows, result.topn, run)), encoding="utf-8")
     assert opened((tmp_path / "named.html").as_uri()).locator("h1").inner_text() == short_path(name)
 
 
@@ -78,7 +78,7 @@ def test_an_encoder_decoder_is_not_told_to_be_diagnosed(opened: Open, result: Sc
         )
     ]
     run = result.run | {"model": result.run["model"] | {"heads": layers}}
-    (tmp_path / "t5.html").write_text(render(result.rows, result.topn, run), encoding="utf-8")
+    (tmp_path / "t5.html").write_text(render(Overview.of(result.rows, result.topn, run)), encoding="utf-8")
     page = opened((tmp_path / "t5.html").as_uri() + "#head=L2H1")
     assert "--diagnose" not in page.locator("#verdict").inner_text()
     assert page.locator(".subject h3 .module").inner_text() == "decoder.block.0.cross"
@@ -237,7 +237,7 @@ def test_long_names_fit_a_phone_while_runs_are_compared(
     text = result.run["text"] | {"source": "/books/" + "a_long_name_" * 6}
     run = result.run | {"model": result.run["model"] | {"name": "/models/" + "another_name_" * 6}, "text": text}
     other = tmp_path / "other.html"
-    other.write_text(render(result.rows, result.topn, run), encoding="utf-8")
+    other.write_text(render(Overview.of(result.rows, result.topn, run)), encoding="utf-8")
     page = opened((reports / "plain.html").as_uri(), viewport={"width": 390, "height": 800})
     page.locator("#other-file").set_input_files(other)
     page.locator(".map").nth(1).wait_for()

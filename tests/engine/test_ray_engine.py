@@ -57,7 +57,7 @@ def _counted() -> None:
 
 
 def entered(ray: FakeRay, monkeypatch: pytest.MonkeyPatch, said: list[str] | None = None, **workers: Any) -> RayEngine:
-    monkeypatch.setattr(ray_engine, "_import_ray", lambda: ray)
+    monkeypatch.setattr(ray_engine, "import_ray", lambda: ray)
     return RayEngine(ModelSource(), Workers(**{"count": 2} | workers), (said if said is not None else []).append)
 
 
@@ -161,7 +161,7 @@ def test_another_version_of_attnscope_on_all_workers_ends_the_run(monkeypatch: p
 
 
 def test_a_model_that_no_worker_can_load_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_engine, "_import_ray", lambda: FakeRay())
+    monkeypatch.setattr(ray_engine, "import_ray", lambda: FakeRay())
     with (
         pytest.raises(ModelError, match="no-such-model"),
         RayEngine(ModelSource("/no-such-model"), Workers(2), lambda _: None),
@@ -253,7 +253,7 @@ def test_ray_is_not_imported_unless_it_is_asked_for() -> None:
 
 def test_a_work_of_a_scan_gives_the_same_on_a_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Through the whole of `scan`, a diagnosis included."""
-    monkeypatch.setattr(ray_engine, "_import_ray", lambda: FakeRay())
+    monkeypatch.setattr(ray_engine, "import_ray", lambda: FakeRay())
     options: dict[str, Any] = {"length": 48, "windows": 4, "top_n": [1, 5], "diagnose": True, "progress": False}
     here = attnscope.scan(out=tmp_path / "here", **options)
     there = attnscope.scan(out=tmp_path / "there", workers=2, **options)

@@ -48,6 +48,11 @@ def resident_peak(call: Callable[[], object]) -> int | None:
     return max(0, peak - before)
 
 
+def peak_so_far() -> int | None:
+    """The peak resident size of this process since it was started; None if the system does not report it."""
+    return _status("VmHWM") if _STATUS.exists() else None
+
+
 def _status(field: str) -> int:
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
     return 1024 * int(line.split()[1])

@@ -243,7 +243,7 @@ def _of_lines(file: _File, field: str) -> Iterator[Text]:
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise InputError(f"{name} is not JSON: {error}") from None
+                raise InputError(f"{name} is not JSON: {getattr(error, 'msg', error)}") from None
             if not isinstance(record, dict):
                 raise InputError(f"{name} is not a JSON object, but {shown(record)}")
             if field not in record:
@@ -259,9 +259,11 @@ def _column(path: str, suffix: str, field: str, name: str) -> Iterator[object]:
         with Path(path).open("rb") as content:
             in_file = content.read(6) == b"ARROW1"  # `datasets` writes streams
         table = (pl.read_ipc(path) if in_file else pl.read_ipc_stream(path)).lazy()
-    names = table.collect_schema().names()
-    if field not in names:
-        raise InputError(_no_field(name, field, names))
+    schema = table.collect_schema()
+    if field not in schema:
+        raise InputError(_no_field(name, field, schema.names()))
+    if not isinstance(schema[field], pl.String | pl.Categorical | pl.Enum | pl.Null):
+        raise InputError(_no_text(name, field, schema[field]))
     for start in range(0, table.select(pl.len()).collect().item(), _ROWS):
         yield from table.select(field).slice(start, _ROWS).collect()[field]
 
@@ -271,14 +273,16 @@ def _no_field(name: str, field: str, names: Sequence[str]) -> str:
     return f"{name} has no field {shown(field)}; name one with {parameter('field')}: {', '.join(names[:_SHOWN])}{more}"
 
 
+def _no_text(name: str, field: str, value: object) -> str:
+    return f"{name}: the field {shown(field)} is not text, but {value}; name another with {parameter('field')}"
+
+
 def _text(value: object, name: str, field: str) -> Text:
     """A document from a field; missing ones are empty."""
     if value is None:
         return Text("", name)
     if not isinstance(value, str):
-        raise InputError(
-            f"{name}: the field {shown(field)} is not text, but {shown(value)}; name another with {parameter('field')}"
-        )
+        raise InputError(_no_text(name, field, shown(value)))
     if not value.isascii():
         try:
             value.encode()

@@ -86,6 +86,10 @@ class TokenizedText:
             **many,
         }
 
+    def room(self, length: int) -> int:
+        """How many windows of `length` tokens there are, none of them across two documents."""
+        return int((np.diff(self.ends, prepend=0) // max(1, length)).sum())
+
     def starts(self, length: int, count: int, choice: WindowChoice) -> NDArray[np.int64]:
         """Where `count` windows of `length` tokens start, in the order of the text.
 

@@ -7,11 +7,11 @@ import json as json_module
 from cyclopts import App
 
 from attnscope.cli.numbers import WholeNumber, whole_numbers
-from attnscope.cli.runs import JsonOption
+from attnscope.cli.runs import JsonOption, ModelOption
 
 bench = App(
     name="bench",
-    help="Measure the speed of normalizers, scans, the paper's protocol and the training monitor on this machine.",
+    help="Measure the speed of normalizers, scans, the protocol, the training monitor and workers on this machine.",
     help_epilogue="",
 )
 
@@ -224,4 +224,51 @@ def monitor(
         print(json_module.dumps(report))
     else:
         print_monitor(Console(), report)
+    return 0
+
+
+@bench.command
+def scale(
+    model: ModelOption = None,
+    /,
+    *,
+    length: WholeNumber = 256,
+    windows: WholeNumber = 64,
+    many: WholeNumber = 10_000,
+    repeats: WholeNumber = 3,
+    only: str = "speed,memory",
+    json: JsonOption = False,
+) -> int:
+    """Time scans with two Ray workers, one, and none, compare their tables, and measure the driver of a large run.
+
+    Every worker has one thread, and so has the scan without workers. Needs the extra attnscope[ray].
+
+    For example:
+
+    - `attnscope bench scale model.gguf --json`
+    - `attnscope bench scale --only memory --many 2000`
+
+    Parameters
+    ----------
+    length
+        Tokens in a window of the scans that are timed.
+    windows
+        How many windows they have.
+    many
+        Short windows of the large run, with the embedded model; its memory is compared with that of 100 windows.
+    repeats
+        How often the scans are timed, in turn; medians of ratios are reported.
+    only
+        speed: time, and whether tables are equal, also after a kill; memory: the large run and its report.
+    """
+    from rich.console import Console
+
+    from attnscope.bench.scale import measure
+    from attnscope.cli.bench_tables import print_scale
+
+    report = measure(model, length, windows, many, repeats, tuple(only.split(",")))
+    if json:
+        print(json_module.dumps(report))
+    else:
+        print_scale(Console(), report)
     return 0

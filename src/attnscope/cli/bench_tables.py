@@ -173,6 +173,32 @@ def print_monitor(console: Console, report: dict[str, Any]) -> None:
     print_closing(console, commands={"attnscope serve": "Runs in the browser, training runs while they go on."})
 
 
+def print_scale(console: Console, report: dict[str, Any]) -> None:
+    """Print what workers gain, and what a large run costs."""
+    made = table(["Figure", "Measured", "Goal"])
+    verdict, notes = [], []
+    if "identical" in report:
+        add_row(made, "Speed of 2 workers / 1 worker", f"{report['two_workers_to_one']:.2f}", ">= 1.8")
+        add_row(made, "Time of 1 worker / in this process", f"{report['one_worker_to_in_process']:.2f}", "<= 1.05")
+        add_row(made, "Equal tables, also after a kill", "yes" if report["identical"] else "NO", "yes")
+        same = "the same tables" if report["identical"] else "NOT the same tables"
+        verdict.append(f"two workers are {report['two_workers_to_one']:.2f} times as fast as one, with {same}")
+        notes.append(
+            f"{report['windows']:,} windows of {report['length']:,} tokens, {report['model']}, one thread each; "
+            f"medians of {counted(len(report['seconds']), 'round')}."
+        )
+    if "report_seconds" in report:
+        many, ratio = f"{report['many_windows']:,}", report["driver_memory_ratio"]
+        add_row(made, f"Driver memory, {many} / 100 windows", "-" if ratio is None else f"{ratio:.2f}", "<= 1.2")
+        add_row(made, f"Seconds of the report of {many} windows", f"{report['report_seconds']:.1f}", "<= 60")
+        verdict.append(f"{many} windows take {report['many_windows_seconds']:.0f} s")
+        notes.append("The large run is that of the embedded model with two workers.")
+    _print_verdict(console, "; ".join(verdict) + ".")
+    console.print(made)
+    console.print(paragraph(" ".join(notes), style="dim"))
+    print_closing(console, commands={"attnscope scan --help": "All options about a corpus and workers."})
+
+
 def _print_verdict(console: Console, words: str) -> None:
     """Print the result of a benchmark in a sentence."""
     console.print(paragraph(Text.assemble(("Verdict: ", "bold"), words)))

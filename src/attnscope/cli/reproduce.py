@@ -77,6 +77,7 @@ def reproduce(
     - `attnscope reproduce openai-community/gpt2 --text corpus:war-and-peace`
     - `attnscope reproduce model.gguf --vectors value,hidden,embedding`
     - `attnscope reproduce --rows last --verbose`
+    - `attnscope reproduce model.gguf --text 'books/*.txt' --windows 32 --workers 2`
 
     Parameters
     ----------

@@ -62,8 +62,8 @@ CorpusOption = Annotated[
         group=CORPUS,
         help="A UTF-8 text file of up to 64 MiB (the header of a Project Gutenberg book is left out), "
         "corpus:war-and-peace (downloaded once), or - for standard input. Or a corpus: files by pattern "
-        "('books/*.txt'), .jsonl, .parquet, compressed files, a folder saved by datasets, addresses such as "
-        "s3://bucket/*.parquet; may be given several times. Default: the embedded sample text.",
+        "(`'books/*.txt'`), .jsonl, .parquet, compressed files, a folder saved by datasets, addresses such as "
+        "`s3://bucket/*.parquet`; may be given several times. Default: the embedded sample text.",
     ),
 ]
 FieldOption = Annotated[

@@ -42,7 +42,7 @@ from attnscope.cli.runs import (
 if TYPE_CHECKING:
     from attnscope.scanning import ScanResult
 
-_TABLES = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet")
+_TABLES = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet", "parts")
 _FILES = ("report.html", "findings.json", *_TABLES, "tokens.json", "run.json")
 
 
@@ -152,6 +152,7 @@ def scan(
     from rich.console import Console
 
     from attnscope.capture.documents import read_source
+    from attnscope.capture.text import Text
     from attnscope.cli.closing import print_closing
     from attnscope.diagnosis.thresholds import Thresholds
     from attnscope.planning import row_choice
@@ -199,16 +200,17 @@ def scan(
         return end(result.skipped_heads, result.run)
     result.print_summary(console, verbose)
     code = end(result.skipped_heads, result.run)
-    options = {"text": text, "length": length, "revision": revision}
+    options = {"text": text, "field": None if field == "text" else field, "length": length, "revision": revision}
     options |= {"device": None if device == "cpu" else device, "dtype": None if dtype == "float32" else dtype}
-    commands = _next_commands(result, model, folder, options)
-    files = [name for name in _FILES if (folder / name).is_file()]
+    plain_text = text if isinstance(content, Text) else None
+    commands = _next_commands(result, model, folder, options, plain_text)
+    files = [name for name in _FILES if (folder / name).exists()]
     print_closing(console, folder, files, folder / "report.html", commands)
     return code
 
 
 def _next_commands(
-    result: ScanResult, model: str | None, folder: Path, options: Mapping[str, object]
+    result: ScanResult, model: str | None, folder: Path, options: Mapping[str, object], plain_text: list[str] | None
 ) -> dict[str, str]:
     """What to type next, with the reason."""
     from attnscope.cli.closing import command_line
@@ -226,16 +228,15 @@ def _next_commands(
         other = command_line("scan", "openai-community/gpt2", "--diagnose")
         commands[other] = "The same for a model of the hub; a folder or a .gguf file works too."
     elif result.run["model"]["class"].endswith(("ForCausalLM", "LMHeadModel")):  # others have no next token
-        commands[command_line("compare", model, text=options["text"])] = "What other normalizers do to this model."
+        commands[command_line("compare", model, text=plain_text)] = "What other normalizers do to this model."
     parent = None if str(folder.parent) == "runs" else folder.parent
     commands[command_line("serve", parent)] = "All runs in the browser: open, compare, start new scans."
     return commands
 
 
 def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
-    files = {name: str(folder / name) for name in _FILES if name != "findings.json"}
+    files = {name: str(folder / name) for name in _FILES if (folder / name).exists()}
     answer = {"run": result.run, "files": files, "heads": result.heads.to_dicts()}
     if result.findings is not None:
-        files["findings.json"] = str(folder / "findings.json")
         answer["findings"] = result.findings.content
     return answer

@@ -148,7 +148,7 @@ def choose_windows(
         from attnscope.diagnosis.verify import check_verifiable
 
         engine.call(check_verifiable)
-    fitting = len(text) // length
+    fitting = text.room(length)
     count = windows or min(WINDOWS, max(2, (fitting + 1) // 2 if verify else fitting))
     spare = min(HELD_OUT, max(1, fitting - count)) if verify else 0
     inputs = window_tokens(model, text, length, count + spare, bos, WindowChoice("even"))[:].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -80,6 +81,8 @@ def situation(model: Model, _: Report, chosen: DiagnosisWindows, thresholds: Thr
     source = model.source
     name = None if source is not None and source.name is None else "MODEL" if source is None else model.name
     text = {SAMPLE_TEXT: None, "standard input": "-", "the string given": "TEXT"}.get(chosen.text, chosen.text)
+    if text is not None and re.fullmatch(r".* and \d+ more", text):  # several names, as `Corpus.source` counts them
+        text = "TEXT"
     return Situation(
         name,
         text,

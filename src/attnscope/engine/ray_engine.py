@@ -136,7 +136,7 @@ class RayEngine:
         self._failed_starts = self._deaths = 0
 
     def __enter__(self) -> RayEngine:
-        self._ray = ray = _import_ray()
+        self._ray = ray = import_ray()
         self._own = not ray.is_initialized()
         if self._own:
             _connect(ray, self._wanted)
@@ -333,7 +333,8 @@ class RayEngine:
             self._ray.kill(worker.actor)
         self._say(f"worker {worker.name or 'that was loading the model'} died; its blocks are run again")
         self._fill()
-        return list(worker.blocks.values())
+        lost, worker.blocks = list(worker.blocks.values()), {}
+        return lost
 
     def _warn(self, worker: _Remote, answer: Answer) -> None:
         for message in answer.warnings:
@@ -347,7 +348,8 @@ class RayEngine:
             self._say(message)
 
 
-def _import_ray() -> Any:
+def import_ray() -> Any:
+    """The module ray; InputError names the extra if it is not installed."""
     try:
         import ray
     except ImportError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +19,7 @@ import polars as pl
 from attnscope.engine.blocks import Failure, run_blocks
 from attnscope.engine.parts import BlockFiles, Part, encode_parts, merge_parts
 from attnscope.errors import OutputError
-from attnscope.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest, differences
+from attnscope.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest
 from attnscope.parameters import parameter
 from attnscope.tables import write_all
 
@@ -110,26 +110,30 @@ class MemoryParts(PartStore):
 class Parts(PartStore):
     """Finished blocks on disk, in the folder `.parts` of the run, with their manifest.
 
-    `plan` is everything that determines the numbers: a folder with blocks of another plan is refused. Used as a context
-    manager in a folder that is locked for this process.
+    `plan` is everything that determines the numbers: a folder with blocks of another plan is refused. `names` are those
+    of the model and the text, for whoever lists the run. Used as a context manager in a folder that is locked for this
+    process.
     """
 
     finish = staticmethod(encode_parts)
 
-    def __init__(self, folder: Path, plan: dict[str, Any], blocks: Blocks) -> None:
+    def __init__(
+        self, folder: Path, plan: dict[str, Any], blocks: Blocks, names: Mapping[str, str | None] | None = None
+    ) -> None:
         super().__init__()
         self.folder = folder / UNFINISHED
-        header = {"plan": plan, "windows": len(blocks.windows), "block": blocks.size}
+        header = {"plan": plan, "windows": len(blocks.windows), "block": blocks.size, "names": names or {}}
         self.manifest = Manifest(self.folder, json.loads(json.dumps(header)))
 
     def __enter__(self) -> Self:
         self._reopen()
+        for file in self.folder.glob("overview*"):  # of the blocks that were finished then
+            file.unlink()
         stored = Manifest.read(self.folder)
         if stored is None:  # of an older version, or not whole
             self.clear()
             return self
-        theirs, ours = stored.header, self.manifest.header
-        unlike = differences(theirs["plan"], ours["plan"]) or differences(theirs, ours)
+        unlike = stored.unlike(self.manifest)
         if unlike and stored.entries:
             raise OutputError(
                 f"{str(self.folder.parent)!r} has an unfinished run that is not this one: {'; '.join(unlike)}. Repeat "
@@ -154,7 +158,7 @@ class Parts(PartStore):
         """Take back the parts of a run that has ended, or that was killed as it ended: nothing is measured twice."""
         finished = self.folder.with_name(FINISHED)
         stored = Manifest.read(finished)
-        if not self.folder.exists() and stored is not None and stored.header == self.manifest.header:
+        if not self.folder.exists() and stored is not None and not stored.unlike(self.manifest):
             finished.with_name("run.json").unlink(missing_ok=True)
             finished.rename(self.folder)
 

@@ -227,7 +227,8 @@ def reproduce(
             with opened(name, on, **loading) as engine:
                 work = ReproductionWork.planned(engine.facts, book, plan(engine.facts.positions, **asked), folder)
                 loaded = time.perf_counter() - started
-                with Parts(folder, wanted, work.blocks) as parts:
+                names = {"model": engine.facts.name, "text": work.text.source}
+                with Parts(folder, wanted, work.blocks, names) as parts:
                     measured, run = _measure(engine, work, parts, report)
                     run = {"identity": wanted, **run, "timings": {"load_seconds": round(loaded, 3), **run["timings"]}}
                     run = store.save_tables(folder, measured, run)

@@ -52,7 +52,8 @@ class TextScan:
         if folder is None or len(self.blocks) == 1:
             return MemoryParts()
         plan = identity(self.engine.call(model_identity), self.text, self.choice, self.settings)
-        return Parts(folder, plan, self.blocks)
+        names = {"model": self.engine.facts.name, "text": self.text.source}
+        return Parts(folder, plan, self.blocks, names)
 
     def run(self, store: PartStore, report: Report, load_seconds: float) -> ScanResult:
         """Run the blocks that the store does not have yet; the result is that of all."""

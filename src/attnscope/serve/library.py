@@ -39,12 +39,12 @@ class Entry:
     """A run in the list."""
 
     name: str
-    state: Literal["finished", "training", "failed", "stopped", "unreadable"]
+    state: Literal["finished", "running", "training", "failed", "stopped", "unreadable"]
     model: str = ""
     text: str = ""
     settings: str = ""
     finished: str = ""
-    finished_windows: int = 0  # of a run that was stopped
+    finished_windows: int = 0  # of a run that was stopped, or is running elsewhere
     windows: int = 0
     verdict: str = ""  # the headline of the diagnosis, the verdicts of a reproduction's claims, or the number of alarms
     kind: Literal["scan", "reproduction", "training"] = "scan"
@@ -189,10 +189,11 @@ class Library:
         if manifest is None:
             return None
         plan, windows, finished = manifest.header["plan"], manifest.header["windows"], manifest.finished_windows
-        request = self.request(name) or {}
-        model, source = str(request.get("model") or ("sample" if request else "")), str(request.get("source", ""))
+        names = manifest.header.get("names") or {}
+        model, source = (str(names.get(each) or "") for each in ("model", "text"))
         kind: Literal["scan", "reproduction"] = "reproduction" if reproductions.is_reproduction(plan) else "scan"
-        return Entry(name, "stopped", model, source, "", "", finished, windows, kind=kind)
+        state: Literal["running", "stopped"] = "running" if tables.is_being_written(folder) else "stopped"
+        return Entry(name, state, model, source, "", "", finished, windows, kind=kind)
 
     def _verdict(self, folder: Path) -> str:
         verdict = (self._json(folder / "findings.json") or {}).get("verdict")

@@ -15,10 +15,15 @@ _WRITTEN = (
     *("findings.json", "report.html", "claims.json", "claims.md", "protocol.html", "tables/*.parquet"),
     *("alarms.jsonl", "scalars.jsonl", "heads/part-*.parquet", "parameters/part-*.parquet"),
     *(f"figures/*/*.{kind}" for kind in ("svg", "pdf", "png", "parquet", "json")),
+    *(
+        f"{folder}/{name}"
+        for folder in (".parts", "parts")
+        for name in ("manifest.jsonl", "*.parquet", "overview.json")
+    ),
     *(REQUEST, ".parts/plan.json", ".parts/window-*", ".attnscope-*", "*/.attnscope-*"),
 )
 # Beside a record that cannot be read, they show whose it was.
-_TABLES = ("topn.parquet", "tables/topn.parquet")
+_TABLES = ("topn.parquet", "tables/topn.parquet", "parts/manifest.jsonl")
 
 
 def is_run(folder: Path, record: Mapping[str, Any] | None) -> bool:

@@ -4,6 +4,7 @@ const chosen = new Set();
 let token = null;
 let listed = null; // the last answer of /api/runs
 let followed = null;
+let later = null; // the next look at runs that other processes write
 
 /** The files that are linked beside a run. */
 const FILES = {
@@ -51,6 +52,14 @@ async function refresh() {
   for (const name of chosen) if (!listed.runs.some((run) => run.name === name && comparable(run))) chosen.delete(name);
   drawRuns();
   if (listed.running && followed !== listed.running.name) follow(listed.running.name);
+  clearTimeout(later);
+  if (listed.runs.some((run) => run.state === "running")) later = setTimeout(watch, 2000);
+}
+
+/** Look again at runs that other processes write; not while somebody uses their buttons. */
+async function watch() {
+  if (document.querySelector("#runs :focus, .actions form, .actions [role=alert]")) later = setTimeout(watch, 2000);
+  else await refresh().catch(() => announce("The server no longer responds."));
 }
 
 /** Whether a run has heads to compare: a reproduction has claims and figures. */
@@ -89,7 +98,9 @@ function runLine(run) {
   const done = run.state === "finished";
   const box = element("input", { type: "checkbox", "aria-label": `Choose ${visible(run.name)} for comparison`, checked: chosen.has(run.name), onchange: (event) => { if (event.target.checked) chosen.add(run.name); else chosen.delete(run.name); byId("compare").disabled = chosen.size !== 2; } });
   const name = done || run.kind === "training" ? element("a", { href: address(run.name) }, visible(run.name)) : visible(run.name);
-  const summary = run.kind === "training" ? { finished: run.settings, training: `${run.settings}, going on`, failed: `${run.settings}, ended by an error`, stopped: `${run.settings}, stopped without being closed`, unreadable: "cannot be read" }[run.state] : { finished: run.settings, stopped: `${run.kind === "reproduction" ? "reproduction, " : ""}stopped: ${run.finished_windows} of ${run.windows} windows finished`, unreadable: "cannot be read" }[run.state];
+  const part = run.kind === "reproduction" ? "reproduction, " : "";
+  const windows = `${run.finished_windows.toLocaleString("en")} of ${run.windows.toLocaleString("en")} windows finished`;
+  const summary = run.kind === "training" ? { finished: run.settings, training: `${run.settings}, going on`, failed: `${run.settings}, ended by an error`, stopped: `${run.settings}, stopped without being closed`, unreadable: "cannot be read" }[run.state] : { finished: run.settings, running: `${part}running: ${windows}`, stopped: `${part}stopped: ${windows}`, unreadable: "cannot be read" }[run.state];
   const files = FILES[run.kind].filter((file) => run.downloads.includes(file));
   const actions = element("div", { class: "actions" });
   showActions(actions, run);
@@ -108,7 +119,7 @@ function breakable(name) {
 
 /** The buttons of a run; renaming and deleting ask first, in their place. */
 function showActions(place, run) {
-  if (listed.read_only) return;
+  if (listed.read_only || run.state === "running") return;
   const button = (text, work, options = {}) => element("button", { type: "button", onclick: attempt(work), "aria-label": `${text} ${visible(run.name)}`, ...options }, text);
   const back = () => { showActions(place, run); place.querySelector("button").focus(); };
   const rename = () => {
