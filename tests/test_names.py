@@ -79,7 +79,7 @@ def test_every_meaning_is_one_plain_line(column: columns.Column) -> None:
 
 
 def test_no_quantity_is_declared_twice() -> None:
-    groups = ("ROWS", "TOPN", "DERIVED", "DIAGNOSIS", "COMPARISON", "TRAINING")
+    groups = ("ROWS", "TOPN", "DERIVED", "DIAGNOSIS", "COMPARISON", "TRAINING", "RECALL")
     assert len(COLUMNS) == sum(len(getattr(columns, name)) for name in groups)
 
 

@@ -322,7 +322,23 @@ TRAINING = (
     ),
 )
 
-COLUMNS = {column.name: column for column in (*ROWS, *TOPN, *DERIVED, *DIAGNOSIS, *COMPARISON, *TRAINING)}
+# One number for each trained model and tested length of `attnscope recall`, beside `jacobian_norm`.
+RECALL = (
+    Column("accuracy", "share of questions that a trained model answers right", "", style="share", interval=True),
+    Column(
+        "ceiling", "share that a reader who knows the task answers right, with the same examples", "", style="share"
+    ),
+    Column("answer_weight", "weight on the items that hold the answer", "sum of alpha over them", style="share"),
+    Column(
+        "answer_weight_limit",
+        "the most weight that any permutation-equivariant rule with this Jacobian budget can give one item",
+        "Theorem S: max of sparsemax(K z)",
+        style="share",
+    ),
+)
+
+_GROUPS = (ROWS, TOPN, DERIVED, DIAGNOSIS, COMPARISON, TRAINING, RECALL)
+COLUMNS = {column.name: column for group in _GROUPS for column in group}
 
 ROW_NAMES = tuple(column.name for column in ROWS)
 SET_NAMES = tuple(column.name for column in TOPN)

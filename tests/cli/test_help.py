@@ -12,7 +12,10 @@ from attnscope.cli import run
 from attnscope.cli.app import app
 
 COMMANDS = [
-    *([name] for name in ("scan", "report", "serve", "compare", "guidelines", "reproduce", "audit", "doctor")),
+    *(
+        [name]
+        for name in ("scan", "report", "serve", "compare", "guidelines", "reproduce", "recall", "audit", "doctor")
+    ),
     *(["bench", name] for name in ("normalizers", "scan", "protocol")),
 ]
 ROOT = Path(__file__).parents[2]

@@ -109,3 +109,22 @@ def test_lipmax_never_exceeds_its_cap_and_kappa_has_a_gradient() -> None:
 def test_sigmoid_total_stays_below_the_exponential_of_the_largest_logit() -> None:
     z = torch.full((1009,), 1.2, dtype=DOUBLE)
     assert float(nz.sigmoid(z).sum()) == pytest.approx(1009 / (1 + 1009 * math.exp(-1.2)))
+
+
+def test_a_sparse_rule_loses_the_mean_of_a_long_row_and_lipmix_keeps_it() -> None:
+    """Sparsemax gives all keys weight only if none lies 1/n below the mean; the gate of lipmix needs no such logits."""
+    for n in (16, 256, 4096):
+        z = torch.zeros(n, dtype=torch.float64)
+        z[0] = -2.0 / n
+        assert float(nz.sparsemax(z)[0]) == 0.0
+        weights = nz.lipmix(torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64), gate=1.0)
+        torch.testing.assert_close(weights, torch.full((n,), 1 / n, dtype=torch.float64))
+
+
+def test_lipmix_keeps_a_gap_at_any_length() -> None:
+    """P2: a top gap d keeps (1-g) min(1, (alpha-1) theta d)^(1/(alpha-1)), at the theta of the length."""
+    for n in (8, 512, 32768):
+        z = torch.zeros(n, dtype=torch.float64)
+        z[0] = 0.4
+        theta = (2.0**-4 + (0.5 * n**0.15) ** -4) ** -0.25
+        assert float(nz.lipmix(z, gate=0.25)[0]) >= 0.75 * min(1.0, theta * 0.4)

@@ -58,6 +58,8 @@ PARAMETERS: dict[str, tuple[Callable[..., Tensor], dict[str, float]]] = {
     "entmax-near-2": (nz.entmax, {"alpha": 1.97}),
     "asentmax": (nz.asentmax, {"alpha": 1.6, "beta": 0.4, "gamma": -0.7, "delta": 0.9}),
     "lipmax": (nz.lipmax, {"alpha": 1.7, "kappa": 0.8, "cap": 1.5}),
+    "power_softmax": (nz.power_softmax, {"kappa": 0.8, "gamma": 0.3}),
+    "lipmix": (nz.lipmix, {"alpha": 1.7, "kappa": 0.8, "gamma": 0.2, "cap": 1.5, "gate": 0.3}),
 }
 
 

@@ -23,6 +23,7 @@ ALL |= {
     "f-sigmoid": nz.get("f_normalizer", function="sigmoid"),
     "f-exp": nz.get("f_normalizer", function="exp"),
     "lipmax-1.6": nz.get("lipmax", alpha=1.6, kappa=3.0),
+    "lipmix-0.4": nz.get("lipmix", alpha=1.6, kappa=3.0, gate=0.4),
     "asentmax-1.8": nz.get("asentmax", alpha=1.8, beta=0.3, gamma=1.4),
     "sigmoid-fixed": nz.get("sigmoid", bias=-1.0),
     "sink-2": nz.get("sink_softmax", sink=2.0),

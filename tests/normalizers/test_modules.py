@@ -23,6 +23,8 @@ MODULES = {
     "sink": (nz.LearnedSink(HEADS, sink=0.3), nz.get("sink_softmax", sink=0.3)),
     "entmax": (nz.LearnedEntmax(HEADS, alpha=1.4), nz.get("entmax", alpha=1.4)),
     "lipmax": (nz.LearnedLipmax(HEADS, kappa=0.6, cap=1.2), nz.get("lipmax", kappa=0.6, cap=1.2)),
+    "power_softmax": (nz.LearnedPowerSoftmax(HEADS, 0.8, 0.3), nz.get("power_softmax", kappa=0.8, gamma=0.3)),
+    "lipmix": (nz.LearnedLipmix(HEADS, 0.6, 0.2, 0.3), nz.get("lipmix", kappa=0.6, gamma=0.2, gate=0.3)),
     "asentmax-free": (nz.LearnedASEntmax(HEADS), nz.get("asentmax", beta=0.6931472, gamma=0.0)),
 }
 

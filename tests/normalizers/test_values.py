@@ -79,6 +79,7 @@ ORACLES: dict[str, tuple[nz.Normalizer, Oracle]] = {
     "f-callable": (nz.get("f_normalizer", function=lambda z: 2 + z.cos()), lambda z: over_sum(2 + np.cos(z))),
     "ssmax": (nz.get("ssmax", s=0.6, b=0.2), lambda z: exponential((0.6 * math.log(len(z)) + 0.2) * z)),
     "ssmax-negative": (nz.get("ssmax", s=-0.6), lambda z: exponential(-0.6 * math.log(len(z)) * z)),
+    "power_softmax": (nz.get("power_softmax", kappa=0.8, gamma=0.3), lambda z: exponential(0.8 * len(z) ** 0.3 * z)),
     "logn": (nz.get("logn", n_train=5), lambda z: exponential(max(1, math.log(len(z)) / math.log(5)) * z)),
     "adaptive_temperature": (nz.get("adaptive_temperature"), adaptive),
     "softmax1": (nz.get("softmax1"), lambda z: exponential(z, 0.0)),
@@ -98,6 +99,10 @@ ORACLES: dict[str, tuple[nz.Normalizer, Oracle]] = {
     "lipmax": (
         nz.get("lipmax", kappa=0.7, cap=1.1, alpha=1.7),
         lambda z: tsallis(z * ((1.1**-4 + (0.7 * math.log(len(z))) ** -4) ** -0.25 if len(z) > 1 else 0.0), 1.7),
+    ),
+    "lipmix": (
+        nz.get("lipmix", kappa=0.7, gamma=0.2, cap=1.1, alpha=1.7, gate=0.3),
+        lambda z: 0.7 * tsallis(z * (1.1**-4 + (0.7 * len(z) ** 0.2) ** -4) ** -0.25, 1.7) + 0.3 / len(z),
     ),
     "sa-raw": (nz.get("sa_softmax_raw"), lambda z: z * exponential(z)),
     "sa-scaled": (nz.get("sa_softmax"), scaled),

@@ -62,6 +62,12 @@ def _log_n(z: Rows) -> float:
     return math.log(z.shape[-1])
 
 
+def lipmix(z: Rows) -> Rows:
+    """0.9 sparsemax(theta z) + 0.1 / n, theta the 4-norm minimum of 2 and n^0.15 / 2."""
+    n = z.shape[-1]
+    return np.asarray(0.9 * entmax((2.0**-4 + (n**0.15 / 2) ** -4) ** -0.25 * z, 2.0) + 0.1 / n)
+
+
 def _capped(z: Rows) -> float:
     """lipmax's scale at its defaults, K = 2 and kappa = 1/4: the 4-norm minimum of K and kappa ln n."""
     return 0.0 if z.shape[-1] == 1 else (2.0**-4 + (_log_n(z) / 4) ** -4) ** -0.25
@@ -71,6 +77,7 @@ def _capped(z: Rows) -> float:
 ORACLES: dict[str, Callable[[Rows], Rows]] = {
     "softmax": softmax,
     "ssmax": lambda z: softmax(0.43 * _log_n(z) * z),
+    "power_softmax": lambda z: softmax(z.shape[-1] ** 0.1 * z),
     "logn:n_train=512": lambda z: softmax(max(1.0, _log_n(z) / math.log(512)) * z),
     "softmax1": lambda z: softmax(z, 0.0),
     "sink_softmax:sink=0.5": lambda z: softmax(z, 0.5),
@@ -82,6 +89,7 @@ ORACLES: dict[str, Callable[[Rows], Rows]] = {
     "entmax:alpha=1.6": lambda z: entmax(z, 1.6),
     "entmax:alpha=1.9": lambda z: entmax(z, 1.9),
     "lipmax": lambda z: entmax(_capped(z) * z, 2.0),
+    "lipmix": lipmix,
     "asentmax": lambda z: entmax((1 + (_log_n(z) if z.shape[-1] > 1 else 1.0)) * z, 1.5),
     "adaptive_temperature": adaptive_temperature,
     "f_normalizer": lambda z: np.asarray(np.logaddexp(0, z) / np.logaddexp(0, z).sum(-1, keepdims=True)),

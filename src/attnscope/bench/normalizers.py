@@ -49,6 +49,7 @@ _MEMORY = (
 SUBJECTS = (
     "softmax",
     "ssmax",
+    "power_softmax",
     "logn:n_train=512",
     "softmax1",
     "sink_softmax:sink=0.5",
@@ -60,6 +61,7 @@ SUBJECTS = (
     "entmax:alpha=1.6",
     "entmax:alpha=1.9",
     "lipmax",
+    "lipmix",
     "asentmax",
     "adaptive_temperature",
     "f_normalizer",

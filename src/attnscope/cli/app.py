@@ -9,6 +9,7 @@ from attnscope.cli.audit import audit
 from attnscope.cli.bench import bench
 from attnscope.cli.compare import compare, guidelines
 from attnscope.cli.doctor import doctor
+from attnscope.cli.recall import recall
 from attnscope.cli.report import report
 from attnscope.cli.reproduce import reproduce
 from attnscope.cli.scan import scan
@@ -21,6 +22,6 @@ app = App(
     suppress_keyboard_interrupt=False,  # `attnscope.cli.run` answers it
     help_epilogue="Start with: attnscope scan --diagnose   (the embedded model, no network needed)",
 )
-for command in (scan, report, serve, compare, guidelines, reproduce, audit, doctor):
+for command in (scan, report, serve, compare, guidelines, reproduce, recall, audit, doctor):
     app.command(command, help_epilogue="")
 app.command(bench)

@@ -13,6 +13,8 @@
 | `claims/`, `figures/` | the paper's empirical claims; its figures |
 | `compare`, `calibration`, `fidelity` | other normalizers in a model, and what they change |
 | `guidelines` | the paper's advice, tested on a model |
+| `recall/` | small models trained at a short length with each normalizer, tested far beyond |
+| `user_normalizer` | a normalizer from a file of the user's own |
 """
 
 from __future__ import annotations

@@ -17,17 +17,20 @@ from attnscope.normalizers._base import Facts, MappedNormalizer, Normalizer, Row
 from attnscope.normalizers._loops import reference_only
 from attnscope.normalizers._spec import Tempered, parse
 from attnscope.normalizers.entropy import AdaptiveTemperature, adaptive_temperature
+from attnscope.normalizers.mixture import Lipmix, lipmix
 from attnscope.normalizers.modules import (
     LearnedASEntmax,
     LearnedEntmax,
     LearnedLipmax,
+    LearnedLipmix,
+    LearnedPowerSoftmax,
     LearnedSink,
     LearnedSSMax,
 )
 from attnscope.normalizers.positive import FNormalizer, f_normalizer
 from attnscope.normalizers.self_adjust import SelfAdjustRaw, SelfAdjustScaled, sa_softmax
 from attnscope.normalizers.sink import Sigmoid, SinkSoftmax, Softmax1, sigmoid, sink_softmax, softmax1
-from attnscope.normalizers.softmax import LogN, Softmax, SSMax, logn, softmax, ssmax
+from attnscope.normalizers.softmax import LogN, PowerSoftmax, Softmax, SSMax, logn, power_softmax, softmax, ssmax
 from attnscope.normalizers.sparse import (
     ASEntmax,
     Entmax,
@@ -53,12 +56,16 @@ __all__ = [
     "LearnedASEntmax",
     "LearnedEntmax",
     "LearnedLipmax",
+    "LearnedLipmix",
+    "LearnedPowerSoftmax",
     "LearnedSSMax",
     "LearnedSink",
     "Lipmax",
+    "Lipmix",
     "LogN",
     "MappedNormalizer",
     "Normalizer",
+    "PowerSoftmax",
     "RowMap",
     "SSMax",
     "SelfAdjustRaw",
@@ -77,9 +84,11 @@ __all__ = [
     "f_normalizer",
     "get",
     "lipmax",
+    "lipmix",
     "logn",
     "names",
     "parse",
+    "power_softmax",
     "reference_only",
     "register",
     "sa_softmax",

@@ -116,7 +116,7 @@ class RowMap:
 
 
 # The supremum of the Jacobian norm of each map at scale 1; docs/normalizers.md lists them as Lipschitz constants.
-_SUPREMUM: dict[Kind, float] = {
+SUPREMUM: dict[Kind, float] = {
     "softmax": 0.5,
     "topk": math.inf,
     "sparsemax": 1.0,
@@ -191,7 +191,7 @@ class MappedNormalizer(Normalizer):
         _checks.whole("length", length, least=1)
         m = self.row_map(torch.tensor([float(length)], dtype=torch.float64))
         scale = 1.0 if m.scale is None else float(m.scale.detach().abs().max())
-        return scale * _SUPREMUM[m.kind] if scale > 0 else 0.0
+        return scale * SUPREMUM[m.kind] if scale > 0 else 0.0
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
         """Sharp bounds on a weight: one key at one end of the range against `length - 1` at the other.

@@ -16,8 +16,9 @@ from torch.nn import functional
 from attnscope.errors import InputError
 from attnscope.normalizers import _checks
 from attnscope.normalizers._base import Normalizer
+from attnscope.normalizers.mixture import Lipmix
 from attnscope.normalizers.sink import SinkSoftmax
-from attnscope.normalizers.softmax import SSMax
+from attnscope.normalizers.softmax import PowerSoftmax, SSMax
 from attnscope.normalizers.sparse import ASEntmax, Entmax, Lipmax
 
 
@@ -68,6 +69,27 @@ class LearnedSSMax(_LearnedNormalizer):
     def normalizer(self) -> SSMax:
         """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         return SSMax(self.s[:, None], 0.0 if self.b is None else self.b[:, None])
+
+
+class LearnedPowerSoftmax(_LearnedNormalizer):
+    """softmax(kappa n^gamma z) with kappa and gamma learned per head: see `PowerSoftmax`.
+
+    >>> module = LearnedPowerSoftmax(heads=2)
+    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
+    torch.Size([2, 3, 3])
+    >>> [name for name, _ in module.named_parameters()]
+    ['kappa', 'gamma']
+    """
+
+    def __init__(self, heads: int, kappa: float = 1.0, gamma: float = 0.1) -> None:
+        super().__init__()
+        self.kappa = _per_head(heads, kappa)
+        self.gamma = _per_head(heads, gamma)
+
+    @property
+    def normalizer(self) -> PowerSoftmax:
+        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
+        return PowerSoftmax(self.kappa[:, None], self.gamma[:, None])
 
 
 class LearnedSink(_LearnedNormalizer):
@@ -194,3 +216,45 @@ class LearnedLipmax(_LearnedNormalizer):
     def normalizer(self) -> Lipmax:
         """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         return Lipmax(self.alpha, self.kappa[:, None], self.cap)
+
+
+class LearnedLipmix(_LearnedNormalizer):
+    """(1 - g) entmax_alpha(theta_n z) + g / n with kappa, gamma >= 0 and g learned per head: see `Lipmix`.
+
+    >>> module = LearnedLipmix(heads=2)
+    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
+    torch.Size([2, 3, 3])
+    >>> [name for name, _ in module.named_parameters()]
+    ['raw_kappa', 'raw_gamma', 'raw_gate']
+
+    It starts near the mean of all keys: a head that selects closes its gate, but one that averages would not open
+    it, because at the lengths of its training a sparse part with small logits averages as well (docs/recall.md).
+    As for `LearnedLipmax`, the bound K means something only if the size of the logits is fixed.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        kappa: float = 0.5,
+        gamma: float = 0.15,
+        gate: float = 0.9,
+        cap: float = 2.0,
+        alpha: float = 2.0,
+    ) -> None:
+        super().__init__()
+        _checks.number("kappa", kappa, above=0.0)
+        _checks.number("gamma", gamma, above=0.0)
+        _checks.number("cap", cap, above=0.0)
+        _checks.number("alpha", alpha, low=1.5, high=2.0)
+        if not 0 < gate < 1:
+            raise InputError(f"the initial gate must be strictly between 0 and 1, received {gate}")
+        self.raw_kappa = _per_head(heads, _inverse_softplus(kappa))
+        self.raw_gamma = _per_head(heads, _inverse_softplus(gamma))
+        self.raw_gate = _per_head(heads, _inverse_sigmoid(gate))
+        self.cap, self.alpha = cap, alpha
+
+    @property
+    def normalizer(self) -> Lipmix:
+        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
+        kappa, gamma = functional.softplus(self.raw_kappa), functional.softplus(self.raw_gamma)
+        return Lipmix(self.alpha, kappa[:, None], gamma[:, None], self.cap, self.raw_gate.sigmoid()[:, None])

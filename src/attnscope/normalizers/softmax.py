@@ -4,9 +4,10 @@
 |---|---|---|
 | softmax | softmax(z / T) | 1 / T |
 | ssmax | softmax((s ln n + b) z) | s ln n + b |
+| power_softmax | softmax(kappa n^gamma z) | kappa n^gamma |
 | logn | softmax(z max(1, ln n / ln n_train)) | max(1, ln n / ln n_train) |
 
-n is the number of visible keys. For all three the Jacobian norm is c lambda_max(diag(p) - p p^T),
+n is the number of visible keys. For all of them the Jacobian norm is c lambda_max(diag(p) - p p^T),
 at most c h(p_max) <= c / 2 (docs/theory.md, "Gradients").
 """
 
@@ -131,6 +132,62 @@ def ssmax(
         Weights, with the shape and dtype of the logits.
     """
     return SSMax(s, b).weights(logits, visible)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class PowerSoftmax(MappedNormalizer):
+    """softmax(kappa n^gamma z): softmax at a scale that is a power of the length.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> PowerSoftmax(kappa=1.0, gamma=0.5).weights(logits)
+    tensor([0.8650, 0.1171, 0.0158, 0.0021])
+
+    A control for rules with a length scale: with both parameters learned (`LearnedPowerSoftmax`) it can
+    sharpen faster than any power of ln n. gamma = 0 is softmax.
+    """
+
+    kappa: Tensor | float = 1.0
+    gamma: Tensor | float = 0.1
+
+    name: ClassVar[str] = "power_softmax"
+    facts: ClassVar[Facts] = Facts(length_aware=True)
+
+    def __post_init__(self) -> None:
+        _checks.number("kappa", self.kappa)
+        _checks.number("gamma", self.gamma)
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Softmax at scale kappa n^gamma."""
+        return RowMap("softmax", scale=column(self.kappa, n) * n ** column(self.gamma, n))
+
+
+def power_softmax(
+    logits: Tensor, visible: Tensor | None = None, *, kappa: Tensor | float = 1.0, gamma: Tensor | float = 0.1
+) -> Tensor:
+    """softmax(kappa n^gamma z): see `PowerSoftmax`.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> power_softmax(logits, gamma=0.5)
+    tensor([0.8650, 0.1171, 0.0158, 0.0021])
+
+    Parameters
+    ----------
+    logits
+        Logits, (..., keys).
+    visible
+        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+    kappa
+        Scale at length 1, a number or a tensor over rows.
+    gamma
+        Power of the length, a number or a tensor over rows.
+
+    Returns
+    -------
+    (..., keys)
+        Weights, with the shape and dtype of the logits.
+    """
+    return PowerSoftmax(kappa, gamma).weights(logits, visible)
 
 
 @register

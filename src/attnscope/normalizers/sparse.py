@@ -177,7 +177,7 @@ def _check_alpha(alpha: Tensor | float) -> None:
     _checks.number("alpha", alpha, low=1.0, high=2.0)
 
 
-def _entmax_map(alpha: Tensor | float, n: Tensor, scale: Tensor | None) -> RowMap:
+def entmax_map(alpha: Tensor | float, n: Tensor, scale: Tensor | None) -> RowMap:
     """The map of alpha-entmax at a scale, specialized where alpha is 1, 1.5 or 2."""
     if isinstance(alpha, Tensor):
         orders = column(alpha, n)
@@ -214,7 +214,7 @@ class Entmax(MappedNormalizer):
 
     def row_map(self, n: Tensor) -> RowMap:
         """Entmax at alpha."""
-        return _entmax_map(self.alpha, n, None)
+        return entmax_map(self.alpha, n, None)
 
 
 def entmax(logits: Tensor, visible: Tensor | None = None, *, alpha: Tensor | float = 1.5) -> Tensor:
@@ -273,7 +273,7 @@ class ASEntmax(MappedNormalizer):
         """Entmax at scale delta + beta (ln n)^gamma."""
         log_n = torch.where(n > 1, n.log(), 1.0)
         scale = column(self.delta, n) + column(self.beta, n) * log_n ** column(self.gamma, n)
-        return _entmax_map(self.alpha, n, scale)
+        return entmax_map(self.alpha, n, scale)
 
 
 def asentmax(
@@ -318,14 +318,17 @@ def asentmax(
 _SMOOTH_MIN_ORDER = 4
 
 
-def capped_scale(n: Tensor, kappa: Tensor | float, cap: Tensor | float) -> Tensor:
-    """theta_n = K x / (K^4 + x^4)^(1/4), x = kappa ln n: below both K and x, and increasing in kappa.
+def smooth_minimum(scale: Tensor, cap: Tensor) -> Tensor:
+    """K x / (K^4 + x^4)^(1/4) for x >= 0: below both K and x, and increasing in x.
 
-    A hard minimum of K and x would leave kappa without a gradient as soon as the cap is reached.
+    A hard minimum would leave the parameters of x without a gradient as soon as the cap is reached.
     """
-    x = column(kappa, n) * n.log()
-    limit = column(cap, n)
-    return limit * x / (limit**_SMOOTH_MIN_ORDER + x**_SMOOTH_MIN_ORDER) ** (1 / _SMOOTH_MIN_ORDER)
+    return cap * scale / (cap**_SMOOTH_MIN_ORDER + scale**_SMOOTH_MIN_ORDER) ** (1 / _SMOOTH_MIN_ORDER)
+
+
+def capped_scale(n: Tensor, kappa: Tensor | float, cap: Tensor | float) -> Tensor:
+    """theta_n: the smooth minimum of K and kappa ln n."""
+    return smooth_minimum(column(kappa, n) * n.log(), column(cap, n))
 
 
 @register
@@ -361,7 +364,7 @@ class Lipmax(MappedNormalizer):
 
     def row_map(self, n: Tensor) -> RowMap:
         """Entmax at scale theta_n."""
-        return _entmax_map(self.alpha, n, capped_scale(n, self.kappa, self.cap))
+        return entmax_map(self.alpha, n, capped_scale(n, self.kappa, self.cap))
 
 
 def lipmax(

@@ -23,6 +23,8 @@ from attnscope.normalizers import (
     LearnedASEntmax,
     LearnedEntmax,
     LearnedLipmax,
+    LearnedLipmix,
+    LearnedPowerSoftmax,
     LearnedSink,
     LearnedSSMax,
     MappedNormalizer,
@@ -41,7 +43,15 @@ if TYPE_CHECKING:
 
     Rule = Normalizer | nn.Module | Callable[[Tensor, Tensor | None], Tensor]
 
-LEARNED = (LearnedSSMax, LearnedSink, LearnedEntmax, LearnedASEntmax, LearnedLipmax)
+LEARNED = (
+    LearnedSSMax,
+    LearnedPowerSoftmax,
+    LearnedSink,
+    LearnedEntmax,
+    LearnedASEntmax,
+    LearnedLipmax,
+    LearnedLipmix,
+)
 
 
 def rule_for(given: Any, heads: int) -> Rule:

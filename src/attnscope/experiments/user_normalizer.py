@@ -1,0 +1,120 @@
+"""A normalizer of the user's own, from a Python file: `mine.py:MyNormalizer`.
+
+The class needs `weights(logits, visible=None)` and no arguments to be made. What else it has is used: `facts`
+(`attnscope.normalizers.Facts`, what it promises; by default weights that sum to one, not negative, equivariant and
+invariant to shifts), `lipschitz(length)`, `weight_bounds`, `jacobian_norm` and `jacobian_bound`. Where it does not
+have them, the Jacobian comes from automatic differentiation, and there is no Lipschitz constant and no budget.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import runpy
+import sys
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.errors import InputError
+from attnscope.normalizers import Facts, Normalizer, parse
+from attnscope.normalizers._base import two_level_bounds
+
+
+class UserNormalizer(Normalizer):
+    """An object with `weights`, as a normalizer."""
+
+    def __init__(self, inner: Any, name: str) -> None:
+        self.inner, self.name = inner, name  # type: ignore[misc]  # of the class where it is one of attnscope's
+        self.facts = getattr(inner, "facts", Facts())  # type: ignore[misc]
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """What the object's own `weights` returns."""
+        found: Tensor = self.inner.weights(logits) if visible is None else self.inner.weights(logits, visible)
+        return found
+
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        """Its own, or those of one logit at one end of the range and all others at the other end."""
+        if hasattr(self.inner, "weight_bounds"):
+            lower, upper = self.inner.weight_bounds(length, low, high)
+            return float(lower), float(upper)
+        return two_level_bounds(self.weights, length, low, high)
+
+    def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Its own, or the largest singular value of the derivative of each row."""
+        if hasattr(self.inner, "jacobian_norm"):
+            norm: Tensor = self.inner.jacobian_norm(logits, visible)
+            return norm
+        rows = logits.detach().double().reshape(-1, logits.shape[-1])
+        seen = None if visible is None else visible.expand(logits.shape).reshape(rows.shape)
+        with torch.enable_grad():
+            norms = [self._row_norm(row, None if seen is None else seen[i]) for i, row in enumerate(rows)]
+        return torch.stack(norms).view(logits.shape[:-1]).to(logits.dtype)
+
+    def _row_norm(self, row: Tensor, visible: Tensor | None) -> Tensor:
+        jacobian = torch.autograd.functional.jacobian(lambda z: self.weights(z, visible), row)
+        return torch.linalg.matrix_norm(jacobian, 2)
+
+    def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Its own, or the norm itself."""
+        if hasattr(self.inner, "jacobian_bound"):
+            bound: Tensor = self.inner.jacobian_bound(logits, visible)
+            return bound
+        return self.jacobian_norm(logits, visible)
+
+    def lipschitz(self, length: int) -> float:
+        """Its own, or inf."""
+        return float(self.inner.lipschitz(length)) if hasattr(self.inner, "lipschitz") else math.inf
+
+
+def is_file(spec: str) -> bool:
+    """Whether a specification names a class in a file."""
+    return ".py:" in spec
+
+
+def source_of(spec: str) -> str | None:
+    """A digest of the file that a specification names."""
+    if not is_file(spec):
+        return None
+    return hashlib.sha256(_path(spec)[0].read_bytes()).hexdigest()
+
+
+def load_normalizer(spec: str) -> Normalizer:
+    """The normalizer of a specification: a name with settings, or a class in a file."""
+    return _from_file(spec, source_of(spec)) if is_file(spec) else parse(spec)
+
+
+@cache
+def _from_file(spec: str, digest: str | None) -> Normalizer:
+    path, name = _path(spec)
+    try:
+        with redirect_stdout(sys.stderr):  # standard output is for the result
+            defined = runpy.run_path(str(path))
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{path} cannot be run: {_reason(error)}") from error
+    if name not in defined:
+        classes = [key for key, value in defined.items() if isinstance(value, type) and hasattr(value, "weights")]
+        raise InputError(f"{path} has no class {name}; classes with `weights`: {', '.join(classes) or 'none'}")
+    if not callable(getattr(defined[name], "weights", None)):
+        raise InputError(f"{spec}: the class needs a method weights(logits, visible=None)")
+    try:
+        made = defined[name]()
+    except Exception as error:
+        raise InputError(f"{spec} cannot be made without arguments: {_reason(error)}") from error
+    return made if isinstance(made, Normalizer) else UserNormalizer(made, name)
+
+
+def _path(spec: str) -> tuple[Path, str]:
+    file, _, name = spec.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise InputError(f"{spec}: there is no file {path}")
+    return path, name
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
