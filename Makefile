@@ -2,7 +2,8 @@
 # rebuilt only when the dependencies change.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-browser test-real check format bench columns families sample-model results pictures clean
+.PHONY: help setup demo test test-browser test-real check format docs notebooks dist bench columns families sample-model \
+	results pictures clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -42,6 +43,21 @@ check: $(READY) ## Lint, formatting and strict types
 format: $(READY) ## Format the code and apply safe lint fixes
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+$(VENV)/.docs-ready: $(READY) pyproject.toml constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs-ready ## Build the documentation site in build/site; runs the tutorial and the notebooks
+	@$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs build/site
+	@$(BIN)/python scripts/check_links build/site
+	@echo "open build/site/index.html"
+
+notebooks: $(VENV)/.docs-ready ## Run the notebooks and keep their outputs
+	@$(BIN)/python scripts/notebooks docs/notebooks/*.ipynb
+
+dist: $(READY) ## Build wheel and sdist, and try the wheel in an empty environment
+	@PYTHON="$(BIN)/python" scripts/dist
 
 bench: $(READY) ## Measure speed and memory as ratios, printed as JSON
 	@for script in benchmarks/bench_*.py; do $(BIN)/python "$$script"; done

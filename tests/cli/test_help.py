@@ -19,7 +19,7 @@ COMMANDS = [
     *(["bench", name] for name in ("normalizers", "scan", "protocol")),
 ]
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def accepted(command: str) -> None:

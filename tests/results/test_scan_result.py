@@ -430,10 +430,13 @@ def test_a_run_of_an_older_version_has_no_pattern_and_says_so(plain: ScanResult)
 
 
 def test_charts_are_displayed_without_a_network(plain: ScanResult) -> None:
-    bundle = plain.plot.map()._repr_mimebundle_()
-    assert bundle["image/svg+xml"].startswith("<svg")
-    assert "text/html" not in bundle
-    assert (plain.plot.map() | plain.plot.curve()).to_dict()["hconcat"]  # they can be joined
+    one, other = plain.plot.map(), plain.plot.curve()
+    joined = one | other
+    assert joined.to_dict()["hconcat"]
+    for chart in (one, joined, joined & one, joined | other):
+        bundle = chart._repr_mimebundle_()
+        assert bundle["image/svg+xml"].startswith("<svg")
+        assert "text/html" not in bundle
 
 
 # Showing

@@ -32,10 +32,19 @@ class _Offline(alt.TopLevelMixin):
         content = self.to_dict()
         return {_MIME_TYPE: content, "image/svg+xml": vl_convert.vegalite_to_svg(content), "text/plain": repr(self)}
 
+    def __or__(self, other: Any) -> Any:
+        return offline(super().__or__(other))
+
+    def __and__(self, other: Any) -> Any:
+        return offline(super().__and__(other))
+
+    def __add__(self, other: Any) -> Any:
+        return offline(super().__add__(other))
+
     def __repr__(self) -> str:
         title = self.to_dict(validate=False).get("title", "")
         text = title["text"] if isinstance(title, dict) else title
-        return f"Altair chart {text!r}; .save('chart.svg') writes it to a file"
+        return f"Altair chart{f' {text!r}' if text else ''}; .save('chart.svg') writes it to a file"
 
 
 class OfflineChart(_Offline, alt.LayerChart):
@@ -44,7 +53,7 @@ class OfflineChart(_Offline, alt.LayerChart):
 
 @cache
 def _offline_kind(kind: Any) -> Any:
-    return type(f"Offline{kind.__name__}", (_Offline, kind), {})
+    return kind if issubclass(kind, _Offline) else type(f"Offline{kind.__name__}", (_Offline, kind), {})
 
 
 def offline(made: Any) -> Any:
