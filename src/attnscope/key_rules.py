@@ -27,9 +27,9 @@ def keep_first(scores: Tensor, visible: Tensor, positions: Sequence[int] | None 
     return first_visible(visible)
 
 
-def keep_near(count: int) -> KeyRule:
-    """Key rule: the first visible key and the `count` visible keys nearest to the query."""
-    return lambda scores, visible, positions: first_and_near(visible, count, positions)
+def keep_near(count: int, first: int = 1) -> KeyRule:
+    """Key rule: the `first` first visible keys and the `count` visible keys nearest to the query."""
+    return lambda scores, visible, positions: first_and_near(visible, count, positions, first)
 
 
 def keep_top(share: float | Tensor) -> KeyRule:
@@ -38,15 +38,15 @@ def keep_top(share: float | Tensor) -> KeyRule:
 
 
 def first_and_near(
-    visible: Bool[Tensor, "*batch rows keys"], count: int, positions: Sequence[int] | None = None
+    visible: Bool[Tensor, "*batch rows keys"], count: int, positions: Sequence[int] | None = None, first: int = 1
 ) -> Bool[Tensor, "*batch rows keys"]:
-    """Mask of the first visible key and the `count` visible keys nearest to the query, itself included.
+    """Mask of the `first` first visible keys and the `count` visible keys nearest to the query, itself included.
 
     Of two keys at the same distance the earlier is nearer. In a causal row the nearest keys are the last ones.
     """
     rank = visible.cumsum(-1)
     if positions is None:
-        return visible & ((rank == 1) | (rank > rank[..., -1:] - count))
+        return visible & ((rank <= first) | (rank > rank[..., -1:] - count))
     import torch
 
     keys = torch.arange(visible.shape[-1], device=visible.device)
@@ -55,7 +55,7 @@ def first_and_near(
     distance = 2 * (keys - queries).abs() - (keys < queries).long()
     distance = torch.where(visible, distance, torch.iinfo(torch.long).max)
     farthest = distance.topk(min(count, visible.shape[-1]), dim=-1, largest=False).values[..., -1:]
-    return visible & ((rank == 1) | (distance <= farthest))
+    return visible & ((rank <= first) | (distance <= farthest))
 
 
 def top_counts(visible: Bool[Tensor, "*batch keys"], share: float | Tensor) -> Int[Tensor, "*batch 1"]:

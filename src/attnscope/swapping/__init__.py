@@ -1,4 +1,4 @@
-"""Replace the normalizer in a loaded model, or the weights or output of single heads.
+"""Replace the normalizer in a loaded model, the weights or output of single heads, or the keys that heads keep.
 
 >>> model, ids = attnscope.load_model().module, torch.arange(12)[None]
 >>> with attnscope.swap(model, "entmax15", layers=[0]):
@@ -8,10 +8,29 @@
 """
 
 from attnscope._lazy import lazy
+from attnscope.swapping.budget_cache import cache_bytes
+from attnscope.swapping.budgets import AppliedBudget, apply_budget
 from attnscope.swapping.changes import Swap, intervene, swap
 from attnscope.swapping.interventions import first_key, mean_outputs, sink_and_last, top_share
+from attnscope.swapping.key_budget import HeadBudget, KeyBudget, load_budget
 from attnscope.swapping.storage import load, restore
 
-__all__ = ["Swap", "first_key", "intervene", "load", "mean_outputs", "restore", "sink_and_last", "swap", "top_share"]
+__all__ = [
+    "AppliedBudget",
+    "HeadBudget",
+    "KeyBudget",
+    "Swap",
+    "apply_budget",
+    "cache_bytes",
+    "first_key",
+    "intervene",
+    "load",
+    "load_budget",
+    "mean_outputs",
+    "restore",
+    "sink_and_last",
+    "swap",
+    "top_share",
+]
 
 __getattr__, __dir__ = lazy(__name__, __path__, {})

@@ -38,6 +38,7 @@ class Site:
     name: str
     layer: int
     heads: int
+    kv_heads: int  # heads of the keys and values; each serves heads / kv_heads neighboring heads
     dims: int  # of the output of a head
 
 
@@ -64,7 +65,8 @@ def _probe(model: Any) -> list[Site]:
     def add_site(call: AttentionCall) -> None:
         _check(call, str(model.config.model_type))
         layer = source.layer(call.module, len(modules))
-        site = Site(call.module, names[call.module], layer, call.query.shape[1], call.value.shape[-1])
+        sizes = call.query.shape[1], call.key.shape[1], call.value.shape[-1]
+        site = Site(call.module, names[call.module], layer, *sizes)
         modules.setdefault(call.module, site)
 
     try:
