@@ -72,6 +72,7 @@ def public() -> dict[str, Any]:
         if not name.startswith("_")
     }
     found["attnscope.experiments.guidelines.guidelines"] = attnscope.experiments.guidelines.guidelines
+    found["attnscope.experiments.budget.running.budget"] = attnscope.experiments.budget.running.budget
     kinds = {name: value for name, value in found.items() if inspect.isfunction(value) or inspect.isclass(value)}
     return {name: value for name, value in kinds.items() if not issubclass_of_error(value)}
 

@@ -16,6 +16,7 @@ from rich.console import Console
 import attnscope
 from attnscope import progress
 from attnscope.errors import InputError
+from attnscope.experiments.budget.running import budget
 from attnscope.experiments.compare import compare
 from attnscope.experiments.guidelines import guidelines
 from attnscope.experiments.reproduction import reproduce
@@ -23,7 +24,7 @@ from attnscope.progress import COMPILING, Step, _TerminalBar, reporting
 from attnscope.theory.audit import audit
 from attnscope.theory.claims import CLAIMS
 
-LONG = [attnscope.scan, attnscope.diagnose, compare, guidelines, reproduce, audit]
+LONG = [attnscope.scan, attnscope.diagnose, compare, budget, guidelines, reproduce, audit]
 
 
 @pytest.mark.parametrize("function", LONG, ids=lambda function: function.__name__)

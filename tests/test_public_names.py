@@ -77,6 +77,7 @@ LONG: dict[str, Any] = {
     "diagnose": lambda text, out: attnscope.diagnose(None, text),
     "compare": lambda text, out: attnscope.compare(None, text),
     "guidelines": lambda text, out: attnscope.experiments.guidelines.guidelines(None, text),
+    "budget": lambda text, out: attnscope.experiments.budget.running.budget(None, text),
     "reproduce": lambda text, out: attnscope.reproduce(None, text, out=out),
 }
 

@@ -14,8 +14,9 @@ from attnscope.cli.app import app
 COMMANDS = [
     *(
         [name]
-        for name in ("scan", "report", "serve", "compare", "guidelines", "reproduce", "recall", "audit", "doctor")
+        for name in ("scan", "report", "serve", "compare", "budget", "guidelines", "reproduce", "recall", "audit")
     ),
+    ["doctor"],
     *(["bench", name] for name in ("normalizers", "scan", "protocol")),
 ]
 ROOT = Path(__file__).parents[2]

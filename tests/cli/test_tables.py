@@ -43,6 +43,7 @@ WHAT_IFS = "adaptive_temperature:temperature=2.125,entmax:alpha=1.2,entmax:alpha
         (["compare", "--normalizers", f"softmax,sparsemax,{WHAT_IFS}", "--calibrate", "global"], 4),
         (["compare", "--normalizers", "softmax,sparsemax", "--calibrate", "head", "--verbose"], 4),
         (["guidelines"], 3),
+        (["budget", "--windows", "3"], 2),
         (["doctor", "--verbose"], 1),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
@@ -51,7 +52,12 @@ def test_tables_of_commands_on_a_model(
     arguments: list[str], tables: int, model_folder: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lengths = {"scan": ["--length", "64"], "compare": ["--lengths", "16,48"], "guidelines": ["--lengths", "16,48"]}
+    lengths = {
+        "scan": ["--length", "64"],
+        "budget": ["--length", "64"],
+        "compare": ["--lengths", "16,48"],
+        "guidelines": ["--lengths", "16,48"],
+    }
     options = [] if arguments[0] == "doctor" else ["--text", str(book), "--out", str(tmp_path / "out")]
     sizes = ["--top-n", "5"] if arguments[0] in ("compare", "guidelines") else []
     command = [*arguments[:1], str(model_folder), *arguments[1:], *options, *sizes, *lengths.get(arguments[0], [])]

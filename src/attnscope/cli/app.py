@@ -7,6 +7,7 @@ from cyclopts import App
 from attnscope import __version__
 from attnscope.cli.audit import audit
 from attnscope.cli.bench import bench
+from attnscope.cli.budget import budget
 from attnscope.cli.compare import compare, guidelines
 from attnscope.cli.doctor import doctor
 from attnscope.cli.recall import recall
@@ -22,6 +23,6 @@ app = App(
     suppress_keyboard_interrupt=False,  # `attnscope.cli.run` answers it
     help_epilogue="Start with: attnscope scan --diagnose   (the embedded model, no network needed)",
 )
-for command in (scan, report, serve, compare, guidelines, reproduce, recall, audit, doctor):
+for command in (scan, report, serve, compare, budget, guidelines, reproduce, recall, audit, doctor):
     app.command(command, help_epilogue="")
 app.command(bench)

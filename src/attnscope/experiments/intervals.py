@@ -40,6 +40,28 @@ def bootstrap(values: Float[np.ndarray, " windows"], seed: int = 0) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
+def paired_mean(differences: Float[np.ndarray, " windows"]) -> Estimate:
+    """The mean of paired differences over windows with its 95% interval by Student's t distribution."""
+    value, count = float(np.mean(differences)), len(differences)
+    if count < 3:
+        return Estimate(value, -math.inf, math.inf)
+    half = student_deviations(count - 1) * float(np.std(differences, ddof=1)) / math.sqrt(count)
+    return Estimate(value, value - half, value + half)
+
+
+def student_deviations(freedom: int) -> float:
+    """Half the width of the central 95% of a t distribution: Fisher's expansion, within 1% from two degrees on."""
+    z, n = DEVIATIONS, float(freedom)
+    terms = (
+        z,
+        (z**3 + z) / (4 * n),
+        (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2),
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3),
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4),
+    )
+    return sum(terms)
+
+
 def coverage_at_most(windows: int) -> float:
     """The probability that the range of all windows, the widest bootstrap interval, contains the true median."""
     return 1 - 2.0 ** (1 - windows)

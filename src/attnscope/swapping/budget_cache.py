@@ -48,7 +48,7 @@ class BudgetLayer(CacheLayerMixin):
     is_croppable = False
 
     def __init__(self, kv_heads: int, budgets: Sequence[HeadBudget], owner: Owner) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kv_heads, self.owner = kv_heads, owner
         limits: dict[int, tuple[int, int | None]] = dict.fromkeys(range(kv_heads), (0, None))
         limits |= {b.kv_head: (b.first, b.recent) for b in budgets if b.kind == "first_recent"}
@@ -200,9 +200,8 @@ def set_padding(cache: Any, mask: Any) -> None:
     """Tell the layers of a cache how many tokens on the left of each item an attention mask hides."""
     if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):
         raise ModelError("a cache with a budget takes an attention mask of shape (batch, tokens), or none")
-    hidden = None if mask is None else mask == 0
-    padding = None if hidden is None else hidden.cumprod(-1).sum(-1)
-    if hidden is not None and not torch.equal(hidden.sum(-1), padding):
+    padding = None if mask is None else (mask == 0).cumprod(-1).sum(-1)
+    if padding is not None and not torch.equal((mask == 0).sum(-1), padding):
         raise ModelError(
             "a cache with a budget takes padding on the left only; this attention mask hides tokens elsewhere: set "
             "tokenizer.padding_side = 'left'"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from transformers.cache_utils import DynamicCache
@@ -34,7 +35,14 @@ if TYPE_CHECKING:
 
 
 class AppliedBudget(Swap):
-    """A budget in a model, until `undo()` or the end of a `with` block."""
+    """A budget in a model, until `undo()` or the end of a `with` block.
+
+    >>> model = attnscope.load_model().module
+    >>> change = attnscope.swapping.apply_budget(model, [attnscope.swapping.HeadBudget(0, 1, "top", share=0.25)])
+    >>> change.budget.heads[0].kind
+    'top'
+    >>> change.undo()
+    """
 
     def __init__(self, model: Any, all_sites: Sequence[Site], budget: KeyBudget) -> None:
         self.budget = budget
@@ -64,7 +72,7 @@ class AppliedBudget(Swap):
         super().undo()
 
 
-def apply_budget(model: nn.Module, budget: KeyBudget | Sequence[HeadBudget] | str | Path) -> AppliedBudget:
+def apply_budget(model: Any, budget: KeyBudget | Sequence[HeadBudget] | str | Path) -> AppliedBudget:
     """Have a model attend only to the keys that a budget keeps.
 
     >>> model = attnscope.load_model().module  # any causal transformers model
@@ -93,7 +101,7 @@ def apply_budget(model: nn.Module, budget: KeyBudget | Sequence[HeadBudget] | st
     given = given_budget(budget)
     _refuse_models(model)
     all_sites = sorted(sites(model), key=lambda site: site.layer)
-    layers: Any = model.config.get_text_config().num_hidden_layers  # type: ignore[union-attr]
+    layers = model.config.get_text_config().num_hidden_layers
     if [site.layer for site in all_sites] != list(range(layers)):
         raise ModelError(
             f"{type(model).__name__} does not have one attention module in each of its {layers} layers; a budget needs "
@@ -136,14 +144,14 @@ def _refuse_models(model: Any) -> None:
 def _entries(site: Site, budget: KeyBudget) -> Iterator[Entry]:
     """The changes to one attention module: one for each rule, with the heads that follow it."""
     shared = site.heads // site.kv_heads
-    rules: dict[tuple[Any, ...], list[int]] = {}
+    alike: dict[HeadBudget, list[int]] = {}
     for head in budget.heads:
         if head.layer == site.layer and head.kind != "all":
-            rule = ("top", head.share) if head.kind == "top" else ("first_recent", head.first, head.recent)
-            rules.setdefault(rule, []).extend(range(head.kv_head * shared, (head.kv_head + 1) * shared))
-    for rule, heads in rules.items():
-        function = _top(rule[1], shared) if rule[0] == "top" else softmax_over(keep_near(rule[2], first=rule[1]))
-        yield Entry(tuple(heads), function)
+            heads = range(head.kv_head * shared, (head.kv_head + 1) * shared)
+            alike.setdefault(replace(head, kv_head=0), []).extend(heads)
+    for each, members in alike.items():
+        near = softmax_over(keep_near(each.recent, each.first))
+        yield Entry(tuple(members), near if each.kind == "first_recent" else _top(each.share, shared))
 
 
 def _top(share: float, shared: int) -> WeightRule:

@@ -1,0 +1,108 @@
+"""`attnscope budget`: which keys each head should keep, compared with other ways to choose them."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from attnscope.cli.numbers import WholeNumber, decimals
+from attnscope.cli.runs import (
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    ModelOption,
+    OutOption,
+    RevisionOption,
+    TextOption,
+    TrustOption,
+    compiling_announced,
+    dated_folder,
+    require_model,
+)
+
+
+def budget(
+    model: ModelOption = None,
+    /,
+    *,
+    text: TextOption = None,
+    keep: Annotated[str, Parameter(allow_leading_hyphen=True)] = "0.25",
+    length: WholeNumber | None = None,
+    windows: WholeNumber = 8,
+    calibration_windows: WholeNumber = 4,
+    seed: WholeNumber = 0,
+    out: OutOption = None,
+    json: JsonOption = False,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
+) -> int:
+    """Give every head a budget of keys, and compare it with other methods at the same number of kept pairs.
+
+    Measures the error of every key-value head by kind (first + recent keys, or those with the largest weights) and
+    number of keys, on the first half of the text, and takes the budgets with the smallest total error. On the second
+    half it compares them with random, uniform and shuffled budgets, StreamingLLM, key norms, SnapKV-like and AdaKV-like
+    choices, and the exact largest weights: KL divergence, perplexity, and recall of random passages.
+
+    Writes budget.json, for attnscope.swapping.apply_budget; full_attention_heads.tsv and config.json, for DuoAttention;
+    layers.json, keys by layer; and comparison.parquet.
+
+    For example:
+
+    - `attnscope budget`
+    - `attnscope budget model.gguf --text book.txt --keep 0.25 --out budget`
+    - `attnscope budget model.gguf --text book.txt --keep 0.1 --length 512 --windows 12`
+
+    Parameters
+    ----------
+    keep
+        The share of all key-value pairs to keep, above 0 and at most 1.
+    length
+        Tokens of the context whose keys are kept or dropped. Default: 1024, or what the model allows.
+    windows
+        How many windows to compare on; at least 3.
+    calibration_windows
+        How many windows to measure on.
+    seed
+        For the methods that draw, and the recall task.
+    out
+        Folder for the results: new, empty, or of an earlier budget. Default: runs/MODEL-DATE-TIME.
+    """
+    (share,) = decimals("--keep", keep)[:1] if "," not in keep else (float("nan"),)
+    require_model(model, revision)
+    from rich.console import Console
+
+    from attnscope.capture.text import read_text
+    from attnscope.cli.closing import print_closing
+    from attnscope.experiments.budget.running import FILES, refuse_folder
+    from attnscope.experiments.budget.running import budget as make_budget
+    from attnscope.report.budget import print_budget
+
+    folder = out or dated_folder(model)
+    refuse_folder(folder)
+    with compiling_announced():
+        result = make_budget(
+            model,
+            read_text(text),
+            keep=share,
+            length=length,
+            windows=windows,
+            calibration_windows=calibration_windows,
+            seed=seed,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
+    result.save(folder)
+    if json:
+        files = {name: str(folder / name) for name in FILES}
+        print(json_module.dumps({"budget": result.budget.as_json(), "files": files}, allow_nan=False))
+        return 0
+    console = Console()
+    print_budget(console, result.budget)
+    print_closing(console, folder, FILES)
+    return 0

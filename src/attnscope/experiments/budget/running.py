@@ -1,0 +1,196 @@
+"""Make a budget for a model: measure on some windows of a text, allocate, compare on others, write the files."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import torch
+
+from attnscope._forks import uses_threads
+from attnscope.capture.models import Model, resolve_model
+from attnscope.capture.modes import evaluating
+from attnscope.capture.text import Text, given_text
+from attnscope.capture.windows import spread_windows, text_tokens
+from attnscope.errors import OutputError
+from attnscope.experiments.budget.allocation import allocate, duo_attention, key_budget, layer_budgets
+from attnscope.experiments.budget.comparison import compare_window, summarize
+from attnscope.experiments.budget.needs import measure_needs
+from attnscope.experiments.budget.selection import Plan
+from attnscope.experiments.budget.settings import plan_budget
+from attnscope.parameters import parameter
+from attnscope.progress import Progress, Step, reporting
+from attnscope.swapping import apply_budget, cache_bytes
+from attnscope.swapping.key_budget import FILE, KeyBudget
+from attnscope.swapping.layout import sites
+from attnscope.tables import output_folder, write_all
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FILES = (FILE, "full_attention_heads.tsv", "config.json", "layers.json", "comparison.parquet")
+
+
+@dataclass(frozen=True)
+class BudgetResult:
+    """A budget, and the methods it was compared with.
+
+    Attributes
+    ----------
+    budget
+        To apply with `attnscope.swapping.apply_budget`.
+    table
+        One line for each task, window and method (`comparison.parquet`).
+    """
+
+    budget: KeyBudget
+    table: pl.DataFrame
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the budget, its forms for other programs and the comparison to a folder.
+
+        Returns
+        -------
+        Path
+            The folder.
+        """
+        path = Path(folder)
+        refuse_folder(path)
+        with output_folder(path):
+            heads, sizes = duo_attention(self.budget)
+            texts = {
+                FILE: _json(self.budget.as_json()),
+                "full_attention_heads.tsv": heads,
+                "config.json": _json(sizes),
+                "layers.json": _json(layer_budgets(self.budget)),
+            }
+            files: dict[str, Callable[[Path], object]] = {name: _writer(text) for name, text in texts.items()}
+            write_all(path, files | {"comparison.parquet": self.table.write_parquet})
+        return path
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
+def _writer(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(text, encoding="utf-8")
+
+
+def refuse_folder(folder: Path) -> None:
+    """Raise for a folder with files of something else: a model has a config.json too."""
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to {str(folder)!r}: {error.strerror}; choose another {parameter('out')}"
+        ) from None
+    if names and FILE not in names:
+        raise OutputError(
+            f"{str(folder)!r} holds something else than a budget ({', '.join(names[:3])}), and a budget has a "
+            f"config.json of its own; choose another {parameter('out')}"
+        )
+
+
+@uses_threads
+def budget(
+    model: str | Path | PreTrainedModel | Model | None = None,
+    text: str | Path | Text | None = None,
+    *,
+    keep: float = 0.25,
+    length: int | None = None,
+    windows: int = 8,
+    calibration_windows: int = 4,
+    seed: int = 0,
+    tokenizer: Any = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Progress = None,
+) -> BudgetResult:
+    """How many keys every head should keep, if only a share of all keys can be kept.
+
+    >>> from attnscope.experiments.budget.running import budget
+    >>> result = budget(keep=0.25, length=64, windows=3, calibration_windows=1, progress=False)
+    >>> abs(result.budget.share() - 0.25) < 0.01
+    True
+
+    The errors of heads are measured on windows of the first half of the text; the budget is compared with other
+    methods, at the same number of kept key-value pairs, on windows of the second half.
+
+    Parameters
+    ----------
+    model, text, tokenizer, device, dtype, revision, trust_remote_code
+        As in `attnscope.scan`.
+    keep
+        The share of all key-value pairs to keep, above 0 and at most 1.
+    length
+        Tokens of the context whose keys are kept or dropped. Default: 1024, or what the model allows.
+    windows
+        How many windows to compare on; at least 3.
+    calibration_windows
+        How many windows to measure on.
+    seed
+        For the methods that draw, and the recall task.
+    progress
+        As in `attnscope.scan`.
+
+    Returns
+    -------
+    BudgetResult
+        The budget and the comparison, with `save(folder)`.
+    """
+    content = given_text(text)
+    started = time.perf_counter()
+    with reporting(progress, "loading the model") as report:
+        loaded = resolve_model(
+            model,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
+        settings = plan_budget(loaded, keep, length, windows, calibration_windows, seed)
+        tokens, size = text_tokens(loaded, content), settings.length + settings.continuation
+        half = len(tokens) // 2
+        first, second = (f"the {which} half of {content.source}" for which in ("first", "second"))
+        measured = spread_windows(loaded, tokens[:half], size, settings.calibration_windows, False, first)
+        fresh = spread_windows(loaded, tokens[half:], size, settings.windows, False, second)
+        with evaluating(loaded.module):
+            kv_heads = [site.kv_heads for site in sorted(sites(loaded.module), key=lambda site: site.layer)]
+            plan = Plan(settings, kv_heads, allocate(measure_needs(loaded, measured, settings, report), settings))
+            tables = []
+            for number, ids in enumerate(fresh):
+                report(Step(number, len(fresh), f"comparing on window {number + 1} of {len(fresh)}"))
+                tables.append(compare_window(loaded.module, plan, ids, number))
+            table = pl.concat(tables)
+            made = key_budget(plan.ours, kv_heads, settings, {})
+            about = {
+                "model": loaded.name,
+                "family": loaded.family,
+                "text": {"source": content.source, "sha256": content.digest},
+                "settings": settings.as_json(),
+                "cache": _measured_cache(loaded.module, made, fresh[0][: settings.length]),
+                "comparison": summarize(table),
+                "seconds": round(time.perf_counter() - started, 3),
+            }
+    return BudgetResult(KeyBudget(made.heads, made.length, about), table)
+
+
+def _measured_cache(module: Any, made: KeyBudget, tokens: list[int]) -> dict[str, int]:
+    """The bytes that a cache of these tokens stores, without and with the budget."""
+    ids = torch.tensor(tokens, device=module.device)[None]
+    with torch.no_grad():
+        full = cache_bytes(module(input_ids=ids, use_cache=True).past_key_values)
+        with apply_budget(module, made):
+            stored = cache_bytes(module(input_ids=ids, use_cache=True).past_key_values)
+    return {"tokens": len(tokens), "bytes": full, "bytes_with_budget": stored}

@@ -1,0 +1,279 @@
+"""Budgets of keys: how they are allocated, what the compared methods keep, and what is written."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from models import build
+from scipy import stats
+
+from attnscope.cli import run
+from attnscope.experiments.budget.allocation import allocate, duo_attention, layer_budgets
+from attnscope.experiments.budget.comparison import OURS, OWN, compare_window, recall_task, summarize
+from attnscope.experiments.budget.needs import measured_sizes
+from attnscope.experiments.budget.running import FILES, budget
+from attnscope.experiments.budget.selection import SELECTIONS, Allocation, Context, Plan, with_total
+from attnscope.experiments.budget.settings import BudgetSettings
+from attnscope.experiments.intervals import paired_mean
+from attnscope.swapping import HeadBudget, KeyBudget, load_budget
+
+SETTINGS = BudgetSettings(0.25, length=64, continuation=32, windows=3, calibration_windows=1, seed=5)
+
+
+def random_context(kv_heads: list[int]) -> Context:
+    torch.manual_seed(3)
+    scores = [torch.rand(count, SETTINGS.length, dtype=torch.float64).square() / 10 for count in kv_heads]
+    return Context(scores, [torch.rand_like(each) for each in scores])
+
+
+def random_plan(kv_heads: list[int]) -> Plan:
+    draw = np.random.default_rng(2)
+    counts = draw.integers(1, 32, sum(kv_heads))
+    return Plan(SETTINGS, kv_heads, Allocation(counts, draw.integers(0, 2, len(counts))))
+
+
+# Allocation
+
+
+def test_the_allocation_has_nearly_the_smallest_total_error() -> None:
+    sizes, draw = measured_sizes(SETTINGS.length), np.random.default_rng(1)
+    powers, scales = draw.uniform(0.3, 2, (3, 2)), draw.uniform(0.1, 10, (3, 2))
+    size = np.asarray(sizes, dtype=np.float64)
+    errors = scales[..., None] * (size ** -powers[..., None] - 64 ** -powers[..., None])
+    found = allocate([torch.from_numpy(errors)], SETTINGS)
+    total = round(0.25 * 64 * 3)
+    assert found.counts.sum() == total
+
+    def at(head: int, kind: int, count: int) -> float:
+        return float(np.interp(np.log(count), np.log(sizes), errors[head, kind]))
+
+    best = min(
+        sum(min(at(head, kind, count) for kind in (0, 1)) for head, count in enumerate((a, b, total - a - b)))
+        for a, b in itertools.product(range(1, total - 1), repeat=2)
+        if 1 <= total - a - b <= 64
+    )
+    mine = sum(at(head, int(found.kinds[head]), int(count)) for head, count in enumerate(found.counts))
+    assert best <= mine <= 1.05 * best
+
+
+def test_a_head_that_needs_three_quarters_of_its_keys_gets_them_from_heads_that_need_none() -> None:
+    sizes = measured_sizes(64)
+    easy = [[0.0] * len(sizes)] * 2
+    hard = [[float(size < 48) for size in sizes]] * 2
+    found = allocate([torch.tensor([easy, hard, easy, easy], dtype=torch.float64)], SETTINGS)
+    assert found.counts.sum() == 64
+    assert found.counts[1] >= 48
+
+
+@pytest.mark.parametrize(("total", "most"), [(7, 64), (100, 64), (447, 64), (448, 64)])
+def test_whole_numbers_with_a_total(total: int, most: int) -> None:
+    wanted = np.array([0.0, 1e-9, 1.0, 2.0, 3.0, 50.0, 64.0])
+    counts = with_total(wanted, total, most)
+    assert counts.sum() == total
+    assert counts.min() >= 1
+    assert counts.max() <= most
+    assert (np.diff(counts) >= 0).all()
+
+
+# Methods
+
+
+def test_all_methods_keep_the_same_number_of_pairs() -> None:
+    kv_heads = [2, 3, 1]
+    plan, context = random_plan(kv_heads), random_context(kv_heads)
+    for name, select in SELECTIONS.items():
+        masks = select(context, plan, np.random.default_rng(0))
+        assert [mask.shape for mask in masks] == [(count, 64) for count in kv_heads], name
+        assert sum(int(mask.sum()) for mask in masks) == plan.ours.counts.sum(), name
+
+
+def test_what_methods_keep_is_what_their_papers_say() -> None:
+    plan, context = Plan(SETTINGS, [2], Allocation(np.array([20, 12]), np.array([0, 1]))), random_context([2])
+    kept = {
+        name: [set(row.nonzero().flatten().tolist()) for row in select(context, plan, np.random.default_rng(0))[0]]
+        for name, select in SELECTIONS.items()
+    }
+    observed = set(range(56, 64))  # an eighth of the context
+
+    def best(head: int, count: int) -> set[int]:
+        order = sorted(range(56), key=lambda j: -float(context.scores[0][head, j]))
+        return observed | set(order[: count - 8])
+
+    assert kept["streaming"] == [{*range(4), *range(52, 64)}] * 2
+    assert kept["snapkv-like"] == [best(0, 16), best(1, 16)]
+    assert kept["key norm"] == [set(norms.argsort()[:16].tolist()) for norms in context.norms[0]]
+    assert kept["ours"] == [{*range(4), *range(48, 64)}, best(1, 12)]
+    assert kept["uniform"] == [{*range(4), *range(52, 64)}, best(1, 16)]
+    pooled = sorted(((h, j) for h in (0, 1) for j in range(56)), key=lambda at: -float(context.scores[0][at]))[:16]
+    assert kept["adakv-like"] == [observed | {j for h, j in pooled if h == head} for head in (0, 1)]
+
+
+def test_a_recall_task_repeats_passages_of_the_context() -> None:
+    context = list(range(1000, 1064))
+    task = recall_task(context, np.random.default_rng(4))
+    size = len(task.tokens) // 4
+    passages = [task.tokens[i : i + size] for i in range(0, len(task.tokens), size)]
+    assert all(passage == list(range(passage[0], passage[0] + size)) for passage in passages)
+    assert sorted((passage[0] - 1000) // 16 for passage in passages) == [0, 1, 2, 3]
+    assert all(place % size >= 4 for place in task.asked)
+
+
+# The comparison
+
+
+def test_a_method_in_the_model_is_attention_with_a_mask() -> None:
+    """The dense oracle: one forward over context and continuation with the mask written out."""
+    model = build("llama-gqa").double()
+    tokens = torch.randint(256, (96,), generator=torch.Generator().manual_seed(1))
+    plan = Plan(SETTINGS, [2, 2], Allocation(np.full(4, 16), np.array([0, 1, 0, 1])))
+    table = compare_window(model, plan, tokens.tolist(), 0).filter(task="text")
+    rows, keys = torch.arange(96)[:, None], torch.arange(96)
+    visible = keys <= rows
+    kept = visible & ((rows < 64) | (keys >= 64) | (keys < 4) | (keys >= 52))
+    found = {}
+    for name, mask in ((OWN, visible), ("streaming", kept)):
+        hidden = torch.zeros(96, 96, dtype=torch.float64).masked_fill(~mask, torch.finfo(torch.float64).min)
+        with torch.no_grad():
+            logits = model(tokens[None], attention_mask=hidden[None, None], use_cache=False).logits[0, 64:-1]
+        found[name] = logits.log_softmax(-1)
+    own, streaming = found[OWN], found["streaming"]
+    line = table.row(by_predicate=pl.col("method") == "streaming", named=True)
+    assert line["kl"] == pytest.approx(float((own.exp() * (own - streaming)).sum(-1).mean()), rel=1e-9)
+    assert line["loss"] == pytest.approx(float(torch.nn.functional.nll_loss(streaming, tokens[65:])), rel=1e-9)
+    assert line["accuracy"] == float((streaming.argmax(-1) == tokens[65:]).double().mean())
+    assert table.row(by_predicate=pl.col("method") == OWN, named=True)["kl"] == 0
+
+
+def test_paired_intervals_are_those_of_students_t() -> None:
+    values = np.random.default_rng(0).normal(0.3, 1, 8)
+    low, high = stats.t.interval(0.95, 7, values.mean(), stats.sem(values))
+    assert paired_mean(values) == pytest.approx((values.mean(), low, high), rel=1e-3)
+    assert not paired_mean(values[:2]).has_interval
+
+
+def test_a_gain_is_claimed_only_where_the_interval_excludes_zero() -> None:
+    kl = {OURS: [1.0, 2.0, 3.0], "a": [2.0, 3.1, 4.0], "b": [0.5, 2.4, 3.1], "c": [0.0, 1.1, 2.0]}
+    lines = [
+        {"task": task, "window": w, "method": name, "kept_pairs": 1, "all_pairs": 4, "kl": v, "loss": v, "accuracy": -v}
+        for task in ("text", "recall")
+        for name, values in kl.items()
+        for w, v in enumerate(values)
+    ]
+    summary = {line["method"]: line for line in summarize(pl.DataFrame(lines))}
+    for measure in ("kl", "loss", "accuracy"):
+        verdicts = [summary[name][f"{measure}_gain"]["verdict"] for name in "abc"]
+        assert verdicts == ["better", "no gain", "worse"]
+
+
+# Files and the command
+
+
+def test_files_for_other_programs(tmp_path: Path) -> None:
+    heads = (
+        HeadBudget(0, 0, "first_recent", first=4, recent=6),
+        HeadBudget(0, 1, "top", share=0.5),
+        HeadBudget(1, 0, "first_recent", first=2, recent=18),
+        HeadBudget(1, 1, "all"),
+    )
+    made = KeyBudget(heads, 40)
+    text, sizes = duo_attention(made)
+    (tmp_path / "heads.tsv").write_text(text)
+    full = np.loadtxt(tmp_path / "heads.tsv", dtype=float, delimiter="\t")  # as DuoAttention reads it
+    assert full.tolist() == [[0, 1], [0, 1]]
+    assert sizes == {"sink_size": 4, "recent_size": 18}
+    assert [(line["mean_keys"], line["share"], line["stored_share"]) for line in layer_budgets(made)] == [
+        (15.0, 0.375, 0.625),
+        (30.0, 0.75, 0.75),
+    ]
+
+
+@pytest.fixture
+def book(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "book.txt"
+    path.write_text(text * 2, encoding="utf-8")
+    return path
+
+
+def command(model: Path, book: Path, out: Path, *more: str) -> list[str]:
+    sizes = {"--length": "64", "--windows": "3", "--calibration-windows": "2"}
+    options = [word for name, value in sizes.items() if name not in more for word in (name, value)]
+    return ["budget", str(model), "--text", str(book), "--out", str(out), *options, *more]
+
+
+def test_the_command_writes_its_files(
+    model_folder: Path, book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert run(command(model_folder, book, out, "--json")) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
+    made = load_budget(out)
+    assert answer["budget"]["heads"] == json.loads((out / "budget.json").read_text())["heads"]
+    assert made.share() == pytest.approx(0.25, abs=0.0025)
+    stored = sum(head.stored(64) for head in made.heads)
+    assert made.about["cache"] == {
+        "tokens": 64,
+        "bytes": 2 * 15 * 64 * 7 * 4,
+        "bytes_with_budget": 2 * stored * 7 * 4,
+    }
+    table = pl.read_parquet(out / "comparison.parquet")
+    assert set(table["window"]) == {0, 1, 2}
+    shares = table.filter(pl.col("method") != OWN).select(pl.col("kept_pairs") / pl.col("all_pairs")).to_series()
+    assert shares.to_list() == pytest.approx([0.25] * len(shares), rel=0.01)
+    assert run(command(model_folder, book, out, "--keep", "1")) == 0  # a budget may be replaced
+    assert {head.kind for head in load_budget(out).heads} == {"all"}
+
+
+def test_the_same_seed_gives_the_same_numbers(tokenizer: Any, text: str) -> None:
+    options: Any = {"length": 64, "windows": 3, "calibration_windows": 1, "tokenizer": tokenizer, "progress": False}
+    one, same, other = (budget(build("llama-gqa"), text * 2, seed=seed, **options) for seed in (1, 1, 2))
+    assert one.table.equals(same.table)
+    assert one.budget.heads == other.budget.heads
+    assert not one.table.equals(other.table)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--keep", "0"], "--keep takes a share of the keys above 0 and at most 1; received 0.0: use --keep 0.25"),
+        (["--keep", "1.5"], "above 0 and at most 1; received 1.5"),
+        (["--keep", "-0.1"], "above 0 and at most 1"),
+        (["--keep", "nan"], "above 0 and at most 1"),
+        (["--keep", "some"], "--keep takes"),
+        (["--keep", "0.01"], "fewer than 5 for a head; use --keep 0.08 or more"),
+        (["--length", "100"], "more than the 128 positions"),
+        (["--windows", "2"], "--windows takes a whole number from 3 up"),
+        (["--windows", "30"], "too few for 30 windows of 128 tokens"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_settings_are_refused_in_one_line(
+    more: list[str], reason: str, model_folder: Path, book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command(model_folder, book, tmp_path / "out", *more)) == 2
+    error = capsys.readouterr().err
+    assert reason in " ".join(error.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_encoder_is_refused(tmp_path: Path, tokenizer: Any, book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build("bert").save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    assert run(command(tmp_path / "bert", book, tmp_path / "out")) == 2
+    assert "is an encoder, which caches no keys" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_folder_of_something_else_is_left_alone(
+    model_folder: Path, book: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (model_folder / "config.json").read_bytes()
+    assert run(command(model_folder, book, model_folder)) == 2
+    assert "holds something else than a budget" in " ".join(capsys.readouterr().err.split())
+    assert (model_folder / "config.json").read_bytes() == before
