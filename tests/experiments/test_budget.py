@@ -100,19 +100,19 @@ def test_what_methods_keep_is_what_their_papers_say() -> None:
         name: [set(row.nonzero().flatten().tolist()) for row in select(context, plan, np.random.default_rng(0))[0]]
         for name, select in SELECTIONS.items()
     }
-    observed = set(range(56, 64))  # an eighth of the context
+    protected = {*range(4), *range(56, 64)}  # the first keys, and the last eighth of the context
 
     def best(head: int, count: int) -> set[int]:
-        order = sorted(range(56), key=lambda j: -float(context.scores[0][head, j]))
-        return observed | set(order[: count - 8])
+        order = sorted(range(4, 56), key=lambda j: -float(context.scores[0][head, j]))
+        return protected | set(order[: count - 12])
 
     assert kept["streaming"] == [{*range(4), *range(52, 64)}] * 2
     assert kept["snapkv-like"] == [best(0, 16), best(1, 16)]
     assert kept["key norm"] == [set(norms.argsort()[:16].tolist()) for norms in context.norms[0]]
     assert kept["ours"] == [{*range(4), *range(48, 64)}, best(1, 12)]
     assert kept["uniform"] == [{*range(4), *range(52, 64)}, best(1, 16)]
-    pooled = sorted(((h, j) for h in (0, 1) for j in range(56)), key=lambda at: -float(context.scores[0][at]))[:16]
-    assert kept["adakv-like"] == [observed | {j for h, j in pooled if h == head} for head in (0, 1)]
+    pooled = sorted(((h, j) for h in (0, 1) for j in range(4, 56)), key=lambda at: -float(context.scores[0][at]))[:8]
+    assert kept["adakv-like"] == [protected | {j for h, j in pooled if h == head} for head in (0, 1)]
 
 
 def test_a_recall_task_repeats_passages_of_the_context() -> None:

@@ -15,6 +15,7 @@
 | `guidelines` | the paper's advice, tested on a model |
 | `recall/` | small models trained at a short length with each normalizer, tested far beyond |
 | `user_normalizer` | a normalizer from a file of the user's own |
+| `budget/` | which keys each head should keep, compared with other methods |
 """
 
 from __future__ import annotations

@@ -57,4 +57,4 @@ def print_budget(console: Console, budget: KeyBudget) -> None:
 
 def _gain(gain: dict[str, Any]) -> Text:
     half = round((gain["high"] - gain["low"]) / 2, 9)
-    return Text.assemble(f"{gain['mean']:+.2g} ± {half:.1g} ", (f"{gain['verdict']:<7}", _STYLES[gain["verdict"]]))
+    return Text.assemble(f"{gain['mean']:+.2g} ± {half:.2g} ", (f"{gain['verdict']:<7}", _STYLES[gain["verdict"]]))

@@ -200,8 +200,9 @@ def set_padding(cache: Any, mask: Any) -> None:
     """Tell the layers of a cache how many tokens on the left of each item an attention mask hides."""
     if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):
         raise ModelError("a cache with a budget takes an attention mask of shape (batch, tokens), or none")
-    padding = None if mask is None else (mask == 0).cumprod(-1).sum(-1)
-    if padding is not None and not torch.equal((mask == 0).sum(-1), padding):
+    hidden: Any = None if mask is None else mask == 0
+    padding = None if mask is None else hidden.cumprod(-1).sum(-1)
+    if padding is not None and not torch.equal(hidden.sum(-1), padding):
         raise ModelError(
             "a cache with a budget takes padding on the left only; this attention mask hides tokens elsewhere: set "
             "tokenizer.padding_side = 'left'"

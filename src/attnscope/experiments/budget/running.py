@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 import torch
 
@@ -16,7 +17,7 @@ from attnscope._forks import uses_threads
 from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, given_text
-from attnscope.capture.windows import spread_windows, text_tokens
+from attnscope.capture.tokens import TokenizedText, WindowChoice, WindowTokens, tokenized
 from attnscope.errors import OutputError
 from attnscope.experiments.budget.allocation import allocate, duo_attention, key_budget, layer_budgets
 from attnscope.experiments.budget.comparison import compare_window, summarize
@@ -160,11 +161,9 @@ def budget(
             trust_remote_code=trust_remote_code,
         )
         settings = plan_budget(loaded, keep, length, windows, calibration_windows, seed)
-        tokens, size = text_tokens(loaded, content), settings.length + settings.continuation
-        half = len(tokens) // 2
-        first, second = (f"the {which} half of {content.source}" for which in ("first", "second"))
-        measured = spread_windows(loaded, tokens[:half], size, settings.calibration_windows, False, first)
-        fresh = spread_windows(loaded, tokens[half:], size, settings.windows, False, second)
+        tokens, size = tokenized(loaded, content, WindowChoice()), settings.length + settings.continuation
+        measured = _windows_of_half("first", tokens, size, settings.calibration_windows)
+        fresh = _windows_of_half("second", tokens, size, settings.windows)
         with evaluating(loaded.module):
             kv_heads = [site.kv_heads for site in sorted(sites(loaded.module), key=lambda site: site.layer)]
             plan = Plan(settings, kv_heads, allocate(measure_needs(loaded, measured, settings, report), settings))
@@ -184,6 +183,20 @@ def budget(
                 "seconds": round(time.perf_counter() - started, 3),
             }
     return BudgetResult(KeyBudget(made.heads, made.length, about), table)
+
+
+def _windows_of_half(which: str, text: TokenizedText, size: int, count: int) -> list[list[int]]:
+    """Windows spread evenly over the first or second half of a text."""
+    middle = len(text) // 2
+    start, stop = (0, middle) if which == "first" else (middle, len(text))
+    half = replace(
+        text,
+        source=f"the {which} half of {text.source}",
+        ends=np.array([stop - start]),
+        read=lambda first, last: text.read(start + first, start + last),
+    )
+    windows: list[list[int]] = WindowTokens(half, half.starts(size, count, WindowChoice("even")), size)[:].tolist()
+    return windows
 
 
 def _measured_cache(module: Any, made: KeyBudget, tokens: list[int]) -> dict[str, int]:

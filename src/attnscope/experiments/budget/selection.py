@@ -56,9 +56,14 @@ def selected(
 
 
 def _protected(scores: Tensor, settings: BudgetSettings) -> Tensor:
-    """Scores with the last tokens first in order, the latest before the others."""
-    later = torch.arange(settings.observed, dtype=scores.dtype, device=scores.device)
-    return torch.cat([scores[:, : -settings.observed], (2 + later).expand(len(scores), -1)], -1)
+    """Scores with the protected keys before all others: the last tokens, the latest first, then the first keys.
+
+    A head that does not attend to the first keys now may do so later, where it has nothing else to attend to.
+    """
+    protected = scores.clone()
+    protected[:, :FIRST] = 2
+    protected[:, -settings.observed :] = 3 + torch.arange(settings.observed, dtype=scores.dtype, device=scores.device)
+    return protected
 
 
 def _highest(scores: Tensor, counts: Tensor) -> Tensor:
@@ -148,8 +153,8 @@ def _adakv(context: Context, plan: Plan, draw: np.random.Generator) -> list[Tens
     for scores, even in zip(context.scores, plan.layers(plan.even), strict=True):
         scores = _protected(scores, plan.settings)
         counts = torch.from_numpy(even)
-        safe = torch.maximum((counts * _SAFEGUARD).long(), counts.clamp_max(plan.settings.observed))
-        first = scores.masked_fill(_highest(scores, safe), 2 + scores.shape[-1])
+        safe = torch.maximum((counts * _SAFEGUARD).long(), counts.clamp_max(plan.settings.observed + FIRST))
+        first = scores.masked_fill(_highest(scores, safe), 3 + scores.shape[-1])
         masks.append(_highest(first.reshape(1, -1), counts.sum()[None]).view_as(scores))
     return masks
 
