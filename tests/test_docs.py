@@ -1,0 +1,80 @@
+"""The docs match the code: Python blocks name what exists and are called as it can be; pages and notebooks are complete."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attnscope
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+SOURCES = [page for page in sorted(DOCS.rglob("*.md")) if "reference" not in page.parts]
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+LARGEST_NOTEBOOK = 300_000  # bytes
+
+
+def blocks(page: Path) -> list[str]:
+    """The Python code of a page or a notebook."""
+    text = page.read_text("utf-8")
+    if page.suffix == ".ipynb":
+        return ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    found = re.findall(r"^```(?:python|\{code-cell\}[^\n]*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    others = "coming-from" in page.name  # every first block there is another tool's
+    return [block for block in found if not others or "attnscope" in block]
+
+
+def value_of(node: ast.expr) -> Any:
+    """What `attnscope.a.b` is; None for any other expression. A name that does not exist is an AttributeError."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not (isinstance(node, ast.Name) and node.id == "attnscope"):
+        return None
+    value: Any = attnscope
+    for part in reversed(parts):
+        value = getattr(value, part)
+    return value
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *SOURCES, *NOTEBOOKS], ids=lambda page: page.name)
+def test_python_blocks_name_what_exists_and_call_it_as_it_can_be(page: Path) -> None:
+    for block in blocks(page):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute):
+                value_of(node)
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("attnscope"):
+                module = importlib.import_module(str(node.module))
+                assert all(hasattr(module, alias.name) for alias in node.names)
+            elif isinstance(node, ast.Call) and node.keywords and (called := value_of(node.func)) is not None:
+                taken = inspect.signature(called).parameters
+                if not any(each.kind is each.VAR_KEYWORD for each in taken.values()):
+                    assert {each.arg for each in node.keywords if each.arg} <= set(taken)
+
+
+def test_every_page_is_in_a_table_of_contents() -> None:
+    listed = set()
+    for page in SOURCES:
+        for contents in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            names = [line for line in contents.splitlines() if line and not line.startswith(":")]
+            listed |= {(page.parent / name).relative_to(DOCS).as_posix() for name in names}
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in [*SOURCES, *NOTEBOOKS]}
+    assert pages - listed == {"index"}
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
+def test_notebooks_say_what_is_learned_and_have_small_outputs(notebook: Path) -> None:
+    content = json.loads(notebook.read_text("utf-8"))
+    assert "You will have learned" in "".join(content["cells"][0]["source"])
+    assert notebook.stat().st_size < LARGEST_NOTEBOOK
+    outputs = [output for cell in content["cells"] for output in cell.get("outputs", ())]
+    assert outputs
+    assert not any(output["output_type"] == "error" for output in outputs)
