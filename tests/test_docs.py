@@ -1,4 +1,4 @@
-"""The docs match the code: Python blocks name what exists and are called as it can be; pages and notebooks are complete."""
+"""The docs match the code: Python blocks name what exists and call it as it can be; pages and notebooks are complete."""
 
 from __future__ import annotations
 
