@@ -22,7 +22,7 @@ from attnscope.report.summary import print_summary
 from attnscope.scanning import ScanResult, scan
 
 ROOT = Path(__file__).resolve().parent.parent
-NUMBERS = limit_words(Thresholds().as_json()) | {"n": "20"}
+NUMBERS = limit_words(Thresholds().as_json()) | {"n": "20", "to": "8,192", "base": "256"}
 
 # Other names that quantities had.
 BANNED = (
@@ -79,7 +79,7 @@ def test_every_meaning_is_one_plain_line(column: columns.Column) -> None:
 
 
 def test_no_quantity_is_declared_twice() -> None:
-    groups = ("ROWS", "TOPN", "DERIVED", "DIAGNOSIS", "COMPARISON", "TRAINING", "RECALL")
+    groups = ("ROWS", "TOPN", "DERIVED", "DIAGNOSIS", "COMPARISON", "TRAINING", "RECALL", "HORIZON")
     assert len(COLUMNS) == sum(len(getattr(columns, name)) for name in groups)
 
 

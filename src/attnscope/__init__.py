@@ -10,6 +10,7 @@
 | `scan` | `ScanResult`: every head of a model measured on a text |
 | `diagnose` | `Diagnosis`: every head labeled by the simplest rule that gives nearly the same output |
 | `compare` | `Comparison`: other normalizers in a model, and what they change |
+| `horizon` | `Horizon`: how far every head still selects at longer inputs, predicted from short windows |
 | `reproduce` | `Reproduction`: the paper's experiments on a model |
 | `audit` | `AuditReport`: the paper's claims, tested by counterexample search |
 | `swap` | the model with another normalizer |
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from attnscope.diagnosis.thresholds import Thresholds as Thresholds
     from attnscope.experiments.compare import Comparison as Comparison
     from attnscope.experiments.compare import compare as compare
+    from attnscope.experiments.horizon.predicting import horizon as horizon
+    from attnscope.experiments.horizon.result import Horizon as Horizon
     from attnscope.experiments.reproduction import Reproduction as Reproduction
     from attnscope.experiments.reproduction import reproduce as reproduce
     from attnscope.monitor.monitor import Monitor as Monitor
@@ -64,6 +67,7 @@ _LAZY = {
     "AuditReport": "attnscope.theory.audit",
     "Comparison": "attnscope.experiments.compare",
     "Diagnosis": "attnscope.diagnosis.result",
+    "Horizon": "attnscope.experiments.horizon.result",
     "Monitor": "attnscope.monitor.monitor",
     "Reproduction": "attnscope.experiments.reproduction",
     "ScanResult": "attnscope.scanning",
@@ -72,6 +76,7 @@ _LAZY = {
     "audit": "attnscope.theory.audit",
     "compare": "attnscope.experiments.compare",
     "diagnose": "attnscope.diagnosis.running",
+    "horizon": "attnscope.experiments.horizon.predicting",
     "load_model": "attnscope.capture.models",
     "load_run": "attnscope.results.loading",
     "reproduce": "attnscope.experiments.reproduction",
@@ -84,6 +89,7 @@ __all__ = [
     "AuditReport",
     "Comparison",
     "Diagnosis",
+    "Horizon",
     "InputError",
     "ModelError",
     "Monitor",
@@ -99,6 +105,7 @@ __all__ = [
     "diagnose",
     "doctor",
     "experiments",
+    "horizon",
     "load_model",
     "load_run",
     "monitor",

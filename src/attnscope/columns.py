@@ -337,7 +337,32 @@ RECALL = (
     ),
 )
 
-_GROUPS = (ROWS, TOPN, DERIVED, DIAGNOSIS, COMPARISON, TRAINING, RECALL)
+# One number for each head, predicted for longer inputs (`heads.parquet` of a horizon).
+HORIZON = (
+    Column(
+        "mass_kept",
+        "weight of the 5 largest keys at {to} tokens, predicted, as a share of what it is at {base}",
+        "top-5 mass at the last length / top-5 mass at the base length",
+        reading="1: longer inputs change nothing. Below 0.5 the head thins, below 0.25 it is diluted.",
+        style="share",
+    ),
+    Column(
+        "half_length",
+        "length at which the head has lost half of its top-5 mass at {base} tokens, predicted",
+        "where the curve of the top-5 mass crosses half of its value at the base length",
+        "tokens",
+        reading="Nothing: not before {to} tokens.",
+    ),
+    Column(
+        "reach",
+        "distance beyond which positions leave a key less than a tenth of the weight that it gets at its best distance",
+        "largest distance with mean weight of the same keys >= 0.1 of the largest",
+        "tokens",
+        reading="Nothing: further than {to} tokens. A head of short reach can hold because it does not look further.",
+    ),
+)
+
+_GROUPS = (ROWS, TOPN, DERIVED, DIAGNOSIS, COMPARISON, TRAINING, RECALL, HORIZON)
 COLUMNS = {column.name: column for group in _GROUPS for column in group}
 
 ROW_NAMES = tuple(column.name for column in ROWS)

@@ -225,6 +225,9 @@ def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
             staged_file.unlink(missing_ok=True)
 
 
+# What a prediction for longer inputs adds to a folder.
+HORIZON_FILES = ("horizon.parquet", "heads.parquet", "horizon.json")
+
 # The tables that a scan keeps of a finished window.
 SCANNED = {"rows": ROWS, "topn": TOPN, "weights": WEIGHTS, "patterns": PATTERNS}
 

@@ -12,11 +12,8 @@ from attnscope.cli import run
 from attnscope.cli.app import app
 
 COMMANDS = [
-    *(
-        [name]
-        for name in ("scan", "report", "serve", "compare", "budget", "guidelines", "reproduce", "recall", "audit")
-    ),
-    ["doctor"],
+    *([name] for name in ("scan", "report", "serve", "compare", "horizon", "budget", "guidelines")),
+    *([name] for name in ("reproduce", "recall", "audit", "doctor")),
     *(["bench", name] for name in ("normalizers", "scan", "protocol")),
 ]
 ROOT = Path(__file__).parents[2]

@@ -35,8 +35,16 @@ Inputs = Any
 """A tensor, a tuple of positional arguments, a mapping of keyword arguments, or a function that runs the module."""
 
 
-def forward(model: Model, ids: Sequence[int] | Tensor, observer: Observer, mask: Tensor | None = None) -> None:
+def forward(
+    model: Model,
+    ids: Sequence[int] | Tensor,
+    observer: Observer,
+    mask: Tensor | None = None,
+    first_position: int | None = None,
+) -> None:
     """Run a transformers model on tokens: one sequence, or a batch with its attention mask.
+
+    `first_position` is the position of the first token; None lets the model count, which starts at 0.
 
     In an encoder-decoder, the encoder gets the tokens, and the decoder gets the start token followed by all tokens but
     the last, so that the decoder has as many queries as the encoder has keys.
@@ -47,6 +55,8 @@ def forward(model: Model, ids: Sequence[int] | Tensor, observer: Observer, mask:
     inputs: dict[str, Any] = {"input_ids": batch}
     if mask is not None:
         inputs["attention_mask"] = mask.to(batch.device)
+    if first_position is not None:
+        inputs["position_ids"] = torch.arange(batch.shape[1], device=batch.device)[None] + first_position
     if module.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = _shifted_right(model, batch)
         inputs["use_cache"] = False

@@ -10,6 +10,7 @@ from attnscope.cli.bench import bench
 from attnscope.cli.budget import budget
 from attnscope.cli.compare import compare, guidelines
 from attnscope.cli.doctor import doctor
+from attnscope.cli.horizon import horizon
 from attnscope.cli.recall import recall
 from attnscope.cli.report import report
 from attnscope.cli.reproduce import reproduce
@@ -23,6 +24,6 @@ app = App(
     suppress_keyboard_interrupt=False,  # `attnscope.cli.run` answers it
     help_epilogue="Start with: attnscope scan --diagnose   (the embedded model, no network needed)",
 )
-for command in (scan, report, serve, compare, budget, guidelines, reproduce, recall, audit, doctor):
+for command in (scan, report, serve, compare, horizon, budget, guidelines, reproduce, recall, audit, doctor):
     app.command(command, help_epilogue="")
 app.command(bench)

@@ -141,7 +141,7 @@ def _run_window(
 
             doing, advice = f"run {model.name} ({model.family})", "check that transformers runs it on input_ids alone"
             with foreign_errors(doing, advice, lambda: not measuring):
-                forward(model, each.tokens, collect)
+                forward(model, torch.tensor([each.tokens, *each.beside]), collect, first_position=each.first_position)
     return measurer.finish(record)
 
 

@@ -23,6 +23,8 @@ class Forward:
 
     tokens: list[int]
     positions: Positions
+    first_position: int | None = None  # of the tokens; None: as the model counts
+    beside: tuple[list[int], ...] = ()  # other inputs of the same length, which run in the same batch
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@
 | `claims/`, `figures/` | the paper's empirical claims; its figures |
 | `compare`, `calibration`, `fidelity` | other normalizers in a model, and what they change |
 | `guidelines` | the paper's advice, tested on a model |
+| `horizon/` | how far heads still select at longer inputs, predicted from short windows |
 | `recall/` | small models trained at a short length with each normalizer, tested far beyond |
 | `user_normalizer` | a normalizer from a file of the user's own |
 | `budget/` | which keys each head should keep, compared with other methods |

@@ -80,7 +80,7 @@ def _percentage(value: float | None, width: int) -> Text:
         return Text("-".center(width), style="dim")
     level = min(int(value * len(SCALE)), len(SCALE) - 1)
     number = f"{value * 100:.0f} " if width >= _NUMBER else str(min(int(value * 10), 9))
-    return Text(number.rjust(width), style=_on(SCALE[level]))
+    return Text(number.rjust(width), style=on_color(SCALE[level]))
 
 
 def state_map(
@@ -97,10 +97,12 @@ def state_map(
         if entry is None or look is None:
             return Text(" " * width)
         edge = "?" if entry["edge"] and width > 1 else " "
-        return Text(f"{look['mark']}{edge}"[:width].center(width), style=_on(look["color"]))
+        return Text(f"{look['mark']}{edge}"[:width].center(width), style=on_color(look["color"]))
 
     lines = [
-        Text.assemble("     ", (f" {look['mark']} ", _on(look["color"])), f" {state:12} {count:4}  {look['short']}")
+        Text.assemble(
+            "     ", (f" {look['mark']} ", on_color(look["color"])), f" {state:12} {count:4}  {look['short']}"
+        )
         for state, look in states.items()
         if (count := sum((head["state"] or NO_LABEL) == state for head in heads))
     ]
@@ -110,6 +112,6 @@ def state_map(
     return Group(Text.assemble((title, "bold"), f": {words}"), HeadMap(entries, letter, 4), *lines)
 
 
-def _on(color: str) -> str:
+def on_color(color: str) -> str:
     """The style of a mark on a background of this color (#rrggbb)."""
     return f"{ink_on(color)} on {color}"

@@ -38,6 +38,7 @@ _SCRIPTS = (
     "pattern.js",
     "head_words.js",
     "head_charts.js",
+    "horizon.js",
     "head_tables.js",
     "panel.js",
     "verdict.js",
@@ -59,9 +60,10 @@ def render(
     findings: dict[str, Any] | None = None,
     token_weights: TokenWeights | None = None,
     claims: dict[str, Any] | None = None,
+    horizon: dict[str, Any] | None = None,
 ) -> str:
     """The report of a run as one HTML document."""
-    return document(page_data(view, findings, token_weights, claims))
+    return document(page_data(view, findings, token_weights, claims) | {"horizon": horizon})
 
 
 def document(data: dict[str, Any], other: dict[str, Any] | None = None, links: dict[str, Any] | None = None) -> str:

@@ -13,6 +13,7 @@ from attnscope.tables import given_folder
 if TYPE_CHECKING:
     from attnscope.diagnosis.result import Diagnosis
     from attnscope.experiments.compare import Comparison
+    from attnscope.experiments.horizon.result import Horizon
     from attnscope.experiments.reproduction import Reproduction
     from attnscope.monitor.training_run import TrainingRun
     from attnscope.scanning.result import ScanResult
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 
 @uses_threads
-def load_run(folder: str | Path) -> ScanResult | Diagnosis | Comparison | Reproduction | AuditReport | TrainingRun:
+def load_run(
+    folder: str | Path,
+) -> ScanResult | Diagnosis | Comparison | Horizon | Reproduction | AuditReport | TrainingRun:
     """Read a folder that a result was saved to.
 
     >>> folder = attnscope.scan(length=64, progress=False).save("runs/first")
@@ -35,8 +38,9 @@ def load_run(folder: str | Path) -> ScanResult | Diagnosis | Comparison | Reprod
 
     Returns
     -------
-    ScanResult, Diagnosis, Comparison, Reproduction, AuditReport or TrainingRun
-        The result as it was; attnscope.OutputError if the folder holds none of them.
+    ScanResult, Diagnosis, Comparison, Horizon, Reproduction, AuditReport or TrainingRun
+        The result as it was, a scan with the horizon that was predicted in its folder; attnscope.OutputError if the
+        folder holds none of them.
     """
     path = given_folder(folder)
     if not path.is_dir():
@@ -53,6 +57,10 @@ def load_run(folder: str | Path) -> ScanResult | Diagnosis | Comparison | Reprod
         from attnscope.diagnosis.result import Diagnosis
 
         return Diagnosis.load(path)
+    if (path / "horizon.json").is_file() and not (path / "run.json").is_file():
+        from attnscope.experiments.horizon.result import Horizon
+
+        return Horizon.load(path)
     record = _record(path)
     if record.get("kind") == "training":
         from attnscope.monitor.run_reading import load

@@ -14,6 +14,7 @@ from attnscope import tables
 from attnscope._forks import uses_threads
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import OutputError
+from attnscope.experiments.horizon.result import Horizon
 from attnscope.manifest import FINISHED, Manifest
 from attnscope.results.base import Result, View
 
@@ -47,6 +48,8 @@ class ScanResult(Result):
         versions may have none.
     findings
         The diagnosis, if one was asked for.
+    horizon
+        What `attnscope.horizon` predicted in the same folder, if it did.
     folder
         Where the run was saved, if it was.
     parts
@@ -58,6 +61,7 @@ class ScanResult(Result):
     run: dict[str, Any]
     token_weights: tables.TokenWeights | None = None
     findings: Diagnosis | None = None
+    horizon: Horizon | None = field(default=None, kw_only=True)
     folder: Path | None = field(default=None, kw_only=True)
     parts: Manifest | None = field(default=None, kw_only=True)
 
@@ -153,6 +157,11 @@ class ScanResult(Result):
         if self.parts is not None:
             self.overview.save(self.parts.folder)
         tables.save_run(folder, written, self.run, self.token_weights, findings)
+        if self.horizon is not None:
+            self.horizon.write(folder)
+        else:  # that of an older run does not belong to these tables
+            for name in tables.HORIZON_FILES:
+                (folder / name).unlink(missing_ok=True)
         return replace(self, folder=folder) if self.parts is None else ScanResult.load(folder)
 
     def write_report(self, folder: Path) -> None:
@@ -178,14 +187,16 @@ class ScanResult(Result):
         found = tables.load_findings(path)
         findings = None if found is None else Diagnosis(found)
         parts = Manifest.read(path / FINISHED)
-        return cls(rows, topn, run, tables.load_token_weights(path), findings, folder=path, parts=parts)
+        weights, horizon = tables.load_token_weights(path), Horizon.beside(path)
+        return cls(rows, topn, run, weights, findings, horizon=horizon, folder=path, parts=parts)
 
     def page(self) -> str:
         """The report, as one HTML document."""
         from attnscope.report.page import render
 
         findings = None if self.findings is None else self.findings.content
-        return render(self.overview, findings=findings, token_weights=self.token_weights)
+        horizon = None if self.horizon is None else self.horizon.page_data()
+        return render(self.overview, findings=findings, token_weights=self.token_weights, horizon=horizon)
 
     def _page_file(self) -> Path:
         saved = self.folder and self.folder / "report.html"

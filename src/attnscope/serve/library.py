@@ -24,7 +24,7 @@ from attnscope.serve.written import REQUEST, foreign_files, is_run
 
 # The files that a page is built from; every one must lie inside the folder.
 _TABLES = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet")
-_READ = (*_TABLES, "run.json", "tokens.json", "findings.json", "claims.json")
+_READ = (*_TABLES, "run.json", "tokens.json", "findings.json", "claims.json", *tables.HORIZON_FILES)
 DOWNLOADS = (*_READ, "report.html", "claims.md", *training.DOWNLOADS)
 
 # Names that every file system takes and that no path is written with.
@@ -115,7 +115,8 @@ class Library:
         try:
             result = ScanResult.load(folder)
             findings = None if result.findings is None else result.findings.content
-            return page_data(result.overview, findings, result.token_weights, claims)
+            data = page_data(result.overview, findings, result.token_weights, claims)
+            return data if result.horizon is None else data | {"horizon": result.horizon.page_data()}
         except OutputError:
             raise
         except DAMAGED as error:

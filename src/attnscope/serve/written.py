@@ -9,9 +9,10 @@ from typing import Any
 
 REQUEST = ".request.json"
 
-# The files of a scan, of a reproduction, of a training run, and of any of them while it runs.
+# The files of a scan, a prediction for longer inputs, a reproduction, a training run, and of any of them while it runs.
 _WRITTEN = (
     *("run.json", "rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet", "tokens.json"),
+    *("horizon.json", "horizon.parquet", "heads.parquet"),
     *("findings.json", "report.html", "claims.json", "claims.md", "protocol.html", "tables/*.parquet"),
     *("alarms.jsonl", "scalars.jsonl", "heads/part-*.parquet", "parameters/part-*.parquet"),
     *(f"figures/*/*.{kind}" for kind in ("svg", "pdf", "png", "parquet", "json")),

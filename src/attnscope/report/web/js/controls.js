@@ -5,11 +5,11 @@ function allHave(name) {
   return mappedRuns().every((run) => (name === "state" ? run.judged.size : run.data.measures[name]));
 }
 
-/** The measures to choose from, those of the scan and those of the diagnosis apart. */
+/** The measures to choose from, those of the scan, of the diagnosis and of the horizon apart. */
 function measureOptions(run) {
-  const named = (whole) => Object.entries(run.data.measures).filter(([name, measure]) => Boolean(measure.whole) === whole && allHave(name)).map(([name, measure]) => [name, measure.label]);
-  const [scanned, diagnosed] = [named(false), named(true)];
-  return diagnosed.length ? [{ label: "From the scan", options: scanned }, { label: "From the diagnosis", options: diagnosed }] : scanned;
+  const named = (whole) => Object.entries(run.data.measures).filter(([name, measure]) => measure.whole === whole && allHave(name)).map(([name, measure]) => [name, measure.label]);
+  const groups = [[undefined, "From the scan"], ["diagnosis", "From the diagnosis"], ["horizon", "At longer inputs"]].map(([whole, label]) => ({ label, options: named(whole) })).filter(({ options }) => options.length);
+  return groups.length > 1 ? groups : groups[0].options;
 }
 
 function controls() {

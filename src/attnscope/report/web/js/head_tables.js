@@ -36,9 +36,9 @@ function numbersTable({ run, i, group }) {
       element("td", { class: "soft" }, value === null ? "" : `above ${share(run.rank(name, i, group))} of heads`),
     );
   };
-  const parts = [[false, `Scan: ${run.data.sources.scan[group]}${run.data.run.settings.windows > 1 && group === 0 ? `, ± standard deviation over the windows${run.data.ranges ? " (5% to 95% of them)" : ""}` : ""}`], [true, `Diagnosis: ${run.data.sources.diagnosis}`]];
+  const parts = [[undefined, `Scan: ${run.data.sources.scan[group]}${run.data.run.settings.windows > 1 && group === 0 ? `, ± standard deviation over the windows${run.data.ranges ? " (5% to 95% of them)" : ""}` : ""}`], ["diagnosis", `Diagnosis: ${run.data.sources.diagnosis}`], ["horizon", `Horizon: ${run.data.sources.horizon}`]];
   const bodies = parts.map(([whole, words]) => {
-    const measures = Object.entries(run.data.measures).filter(([, measure]) => Boolean(measure.whole) === whole);
+    const measures = Object.entries(run.data.measures).filter(([, measure]) => measure.whole === whole);
     return measures.length ? element("tbody", {}, element("tr", {}, element("th", { scope: "rowgroup", colspan: 3, class: "source" }, words)), measures.map(line)) : null;
   });
   return element("details", {}, element("summary", {}, "All its numbers"), element("div", { class: "scroll" }, element("table", {}, bodies)));

@@ -21,8 +21,10 @@ function headList(run) {
   chosen.sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : a - b) * (view.order.down ? -1 : 1));
   const lines = allLines || printing ? chosen : chosen.slice(0, FIRST);
   const named = [["head", "Head", ""], ...(run.judged.size ? [["state", "State", "Which simpler rule would give nearly the same output."]] : [])];
-  const [scanned, diagnosed] = [false, true].map((whole) => names.filter((name) => Boolean(run.data.measures[name].whole) === whole));
-  const columns = [...named, ...[...scanned, ...diagnosed].map((name) => [name, run.data.measures[name].label, run.data.measures[name].sentence])];
+  const sources = [[undefined, `Scan: ${run.data.sources.scan[group]}`], ["diagnosis", `Diagnosis: ${run.data.sources.diagnosis}`], ["horizon", `Horizon: ${run.data.sources.horizon}`]];
+  const parts = sources.map(([whole, words]) => ({ words, names: names.filter((name) => run.data.measures[name].whole === whole) }));
+  const listed = parts.flatMap((part) => part.names);
+  const columns = [...named, ...listed.map((name) => [name, run.data.measures[name].label, run.data.measures[name].sentence])];
   const header = columns.map(([name, text, sentence]) => {
     const sort = view.order.by === name ? (view.order.down ? "descending" : "ascending") : "none";
     const look = named.some(([one]) => one === name) ? "words" : null;
@@ -35,12 +37,12 @@ function headList(run) {
     "tr", {},
     element("th", { scope: "row" }, headLink(run, run.layer(i), run.head(i))),
     run.judged.size ? element("td", { class: "words" }, run.state(i) ?? "–") : null,
-    [...scanned, ...diagnosed].map((name) => element("td", {}, written(run.data.measures[name], run.value(name, i, group)))),
+    listed.map((name) => element("td", {}, written(run.data.measures[name], run.value(name, i, group)))),
   ));
   return [
     element("h2", { id: "list-title" }, "All heads in a list"),
     element("p", { class: "soft" }, `${plural(chosen.length, "head")} of ${run.count.toLocaleString("en-US")}, at length ${run.groups[group]}. `, element("button", { type: "button", class: "save", onclick: () => save("heads.csv", mapNumbers(run), "text/csv") }, "CSV")),
-    element("div", { class: "scroll", tabindex: "0" }, element("table", { class: "list" }, element("thead", {}, element("tr", { class: "sources" }, element("th", { colspan: named.length }), source(`Scan: ${run.data.sources.scan[group]}`, scanned.length), source(`Diagnosis: ${run.data.sources.diagnosis}`, diagnosed.length)), element("tr", {}, header)), element("tbody", {}, body))),
+    element("div", { class: "scroll", tabindex: "0" }, element("table", { class: "list" }, element("thead", {}, element("tr", { class: "sources" }, element("th", { colspan: named.length }), parts.map((part) => source(part.words, part.names.length))), element("tr", {}, header)), element("tbody", {}, body))),
     chosen.length > lines.length ? element("button", { type: "button", class: "more", onclick: () => { allLines = true; drawList(); } }, `Show all ${chosen.length.toLocaleString("en-US")}`) : "",
   ].filter(Boolean);
 }

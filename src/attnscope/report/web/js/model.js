@@ -17,7 +17,7 @@ class Run {
     this.layers = [...new Set(heads.layer)];
     this.width = Math.max(0, ...heads.head.map((head) => head + 1));
     this.groups = data.groups ?? [];
-    this.findings = data.findings?.findings ?? data.notes ?? [];
+    this.findings = [...(data.horizon ? [data.horizon.finding] : []), ...(data.findings?.findings ?? data.notes ?? [])];
     this.judged = new Map((data.findings?.heads ?? []).map((entry) => [`${entry.layer}.${entry.head}`, entry]));
     this.statesCounted = new Map();
     for (const judgment of this.judged.values()) {
@@ -25,14 +25,26 @@ class Run {
       this.statesCounted.set(state, (this.statesCounted.get(state) ?? 0) + 1);
     }
     this.addEvidence();
+    if (data.horizon && this.count) this.addHorizon();
   }
 
   /** The numbers of the diagnosis beside those of the scan; they are the same for every length. */
   addEvidence() {
     const known = Object.entries(this.data.evidence ?? {}).filter(([name]) => [...this.judged.values()].some((entry) => (entry.evidence?.[name] ?? entry[name] ?? null) !== null));
     for (const [name, measure] of known) {
-      this.data.measures[name] = { ...measure, whole: true };
+      this.data.measures[name] = { ...measure, whole: "diagnosis" };
       this.data.by_group[name] = Array.from({ length: this.count }, (_, i) => this.judgment(i)).flatMap((entry) => Array(this.groups.length).fill(entry?.evidence?.[name] ?? entry?.[name] ?? null));
+    }
+  }
+
+  /** The numbers of a prediction for longer inputs, if there is one. */
+  addHorizon() {
+    const { heads, measures, source } = this.data.horizon;
+    this.horizonIndices = new Map(heads.layer.map((layer, k) => [`${layer}.${heads.head[k]}`, k]));
+    this.data.sources.horizon = source;
+    for (const [name, measure] of Object.entries(measures)) {
+      this.data.measures[name] = { ...measure, whole: "horizon" };
+      this.data.by_group[name] = Array.from({ length: this.count }, (_, i) => horizonIndex(this, i)).flatMap((k) => Array(this.groups.length).fill(k === undefined ? null : heads[name][k]));
     }
   }
 
@@ -163,7 +175,8 @@ class Run {
   /** The rows that a measure's numbers are from, in words. */
   source(measure, group = 0) {
     const { sources } = this.data;
-    return measure === "state" || this.data.measures[measure]?.whole ? `diagnosis: ${sources.diagnosis}` : `scan: ${sources.scan[group]}`;
+    const whole = measure === "state" ? "diagnosis" : this.data.measures[measure]?.whole;
+    return whole ? `${whole}: ${sources[whole]}` : `scan: ${sources.scan[group]}`;
   }
 
   /** How many heads each layer has, in words. */

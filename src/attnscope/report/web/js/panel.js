@@ -43,10 +43,12 @@ function subjectPanel(subject, limits) {
     element("p", { class: "soft small" }, sourcesWords(subject)),
     element("p", { class: "in-words" }, inWords(subject)),
     whole && judgment ? judgmentWords(run, i) : null,
+    whole && horizonIndex(run, i) !== undefined ? element("p", {}, horizonWords(run, i)) : null,
     whole ? mentions(run, i) : null,
     whole ? textPanel(run, i) : null,
     whole ? patternFigure(run, i) : null,
     element("div", { class: "charts" }, [
+      whole ? horizonFigure(subject) : null,
       separabilityFigure(subject), topMassFigure(subject), distanceFigure(subject, limits),
       whole ? [alongFigure(subject, "participation", limits), alongFigure(subject, "sink_weight", limits), alongFigure(subject, "jacobian_norm", limits), whatIfTable(run, i)] : null,
     ]),

@@ -1,0 +1,187 @@
+"""From the means of each window to predictions with intervals.
+
+Errors are differences of logarithms, because a mass of 0.02 for 0.01 is as wrong as one of 0.2 for 0.1; only the
+entropy ratio, which is 0 in a head that picks one key, is compared as it is.
+
+An interval is for the mean over as many other windows of the same text, at that length. It has three parts. Other
+windows would have given another prediction, and others still another measurement: a bootstrap over windows for each.
+And the method errs: the back-test predicts the window's length from a quarter of it, in every head, and its errors are
+taken relative to how much it predicted to change. The 90th percentile over heads of these ratios is taken to hold for
+longer lengths too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.experiments.horizon.extended_row import MEASURES
+from attnscope.experiments.horizon.measuring import Curves, HorizonRecord, reach_distances
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from numpy.typing import NDArray
+
+    from attnscope.engine.parts import Head
+    from attnscope.experiments.horizon.settings import HorizonSettings
+
+LEVEL = 0.9
+SMALLEST = 1e-9  # of a measure, for its logarithm
+TOP5 = MEASURES.index("top5")
+_STILL = 0.05  # change that every head is granted: the error of one that is not predicted to change is not 0
+_DRAWS = 1000
+_LINEAR = np.array([measure == "entropy_ratio" for measure in MEASURES])
+_SUPPRESSED = 0.1  # of the largest weight that a key gets at any distance
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Measures of all heads in all windows by length, (windows, heads, measures), for one normalizer."""
+
+    heads: list[Head]
+    by_length: dict[int, NDArray[np.float64]]
+
+    def mean(self, length: int) -> Float[np.ndarray, "heads measures"]:
+        """Means over windows."""
+        found: NDArray[np.float64] = self.by_length[length].mean(0)
+        return found
+
+
+def stacked(records: Sequence[dict[int, Curves]], label: str, heads: Sequence[Head]) -> Stack:
+    """The means of every window, of one batch of windows after the other, for the given heads."""
+    layers = sorted({layer for layer, _ in heads})
+    lengths = records[0][layers[0]][label]
+    index = {layer: [head for at, head in heads if at == layer] for layer in layers}
+    by_length = {
+        length: np.concatenate(
+            [
+                np.concatenate([record[layer][label][length][:, index[layer]] for layer in layers], 1)
+                for record in records
+            ]
+        )
+        for length in lengths
+    }
+    return Stack(list(heads), by_length)
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One normalizer: what the windows measured, what follows for longer inputs, and the method's own back-test."""
+
+    settings: HorizonSettings
+    measured: Stack
+    predicted: Stack
+    back_test: Stack
+
+    def back_test_error(self) -> Float[np.ndarray, "heads measures"]:
+        """Predicted less measured in the back-test."""
+        length = self.settings.length
+        return scaled(self.back_test.mean(length)) - scaled(self.measured.mean(length))
+
+    def half_width(self, length: int, level: float = LEVEL) -> Float[np.ndarray, "heads measures"]:
+        """Half the width of the interval on the measure's scale; only sampling for lengths that the windows have."""
+        z = NormalDist().inv_cdf((1 + level) / 2)
+        settings = self.settings
+        if length in self.measured.by_length:
+            return z * _bootstrap_error(self.measured.by_length[length])
+        granted = _STILL + _change(self.measured.mean(settings.short), self.back_test.mean(settings.length))
+        factor = _upper_quantile(np.abs(self.back_test_error()) / granted, level)
+        method = factor * (_STILL + _change(self.measured.mean(settings.length), self.predicted.mean(length)))
+        of_prediction = _bootstrap_error(self.predicted.by_length[length])
+        of_measuring = _bootstrap_error(self.measured.by_length[settings.length])
+        return np.sqrt(method**2 + (z * of_prediction) ** 2 + (z * of_measuring) ** 2)
+
+    def at(self, length: int) -> Float[np.ndarray, "heads measures"]:
+        """Means over windows: measured up to the window's length, predicted beyond."""
+        return (self.measured if length in self.measured.by_length else self.predicted).mean(length)
+
+    def interval(self, length: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Lower and upper ends of the 90% intervals, (heads, measures), within what the measures can be."""
+        value, half = self.at(length), self.half_width(length)
+        # Weights with sinks or without a sum of one can lie outside.
+        least = np.minimum(np.array([0.0, 1.0, 0.0, 0.0]), value)
+        most = np.maximum(np.array([1.0, float(length), 1.0, 1.0]), value)
+        lower, upper = (unscaled(scaled(value) + change) for change in (-half, half))
+        return np.clip(lower, least, most), np.clip(upper, least, most)
+
+    def power_law(self, length: int, start: int, end: int) -> Float[np.ndarray, "heads measures"]:
+        """A baseline: the power law through the measures at two lengths of the windows, at another length."""
+        first, last = scaled(self.measured.mean(start)), scaled(self.measured.mean(end))
+        exponent = (last - first) / np.log(end / start)
+        return unscaled(last + exponent * np.log(length / end))
+
+
+def scaled(values: Float[np.ndarray, "*some measures"]) -> Float[np.ndarray, "*some measures"]:
+    """The measures on the scales on which they are compared: logarithms, but for the entropy ratio."""
+    return np.where(_LINEAR, values, np.log(np.maximum(values, SMALLEST)))
+
+
+def unscaled(values: Float[np.ndarray, "*some measures"]) -> Float[np.ndarray, "*some measures"]:
+    """The inverse of `scaled`."""
+    return np.where(_LINEAR, values, np.exp(np.where(_LINEAR, 0.0, values)))
+
+
+def _change(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.abs(scaled(after) - scaled(before))
+
+
+def _bootstrap_error(values: Float[np.ndarray, "windows heads measures"]) -> Float[np.ndarray, "heads measures"]:
+    """The standard deviation of the mean over windows drawn with replacement."""
+    draws = np.random.default_rng(0).integers(len(values), size=(_DRAWS, len(values)))
+    counts = np.apply_along_axis(np.bincount, 1, draws, minlength=len(values)) / len(values)
+    means = np.tensordot(counts, values, 1)
+    found: NDArray[np.float64] = scaled(means).std(0)
+    return found
+
+
+def _upper_quantile(values: Float[np.ndarray, "heads measures"], level: float) -> Float[np.ndarray, " measures"]:
+    """The quantile over heads that a further head stays below with this probability."""
+    count = len(values)
+    share = min(1.0, level * (count + 1) / count)
+    found: NDArray[np.float64] = np.quantile(values, share, axis=0, method="higher")
+    return found
+
+
+def reach(record: HorizonRecord, heads: Sequence[Head], longest: int) -> list[float | None]:
+    """The distance beyond which a key gets less than a tenth of what it gets at its best distance, for each head.
+
+    Between two distances of the grid, the logarithm of the weight is taken for linear. None if the weight is not that
+    low at the largest distance.
+    """
+    distances = reach_distances(longest).astype(float)
+    found: list[float | None] = []
+    for layer, head in heads:
+        weights = np.log(np.maximum(record.weight_at[layer][head], 1e-300))
+        limit = weights.max() + np.log(_SUPPRESSED)
+        last = int(np.nonzero(weights >= limit)[0][-1])
+        if last == len(weights) - 1:
+            found.append(None)
+            continue
+        share = (weights[last] - limit) / (weights[last] - weights[last + 1])
+        found.append(float(distances[last] + share * (distances[last + 1] - distances[last])))
+    return found
+
+
+def half_lengths(prediction: Prediction) -> list[float | None]:
+    """The length at which each head has lost half of its mass at the base length; None if it has not by the end.
+
+    Between two lengths the mass is taken for a power law.
+    """
+    settings = prediction.settings
+    lengths = [n for n in (*settings.measured_lengths, *settings.predicted_lengths) if n >= settings.base]
+    curve = np.stack([scaled(prediction.at(length))[:, TOP5] for length in lengths])
+    below = curve < curve[0] - np.log(2)
+    found: list[float | None] = []
+    for head in range(curve.shape[1]):
+        if not below[:, head].any():
+            found.append(None)
+            continue
+        after = int(below[:, head].argmax())
+        high, low = curve[after - 1, head], curve[after, head]
+        share = (high - (curve[0, head] - np.log(2))) / (high - low)
+        found.append(float(lengths[after - 1] * (lengths[after] / lengths[after - 1]) ** share))
+    return found
