@@ -256,3 +256,19 @@ def test_a_run_that_was_killed_is_shown_as_stopped(opened: Open, tmp_path: Path)
         assert "training: 1 measured steps up to step 50, stopped without being closed" in run.inner_text()
         run.get_by_role("link", name="live").click()
         page.wait_for_selector("html[data-ready]", state="attached")
+
+
+def test_the_list_of_runs_keeps_up_unless_somebody_is_at_work_in_it(opened: Open, tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        page = opened(f"{served.address}/")
+        wait(page, "No runs yet", "#runs")
+        training = Training(tmp_path / "live")
+        training.measure(50)
+        wait(page, "up to step 50", ".runs")
+        page.get_by_role("button", name="Rename live").click()
+        training.measure(100)
+        page.wait_for_timeout(3500)  # more than the page leaves between two looks
+        assert page.get_by_label("New name of live").input_value() == "live"
+        page.get_by_role("button", name="Keep the name").click()
+        page.locator(":focus").blur()
+        wait(page, "up to step 100", ".runs")

@@ -86,10 +86,11 @@ def test_an_alarm_comes_again_only_after_the_head_was_clearly_healthy_for_a_whil
         [{"entropy_ratio": None, "separability": None, "null_random": None}] * 20,  # rows of one key
         [{"entropy_ratio": value} for value in (0.5, 0.99, 0.5, 0.99, 0.99, 0.5)],
         [{"logit_std": value} for value in (0.02, 2.0, 0.02, 2.0)],
+        [{"logit_std": value} for value in (0.0, 2.0, None, 5.0)],  # query weights of zero, then a step not measured
         [{"separability": value, "set_rows": 3.0} for value in (0.9, 0.9, 0.1, 0.1, 0.1, 0.1) * 10],  # three rows
         [{"sink_weight": 1.0, "jacobian_norm": 0.0, "length": 1.0}] * 20,  # attention to a single key
     ],
-    ids=["steady", "start", "sharpening", "one-hot", "resting", "short", "noisy", "small", "few rows", "one key"],
+    ids=["steady", "start", "sharpening", "one-hot", "resting", "short", "noisy", "small", "zero", "few rows", "key"],
 )
 def test_healthy_heads_are_quiet(course: list[dict[str, Any]]) -> None:
     assert alarms_of(course) == []
@@ -101,6 +102,19 @@ def test_the_limit_of_logits_is_that_of_the_number_type_or_the_mask() -> None:
     lines = [same | {"layer": layer, "logit_limit": limit} for layer, limit in ((0, 300.0), (1, 65504.0))]
     alarms = detector.update(pl.DataFrame(lines, schema=LINE))
     assert [(alarm.layer, alarm.kind, alarm.limit) for alarm in alarms] == [(0, "logit-limit", 30.0)]
+
+
+@pytest.mark.parametrize(("others", "heads"), [(1.3, [2]), (6.0, [])], ids=["alone", "with the others"])
+def test_small_logits_of_a_head_that_grow_alone_are_a_jump(others: float, heads: list[int]) -> None:
+    detector = AlarmDetector(AlarmThresholds())
+    alarms = []
+    for step, growths in ((1, [1.0] * 5), (2, [others, others, 20.0, others, others])):
+        lines = [
+            {"step": step, "layer": 1, "head": head} | HEALTHY | {"logit_std": 0.05 * growth}
+            for head, growth in enumerate(growths)
+        ]
+        alarms += detector.update(pl.DataFrame(lines, schema=LINE))
+    assert [(alarm.step, alarm.head, alarm.kind) for alarm in alarms] == [(2, head, "logit-jump") for head in heads]
 
 
 def test_thresholds_are_checked() -> None:

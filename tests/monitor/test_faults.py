@@ -348,6 +348,14 @@ def test_a_resumed_run_measures_what_an_uninterrupted_one_does(files: bool, tmp_
     assert in_parts.equals(whole if files else whole.filter(whole["step"] > 5))
 
 
+def test_losses_before_a_checkpoint_are_on_disk_with_it(tmp_path: Path) -> None:
+    model = gpt2()
+    monitor = attnscope.Monitor(model, every=50, out=tmp_path)
+    train(model, 3, between=lambda *_: monitor.step(loss=2.0))
+    monitor.state_dict()
+    assert attnscope.monitor.load(tmp_path).scalars["step"].to_list() == [1, 2, 3]
+
+
 KILLED = """
 import os, signal, sys, torch
 from training import batches, gpt2, loss_of

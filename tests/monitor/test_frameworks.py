@@ -162,11 +162,13 @@ def test_names_for_trackers_are_bounded_however_many_heads_there_are() -> None:
                 [(*key, 4, 9.0, *line) for key, line in zip(keys, numbers, strict=True)], schema=SCHEMA, orient="row"
             )
             if layers == 96:
-                values.add(step, table, 0)
+                alarms = [Alarm(step, 90, head, "dilution", 1.0, 0.98, "") for head in range(step // 11 * 96)]
+                values.add(step, table, alarms)
                 names |= set(values.latest)
     assert len(names) <= MOST_NAMES
+    assert {"attention/layer_95/entropy_ratio/median", "attention/L90H0/entropy_ratio"} <= names
     few = LogValues()
-    few.add(1, table, 3)
+    few.add(1, table, [Alarm(1, 0, 0, "not-finite", None, None, "")] * 3)
     assert few.latest["attention/layer_2/separability/lowest"] == table.filter(layer=2)["separability"].min()
     worst = table.sort("max_logit").tail(1).row(0, named=True)
     assert few.latest[f"attention/L{worst['layer']}H{worst['head']}/max_logit"] == worst["max_logit"]

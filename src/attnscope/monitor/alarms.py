@@ -21,6 +21,8 @@ import polars as pl
 from attnscope.columns import head_name
 from attnscope.errors import AttnscopeError, InputError
 
+_FEWEST_TO_COMPARE = 4  # heads whose logits grow, to say that one of them is alone in it
+
 
 class StopTraining(AttnscopeError):  # noqa: N818  (a request, not an error)
     """Raised by a function given as `on_alarm` to end the training; other exceptions of it are only logged."""
@@ -49,7 +51,9 @@ class AlarmThresholds:
     logit_limit: float = 1e4  # magnitude at which masks of -1e4 hide nothing; a lower one of type or mask counts
     logit_share: float = 0.1  # of that limit, from where on the largest logit is an alarm
     jump_growth: float = 8.0  # growth of the logits' deviation from one measured step to the next
-    jump_deviation: float = 4.0  # deviation below which no growth is an alarm
+    jump_deviation: float = 4.0  # deviation below which no growth is an alarm, unless the head is alone in it:
+    jump_alone: float = 4.0  # growth of the deviation, in times that of every other head in the same step
+    jump_alone_deviation: float = 0.1  # deviation below which no growth of one head is an alarm
     collapse_entropy: float = 0.1  # entropy ratio of weights that are nearly one-hot
     collapse_before: float = 0.5  # entropy ratio in the measured step before, at least
     dilution_entropy: float = 0.98  # entropy ratio of weights that are nearly uniform
@@ -109,9 +113,14 @@ def _logit_limit(t: AlarmThresholds, now: Mapping[str, float], head: _Head) -> _
 
 
 def _logit_jump(t: AlarmThresholds, now: Mapping[str, float], head: _Head) -> _Finding:
-    value = now["logit_std"]
-    limit = t.jump_deviation if head.deviation is None else max(t.jump_deviation, t.jump_growth * head.deviation)
-    return _Finding(value, limit, head.deviation is not None and value >= limit, value < t.jump_deviation / 2)
+    value, before = now["logit_std"], head.deviation
+    if before is None or math.isnan(before):
+        return _Finding(value, t.jump_deviation, False, value < t.jump_deviation / 2)
+    limit = max(t.jump_deviation, t.jump_growth * before)
+    if before > 0:
+        alone = max(t.jump_growth, t.jump_alone * now["growth_of_others"])
+        limit = min(limit, max(t.jump_alone_deviation, alone * before))
+    return _Finding(value, limit, value >= limit, value < t.jump_deviation / 2)
 
 
 def _entropy_collapse(t: AlarmThresholds, now: Mapping[str, float], head: _Head) -> _Finding:
@@ -217,9 +226,11 @@ class AlarmDetector:
     def update(self, table: pl.DataFrame) -> list[Alarm]:
         """The alarms of one measured step: `table` is that of `StepMeasurement.table`, with its `circumstances`."""
         alarms = []
-        for line in table.iter_rows(named=True):
+        heads = [self._heads.setdefault(key, _Head()) for key in table.select("layer", "head").iter_rows()]
+        others = _growth_of_others([head.deviation for head in heads], table["logit_std"].to_list())
+        for head, line, growth in zip(heads, table.iter_rows(named=True), others, strict=True):
             now = {name: math.nan if value is None else value for name, value in line.items()}
-            alarms += self._update_head(self._heads.setdefault((line["layer"], line["head"]), _Head()), now)
+            alarms += self._update_head(head, now | {"growth_of_others": growth})
         return alarms
 
     def _update_head(self, head: _Head, now: Mapping[str, Any]) -> list[Alarm]:
@@ -255,6 +266,15 @@ class AlarmDetector:
     def load(self, state: Sequence[Any]) -> None:
         """Go on from a saved state."""
         self._heads = {(layer, head): _Head(**known) for layer, head, known in state}
+
+
+def _growth_of_others(before: Sequence[float | None], now: Sequence[float | None]) -> list[float]:
+    """For each head, the largest growth of the deviation of another one; infinite if too few are known to compare."""
+    growths = [b / a if a and b is not None else math.nan for a, b in zip(before, now, strict=True)]
+    known = sorted(growth for growth in growths if not math.isnan(growth))
+    if len(known) < _FEWEST_TO_COMPARE:
+        return [math.inf] * len(growths)
+    return [known[-2] if growth == known[-1] else known[-1] for growth in growths]
 
 
 def _plain(known: dict[str, Any]) -> dict[str, Any]:

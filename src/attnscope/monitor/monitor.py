@@ -184,6 +184,9 @@ class Monitor:
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to go on: plain numbers, strings, lists and dictionaries."""
+        if self._scalars:  # a run that goes on from here has no others of the steps before
+            with handled(self._failed):
+                self._history.add({"scalars": self._take_scalars()}, self._progress("running"))
         return {
             "step": self._step,
             "measured": self._measured,
@@ -301,7 +304,7 @@ class Monitor:
         }
         with handled(self._failed):
             self._history.add(tables, self._progress("running"))
-        self.log_values.add(self._step, table, len(self._alarms))
+        self.log_values.add(self._step, table, self._alarms)
         for write in self.writers if self._ranks.rank == 0 else ():
             with handled(self._failed):
                 write(self._step, self.log_values.latest)

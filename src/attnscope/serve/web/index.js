@@ -4,7 +4,6 @@ const chosen = new Set();
 let token = null;
 let listed = null; // the last answer of /api/runs
 let followed = null;
-let later = null; // the next look at runs that other processes write
 
 /** The files that are linked beside a run. */
 const FILES = {
@@ -45,21 +44,17 @@ function attempt(work) {
 }
 
 async function refresh() {
-  listed = await ask("/api/runs");
+  list(await ask("/api/runs"));
+}
+
+function list(answer) {
+  listed = answer;
   token = listed.token;
   byId("folder").textContent = `In ${visible(listed.folder)}`;
   byId("new").hidden = listed.read_only;
   for (const name of chosen) if (!listed.runs.some((run) => run.name === name && comparable(run))) chosen.delete(name);
   drawRuns();
   if (listed.running && followed !== listed.running.name) follow(listed.running.name);
-  clearTimeout(later);
-  if (listed.runs.some((run) => run.state === "running")) later = setTimeout(watch, 2000);
-}
-
-/** Look again at runs that other processes write; not while somebody uses their buttons. */
-async function watch() {
-  if (document.querySelector("#runs :focus, .actions form, .actions [role=alert]")) later = setTimeout(watch, 2000);
-  else await refresh().catch(() => announce("The server no longer responds."));
 }
 
 /** Whether a run has heads to compare: a reproduction has claims and figures. */
@@ -229,4 +224,13 @@ byId("verify").addEventListener("change", (event) => { if (event.target.checked)
 byId("diagnose").addEventListener("change", (event) => { if (!event.target.checked) byId("verify").checked = false; });
 byId("filter").addEventListener("input", drawRuns);
 
+/** Look again at runs that other processes write; not while somebody is at work in the list. */
+async function watch() {
+  const busy = () => document.hidden || document.querySelector("#runs :focus, .actions form, .actions [role=alert]");
+  if (busy()) return;
+  const answer = await ask("/api/runs");
+  if (!busy() && JSON.stringify(answer) !== JSON.stringify(listed)) list(answer);
+}
+
 attempt(refresh)();
+setInterval(() => watch().catch(() => {}), 2000); // the server may be back the next time
