@@ -52,7 +52,7 @@ class AlarmThresholds:
     logit_share: float = 0.1  # of that limit, from where on the largest logit is an alarm
     jump_growth: float = 8.0  # growth of the logits' deviation from one measured step to the next
     jump_deviation: float = 4.0  # deviation below which no growth is an alarm, unless the head is alone in it:
-    jump_alone: float = 4.0  # growth of the deviation, in times that of every other head in the same step
+    jump_alone: float = 5.0  # growth of the deviation, in times that of every other head in the same step
     jump_alone_deviation: float = 0.1  # deviation below which no growth of one head is an alarm
     collapse_entropy: float = 0.1  # entropy ratio of weights that are nearly one-hot
     collapse_before: float = 0.5  # entropy ratio in the measured step before, at least
@@ -118,7 +118,7 @@ def _logit_jump(t: AlarmThresholds, now: Mapping[str, float], head: _Head) -> _F
         return _Finding(value, t.jump_deviation, False, value < t.jump_deviation / 2)
     limit = max(t.jump_deviation, t.jump_growth * before)
     if before > 0:
-        alone = max(t.jump_growth, t.jump_alone * now["growth_of_others"])
+        alone = t.jump_alone * max(1.0, now["growth_of_others"])
         limit = min(limit, max(t.jump_alone_deviation, alone * before))
     return _Finding(value, limit, value >= limit, value < t.jump_deviation / 2)
 

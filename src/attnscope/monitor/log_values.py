@@ -56,9 +56,9 @@ class LogValues:
                 lines = table.filter(pl.col("layer") == layer)[measure]
                 values |= _spread(f"{_PREFIX}/layer_{layer}/{measure}", lines, ends)
         for alarm in alarms:
-            measure = RULES[alarm.kind].measure
-            if measure is not None and len(self._heads) < _MOST_HEADS:
-                self._heads[alarm.layer, alarm.head, measure] = None
+            about = RULES[alarm.kind].measure
+            if about is not None and len(self._heads) < _MOST_HEADS:
+                self._heads[alarm.layer, alarm.head, about] = None
         for measure, highest in _WORST:
             worst = table.drop_nulls(measure).sort(measure, descending=highest).head(1)
             for layer, head in worst.select("layer", "head").iter_rows():
