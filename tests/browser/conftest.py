@@ -92,9 +92,7 @@ def reports(result: ScanResult, tmp_path_factory: pytest.TempPathFactory) -> Pat
     run = result.run | {"model": result.run["model"] | {"name": f"{HOSTILE}\u202e"}}
     plain = render(Overview.of(result.rows, result.topn, run), token_weights=result.token_weights)
     judged = render(
-        result.rows,
-        result.topn,
-        run,
+        Overview.of(result.rows, result.topn, run),
         findings=made_findings(heads),
         token_weights=result.token_weights,
         claims=made_claims(),
