@@ -21,7 +21,7 @@ PACKAGE = Path(attnscope.__file__).resolve().parent
 PAGE = ROOT / "docs" / "architecture.md"
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
-EXAMPLES = {"file.py", "my_bounds.py"}  # files that users would write
+EXAMPLES = {"file.py", "mine.py", "my_bounds.py"}  # files that users would write
 
 WAY = PAGE.read_text("utf-8").split("## The way of one number")[1].split("\n## ")[0]
 STEPS: list[tuple[str, str]] = re.findall(r"^\d+\. `([^`:]+):([^`]+)`", WAY, re.MULTILINE)

@@ -13,7 +13,7 @@ from attnscope.cli.app import app
 
 COMMANDS = [
     *([name] for name in ("scan", "report", "serve", "compare", "horizon", "budget", "guidelines")),
-    *([name] for name in ("reproduce", "recall", "audit", "doctor")),
+    *([name] for name in ("reproduce", "recall", "scorecard", "audit", "doctor")),
     *(["bench", name] for name in ("normalizers", "scan", "protocol")),
 ]
 ROOT = Path(__file__).parents[2]

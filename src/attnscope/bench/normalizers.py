@@ -125,10 +125,7 @@ def measure(
 
 
 def _measure_one(label: str, normalizer: Normalizer, z: Tensor, g: Tensor, repeats: int) -> Result:
-    normalizer(z[:2])  # compile the loops
-    forward = _paired(lambda: normalizer(z), lambda: _softmax(z), repeats)
-    x = z.detach().requires_grad_()
-    total = _paired(lambda: _both(normalizer, x, g), lambda: _both(_softmax, x, g), repeats)
+    forward, total = against_softmax(normalizer, z, g, repeats)
     peer = _peer_function(label)
     speedup = None
     if peer is not None:
@@ -145,6 +142,16 @@ def _measure_one(label: str, normalizer: Normalizer, z: Tensor, g: Tensor, repea
         peer_speedup=None if speedup is None else round(speedup, 3),
         largest_error=_largest_error(label, normalizer, z),
     )
+
+
+def against_softmax(
+    normalizer: Normalizer, z: Tensor, g: Tensor, repeats: int
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The time and its ratio to torch.softmax of the forward pass, and of forward and backward with gradients g."""
+    normalizer(z[:2])  # compile the loops
+    forward = _paired(lambda: normalizer(z), lambda: _softmax(z), repeats)
+    x = z.detach().requires_grad_()
+    return forward, _paired(lambda: _both(normalizer, x, g), lambda: _both(_softmax, x, g), repeats)
 
 
 def _softmax(x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from attnscope.cli.recall import recall
 from attnscope.cli.report import report
 from attnscope.cli.reproduce import reproduce
 from attnscope.cli.scan import scan
+from attnscope.cli.scorecard import scorecard
 from attnscope.cli.serve import serve
 
 app = App(
@@ -24,6 +25,6 @@ app = App(
     suppress_keyboard_interrupt=False,  # `attnscope.cli.run` answers it
     help_epilogue="Start with: attnscope scan --diagnose   (the embedded model, no network needed)",
 )
-for command in (scan, report, serve, compare, horizon, budget, guidelines, reproduce, recall, audit, doctor):
+for command in (scan, report, serve, compare, horizon, budget, guidelines, reproduce, recall, scorecard, audit, doctor):
     app.command(command, help_epilogue="")
 app.command(bench)

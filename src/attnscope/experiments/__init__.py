@@ -15,6 +15,7 @@
 | `guidelines` | the paper's advice, tested on a model |
 | `horizon/` | how far heads still select at longer inputs, predicted from short windows |
 | `recall/` | small models trained at a short length with each normalizer, tested far beyond |
+| `scorecard/` | facts, bounds and measurements of normalizers, side by side |
 | `user_normalizer` | a normalizer from a file of the user's own |
 | `budget/` | which keys each head should keep, compared with other methods |
 """

@@ -56,7 +56,10 @@ class UserNormalizer(Normalizer):
         return torch.stack(norms).view(logits.shape[:-1]).to(logits.dtype)
 
     def _row_norm(self, row: Tensor, visible: Tensor | None) -> Tensor:
-        jacobian = torch.autograd.functional.jacobian(lambda z: self.weights(z, visible), row)
+        """One backward pass: copy i of the row is asked for the derivative of its weight i alone."""
+        copies = row.expand(len(row), -1).clone().requires_grad_()
+        seen = None if visible is None else visible.expand(copies.shape)
+        (jacobian,) = torch.autograd.grad(self.weights(copies, seen).diagonal().sum(), copies)
         return torch.linalg.matrix_norm(jacobian, 2)
 
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:

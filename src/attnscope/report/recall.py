@@ -13,13 +13,10 @@ _GROUP = ("task", "position_encoding", "qk_norm", "budget")
 
 def print_recall(console: Console, summary: pl.DataFrame) -> None:
     """Print accuracy by length for each normalizer, with half the 95% interval, and a star on the best ones."""
-    for position, ((task, encoding, qk_norm, budget), part) in enumerate(summary.group_by(_GROUP, maintain_order=True)):
+    for position, (keys, part) in enumerate(summary.group_by(_GROUP, maintain_order=True)):
         if position:
             console.print()
-        words = "no budget" if budget is None else f"Jacobian norm at most {budget:g}"
-        details = [] if encoding == "none" else [f"{encoding} positions"]
-        details += [] if qk_norm else ["no QK-norm"]
-        console.print(_block(", ".join([f"{task}: {words}", *details]), part, console.width))
+        console.print(_block(setting_words(*keys), part, console.width))
     console.print()
     seeds = int(summary["seeds"][0])
     console.print(
@@ -30,6 +27,14 @@ def print_recall(console: Console, summary: pl.DataFrame) -> None:
             style="dim",
         )
     )
+
+
+def setting_words(task: object, encoding: object, qk_norm: object, budget: object) -> str:
+    """The setting of a table: "needle: Jacobian norm at most 3, rope positions"."""
+    words = "no budget" if budget is None else f"Jacobian norm at most {budget:g}"
+    details = [] if encoding == "none" else [f"{encoding} positions"]
+    details += [] if qk_norm else ["no QK-norm"]
+    return ", ".join([f"{task}: {words}", *details])
 
 
 def _block(title: str, part: pl.DataFrame, width: int) -> RenderableType:

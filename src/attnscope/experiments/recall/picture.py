@@ -7,6 +7,7 @@ because a class can be read from a small weight if the others cancel: its upper 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -38,11 +39,7 @@ def budget_figure(summary: pl.DataFrame) -> Figure | None:
     budgets = points["budget"].unique().to_list()
     if len(budgets) < 2:
         return None
-    names = points["normalizer"].unique(maintain_order=True).to_list()
-    marks = {
-        name: Mark(name, _COLORS[i % len(_COLORS)], point=_SHAPES[i % len(_SHAPES)], bar=1)
-        for i, name in enumerate(names)
-    }
+    marks = normalizer_marks(points["normalizer"].unique(maintain_order=True).to_list())
     tasks = points.select("task", "position_encoding").unique(maintain_order=True).to_dicts()
     upper = [_accuracy(points.filter(**task), marks, task["task"]) for task in tasks]
     lower = [_weight(part, marks) for task in tasks if _has_limit(part := points.filter(**task))]
@@ -51,7 +48,15 @@ def budget_figure(summary: pl.DataFrame) -> Figure | None:
         "the frontier is the largest mean weight of the answer that Theorem S allows on the logits of any model",
     ]
     title = f"Accuracy at {RATIO} times the training length against the Jacobian budget"
-    return Figure(title, notes, [upper, lower] if len(lower) == len(upper) else [upper + lower], points)
+    return Figure(title, notes, [upper, lower] if lower else [upper], points)
+
+
+def normalizer_marks(names: Sequence[str]) -> dict[str, Mark]:
+    """A color and shape for each normalizer."""
+    return {
+        name: Mark(name, _COLORS[i % len(_COLORS)], point=_SHAPES[i % len(_SHAPES)], bar=1)
+        for i, name in enumerate(names)
+    }
 
 
 def _has_limit(part: pl.DataFrame) -> bool:

@@ -111,7 +111,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     from attnscope.experiments.recall.rules import make_rule
     from attnscope.experiments.recall.training import Setting, test, train, validation_losses
 
-    begin = time.perf_counter()
+    begin = time.process_time()
     task = find_task(cell.task)
     setting = Setting(task, make_rule(cell.normalizer, cell.budget), cell.position, cell.qk_norm)
     model = train(setting, cell.seeds, RATES, cell.steps)
@@ -128,7 +128,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         {
             "learning_rate": RATES[chosen],
             "validation_losses": mean_losses.tolist(),
-            "seconds": round(time.perf_counter() - begin, 2),
+            "processor_seconds": round(time.process_time() - begin, 2),
             "lines": lines,
         }
     )
@@ -256,7 +256,7 @@ def _with_cell(cell: Cell) -> tuple[Cell, dict[str, Any]]:
 def _stored(file: Path) -> dict[str, Any] | None:
     try:
         result: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return result if result["lines"] else None
+        return result if result["lines"] and result["processor_seconds"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -293,10 +293,10 @@ def _record(plan: Plan, cells: Sequence[Cell], results: dict[Cell, dict[str, Any
             "cells": [
                 {"task": c.task, "normalizer": c.normalizer, "budget": c.budget, "position_encoding": c.position,
                  "qk_norm": c.qk_norm, "steps": c.steps}
-                | {key: results[c][key] for key in ("learning_rate", "validation_losses", "seconds")}
+                | {key: results[c][key] for key in ("learning_rate", "validation_losses", "processor_seconds")}
                 for c in cells
             ],
-            "cell_seconds": round(sum(results[c]["seconds"] for c in cells), 1),
+            "processor_seconds": round(sum(results[c]["processor_seconds"] for c in cells), 1),
         }
     )  # fmt: skip
 

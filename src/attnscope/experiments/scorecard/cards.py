@@ -1,0 +1,140 @@
+"""`scorecard`: the facts, bounds and measurements of normalizers, and how models trained with them recall."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from attnscope import __version__
+from attnscope._forks import uses_threads
+from attnscope.errors import InputError
+from attnscope.experiments.recall.running import QUICK, TABLE, Plan, changed, recall
+from attnscope.experiments.recall.summary import summarize
+from attnscope.experiments.scorecard import measuring
+from attnscope.experiments.scorecard.contracts import CONTRACTS, require_contracts
+from attnscope.experiments.scorecard.page import render_page
+from attnscope.experiments.user_normalizer import load_normalizer
+from attnscope.parameters import parameter
+from attnscope.progress import Progress, Step, reporting
+from attnscope.tables import as_file, output_folder, without_infinities, write_all
+
+RECALL = "recall.parquet"
+
+
+@dataclass(frozen=True)
+class Scorecard:
+    """The cards as plain data, and the page that shows them."""
+
+    data: dict[str, Any]
+    page: str
+
+
+@uses_threads
+def scorecard(
+    normalizers: Sequence[str],
+    *,
+    out: str | Path,
+    recall_run: str | Path | None = None,
+    plan: Plan | None = QUICK,
+    workers: int | None = None,
+    progress: Progress = None,
+) -> Scorecard:
+    """Measure normalizers side by side; writes scorecard.json and scorecard.html.
+
+    >>> from attnscope.experiments.scorecard import scorecard
+    >>> card = scorecard(["sparsemax"], out="runs/card", plan=None, progress=False)  # doctest: +SKIP
+    >>> card.data["cards"][0]["facts"]["sparse"]  # doctest: +SKIP
+    True
+
+    Parameters
+    ----------
+    normalizers
+        Names with settings (`"ssmax:s=0.5"`), or classes of your own (`"mine.py:MyNormalizer"`).
+    out
+        Folder for the results; with `plan`, also for the models that are trained, from which the same call resumes.
+    recall_run
+        Folder of an earlier `attnscope recall`, to read instead of training.
+    plan
+        What to train with each normalizer. Default: that of `attnscope recall --quick`. None: nothing.
+    workers
+        Processes that train at the same time. Default: one for each core.
+    progress
+        What to show: see `attnscope.progress`.
+
+    Returns
+    -------
+    Scorecard
+        The numbers, and the page; attnscope.InputError names every contract that a class breaks.
+    """
+    if not normalizers or len(set(normalizers)) < len(normalizers):
+        raise InputError(f"give normalizers, each once; received {', '.join(normalizers) or 'none'}")
+    made = {spec: load_normalizer(spec) for spec in normalizers}
+    for spec, normalizer in made.items():
+        require_contracts(spec, normalizer)
+    earlier = None if recall_run is None else _earlier(Path(recall_run), normalizers)
+    with output_folder(Path(out)) as folder, reporting(progress, "loading the sample model") as report:
+        model, ids = measuring.sample()
+        real = measuring.real_rows(model, ids)
+        cards = []
+        for index, (spec, normalizer) in enumerate(made.items()):
+            report(Step(index, len(made) + 1, spec))
+            cards.append(
+                {
+                    "normalizer": spec,
+                    "facts": measuring.facts(normalizer),
+                    "contracts": list(CONTRACTS),
+                    "bounds": measuring.bounds(normalizer),
+                    "selectivity": measuring.selectivities(normalizer, real),
+                    "speed": measuring.speed(normalizer),
+                }
+            )
+        report(Step(len(made), len(made) + 1, "capacity on the sample model"))
+        capacity = measuring.capacity(made, model)
+        if earlier is None and plan is not None:
+            earlier = _trained(plan, list(normalizers), folder, workers, report)
+        summary = None if earlier is None else summarize(earlier)
+        data = without_infinities(
+            {
+                "attnscope": __version__,
+                "cards": cards,
+                "capacity": capacity,
+                "recall": [] if summary is None else summary.to_dicts(),
+            }
+        )
+        page = render_page(data, summary)
+        write_all(folder, {"scorecard.json": as_file(data), "scorecard.html": _text(page)})
+    return Scorecard(data, page)
+
+
+def _text(page: str) -> Any:
+    return lambda path: path.write_text(page, encoding="utf-8")
+
+
+def _earlier(folder: Path, normalizers: Sequence[str]) -> pl.DataFrame:
+    file = folder / RECALL
+    if not file.is_file():
+        raise InputError(f"{parameter('recall')} takes a folder of `attnscope recall`; {folder} has no {RECALL}")
+    table = pl.read_parquet(file)
+    missing = [spec for spec in normalizers if spec not in set(table["normalizer"])]
+    if missing:
+        raise InputError(
+            f"{file} has no models with {', '.join(missing)}: train them, or leave {parameter('recall')} out"
+        )
+    return table.filter(pl.col("normalizer").is_in(list(normalizers)))
+
+
+def _trained(plan: Plan, specs: list[str], folder: Path, workers: int | None, progress: Progress) -> pl.DataFrame:
+    """The table of models trained with each normalizer; those without a Lipschitz constant have no budget."""
+    bounded = [spec for spec in specs if math.isfinite(load_normalizer(spec).lipschitz(2))]
+    unbounded = [spec for spec in specs if spec not in bounded]
+    tables = []
+    for name, some, budgets in (("recall", bounded, None), ("recall-unbounded", unbounded, (math.inf,))):
+        if some:
+            chosen = changed(plan, normalizers=tuple(some), budgets=budgets)
+            tables.append(recall(chosen, out=folder / name, workers=workers, progress=progress).table)
+    return pl.concat(tables) if tables else pl.DataFrame(schema=TABLE)

@@ -1,0 +1,206 @@
+"""The contracts of a normalizer, tested on random and adversarial rows, for one that attnscope has never seen.
+
+`attnscope.normalizers._base` states them; what a class declares in its `facts` is a contract too. Each check returns
+None, or one sentence that says what was found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from attnscope.errors import InputError
+from attnscope.normalizers import Normalizer
+
+_ERROR = 1e-6  # of weights in float64
+_GRADIENT_ERROR = 1e-4
+_STEP = 1e-6
+_KEYS = 7
+
+
+def _rows() -> Tensor:
+    """Rows from nearly tied to far apart, one with ties at the top and one of large logits, (23, 7)."""
+    z = torch.randn(23, _KEYS, generator=torch.Generator().manual_seed(31), dtype=torch.float64)
+    z = z * torch.logspace(-2, 1, 23, dtype=torch.float64)[:, None]
+    z[3, :3] = z[3].max()
+    z[5] = torch.linspace(-80, 80, _KEYS, dtype=torch.float64)
+    return z
+
+
+def _written(row: Tensor) -> str:
+    return f"[{', '.join(f'{value:.4g}' for value in row.tolist())}]"
+
+
+def shape_and_dtype(f: Normalizer) -> str | None:
+    """Weights are a tensor with the shape and dtype of the logits."""
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        z = torch.zeros(2, 3, _KEYS, dtype=dtype)
+        w: object = f.weights(z)
+        if not isinstance(w, Tensor):
+            return f"weights must be a tensor, received {type(w).__name__}"
+        if w.shape != z.shape:
+            return f"weights of logits of shape {tuple(z.shape)} must have that shape, received {tuple(w.shape)}"
+        if w.dtype != dtype:
+            return f"weights of {dtype} logits must be {dtype}, received {w.dtype}"
+    return None
+
+
+def finite(f: Normalizer) -> str | None:
+    """Finite logits give finite weights, also for a row of one key."""
+    for z in (_rows(), _rows()[:, :1]):
+        w = f.weights(z)
+        bad = ~w.isfinite().all(-1)
+        if bool(bad.any()):
+            row = int(bad.nonzero()[0])
+            return f"the finite logits {_written(z[row])} give {_written(w[row])}"
+    return None
+
+
+def non_negative(f: Normalizer) -> str | None:
+    """No weight is negative, if declared."""
+    z = _rows()
+    w = f.weights(z)
+    row = int(w.amin(-1).argmin())
+    if not f.facts.non_negative or float(w.min()) >= 0:
+        return None
+    return f"the logits {_written(z[row])} give the negative weight {float(w.min()):.4g}"
+
+
+def sums(f: Normalizer) -> str | None:
+    """Weights sum to one, or to at most one, if declared."""
+    z = _rows()
+    totals = f.weights(z).sum(-1)
+    if f.facts.sums_to_one:
+        row = int((totals - 1).abs().argmax())
+        if abs(float(totals[row]) - 1) > _ERROR:
+            return f"the weights of {_written(z[row])} sum to {float(totals[row]):.6g}, not to one"
+    elif f.facts.at_most_one and float(totals.max()) > 1 + _ERROR:
+        return f"the weights of {_written(z[int(totals.argmax())])} sum to {float(totals.max()):.6g}, more than one"
+    return None
+
+
+def equivariant(f: Normalizer) -> str | None:
+    """Permuted logits give permuted weights, if declared."""
+    z, order = _rows(), torch.randperm(_KEYS, generator=torch.Generator().manual_seed(7))
+    moved = (f.weights(z[:, order]) - f.weights(z)[:, order]).abs().amax(-1)
+    row = int(moved.argmax())
+    if not f.facts.permutation_equivariant or float(moved[row]) <= _ERROR:
+        return None
+    return f"a permutation of the logits {_written(z[row])} changes a weight by {float(moved[row]):.4g}"
+
+
+def shift_invariant(f: Normalizer) -> str | None:
+    """A constant added to all logits changes nothing, if declared."""
+    z = _rows()
+    moved = (f.weights(z + 0.75) - f.weights(z)).abs().amax(-1)
+    row = int(moved.argmax())
+    if not f.facts.shift_invariant or float(moved[row]) <= _ERROR:
+        return None
+    return f"adding 0.75 to all logits of {_written(z[row])} changes a weight by {float(moved[row]):.4g}"
+
+
+def masked(f: Normalizer) -> str | None:
+    """A key that is not visible gets 0 and changes nothing; a row with nothing visible gives zeros."""
+    z, visible = _rows(), torch.ones(_KEYS, dtype=torch.bool)
+    visible[[1, 4]] = False
+    try:
+        w = f.weights(z, visible.expand(z.shape))
+    except TypeError as error:
+        return f"weights(logits, visible) must take a mask: {error}"
+    if bool((w[:, ~visible] != 0).any()):
+        return f"keys that are not visible get weight, up to {float(w[:, ~visible].abs().max()):.4g}"
+    moved = float((w[:, visible] - f.weights(z[:, visible].contiguous())).abs().max())
+    if not moved <= _ERROR:
+        return f"keys that are not visible change the weights of the others, by up to {moved:.4g}"
+    empty = f.weights(z, torch.zeros(z.shape, dtype=torch.bool))
+    return None if bool((empty == 0).all()) else "a row with nothing visible must give zeros"
+
+
+def gradient(f: Normalizer) -> str | None:
+    """Automatic derivatives are those of finite differences, at rows away from kinks."""
+    z = (torch.randn(4, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 0.7).requires_grad_()
+    probe = torch.randn(4, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    total = (f.weights(z) * probe).sum()
+    if not total.requires_grad:
+        return "the weights have no gradient: they must be computed by differentiable operations"
+    (found,) = torch.autograd.grad(total, z)
+    want = torch.zeros_like(found)
+    with torch.no_grad():
+        for index in range(z.numel()):
+            step = torch.zeros(z.numel(), dtype=torch.float64)
+            step[index] = _STEP
+            ends = [float((f.weights(z + sign * step.view(z.shape)) * probe).sum()) for sign in (1, -1)]
+            want.view(-1)[index] = (ends[0] - ends[1]) / (2 * _STEP)
+    wrong = float((found - want).abs().max())
+    return None if wrong <= _GRADIENT_ERROR else f"the gradient differs from finite differences by up to {wrong:.4g}"
+
+
+def jacobian(f: Normalizer) -> str | None:
+    """`jacobian_norm` is the largest singular value of the derivative, at most `jacobian_bound` and `lipschitz`."""
+    z = _rows()[[0, 2, 7, 11, 16]]
+    exact = []
+    for row in z:
+        full: Tensor = torch.autograd.functional.jacobian(lambda x: f.weights(x), row)
+        exact.append(float(torch.linalg.matrix_norm(full, 2)))
+    norms, bounds = f.jacobian_norm(z).tolist(), f.jacobian_bound(z).tolist()
+    constant = f.lipschitz(_KEYS)
+    for row, value, norm, bound in zip(z, exact, norms, bounds, strict=True):
+        if not math.isclose(norm, value, rel_tol=1e-5, abs_tol=1e-7):
+            return f"jacobian_norm of {_written(row)} is {norm:.6g}, and the largest singular value {value:.6g}"
+        if value > bound * (1 + 1e-6) + 1e-9:
+            return f"jacobian_bound of {_written(row)} is {bound:.6g}, below the norm {value:.6g}"
+        if value > constant * (1 + 1e-6):
+            return f"lipschitz({_KEYS}) is {constant:.6g}, below the Jacobian norm {value:.6g} of {_written(row)}"
+    return None
+
+
+def bounded(f: Normalizer) -> str | None:
+    """Every weight lies within `weight_bounds` of the range of its row."""
+    z = _rows()[:12]
+    for row, w in zip(z, f.weights(z), strict=True):
+        low, high = f.weight_bounds(_KEYS, float(row.min()), float(row.max()))
+        if float(w.min()) < low - _ERROR or float(w.max()) > high + _ERROR:
+            return f"weight_bounds are {low:.4g} and {high:.4g}, and the weights of {_written(row)} are {_written(w)}"
+    return None
+
+
+CONTRACTS: dict[str, Callable[[Normalizer], str | None]] = {
+    "shape and dtype": shape_and_dtype,
+    "finite": finite,
+    "non-negative": non_negative,
+    "sum": sums,
+    "permutation-equivariant": equivariant,
+    "shift-invariant": shift_invariant,
+    "mask": masked,
+    "gradient": gradient,
+    "Jacobian": jacobian,
+    "weight bounds": bounded,
+}
+
+
+def broken_contracts(normalizer: Normalizer) -> dict[str, str]:
+    """The contracts that a normalizer breaks, with what was found; later ones are not tried after shape and NaN."""
+    broken = {}
+    for name, contract in CONTRACTS.items():
+        try:
+            found = contract(normalizer)
+        except InputError:
+            raise
+        except Exception as error:  # the code of a user may raise anything
+            found = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+        if found is not None:
+            broken[name] = found
+            if name in ("shape and dtype", "finite"):
+                break
+    return broken
+
+
+def require_contracts(spec: str, normalizer: Normalizer) -> None:
+    """Raise InputError with every contract that is broken."""
+    broken = broken_contracts(normalizer)
+    if broken:
+        found = "; ".join(f"{name}: {what}" for name, what in broken.items())
+        raise InputError(f"{spec} breaks {len(broken)} of the contracts of a normalizer: {found}")

@@ -1,0 +1,228 @@
+"""Scorecards: every contract that a class from a file can break, and numbers against their definitions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from torch import Tensor
+
+from attnscope import normalizers as nz
+from attnscope.cli import run
+from attnscope.errors import InputError
+from attnscope.experiments.recall import running
+from attnscope.experiments.scorecard import measuring
+from attnscope.experiments.scorecard.cards import scorecard
+from attnscope.experiments.scorecard.contracts import broken_contracts, require_contracts
+from attnscope.experiments.user_normalizer import load_normalizer
+
+MINE = '''
+import torch
+from attnscope.normalizers import Facts
+
+class Good:
+    """Softmax at half the temperature, by hand."""
+    def weights(self, logits, visible=None):
+        z = 2 * (logits.float() if logits.dtype == torch.bfloat16 else logits)
+        z = z if visible is None else z.masked_fill(~visible, float("-inf"))
+        return torch.softmax(z, -1).nan_to_num(nan=0.0).to(logits.dtype)
+    def lipschitz(self, length):
+        return 1.0
+
+class Twice(Good):
+    def weights(self, logits, visible=None):
+        return 2 * super().weights(logits, visible)
+
+class Negative(Good):
+    def weights(self, logits, visible=None):
+        w = super().weights(logits, visible)
+        seen = torch.ones_like(w) if visible is None else visible.to(w.dtype)
+        n = seen.sum(-1, keepdim=True).clamp(min=1)
+        return 2 * w - (seen / n).to(w.dtype) * (seen.sum(-1, keepdim=True) > 0)
+
+class Positional(Good):
+    def weights(self, logits, visible=None):
+        return super().weights(logits + torch.arange(logits.shape[-1]).to(logits.dtype), visible)
+
+class NoGradient(Good):
+    def weights(self, logits, visible=None):
+        return super().weights(logits.detach(), visible)
+
+class _Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g
+
+class WrongGradient(Good):
+    def weights(self, logits, visible=None):
+        return super().weights(_Wrong.apply(logits), visible)
+
+class Overflows(Good):
+    def weights(self, logits, visible=None):
+        e = torch.exp(10 * logits)
+        return e / e.sum(-1, keepdim=True)
+
+class Flat(Good):
+    def weights(self, logits, visible=None):
+        return super().weights(logits, visible).flatten()
+
+class Doubles(Good):
+    def weights(self, logits, visible=None):
+        return super().weights(logits, visible).double()
+
+class NoMask:
+    def weights(self, logits):
+        return torch.softmax(logits.float(), -1).to(logits.dtype)
+
+class IgnoresMask(Good):
+    def weights(self, logits, visible=None):
+        return super().weights(logits)
+
+class TooSmall(Good):
+    def lipschitz(self, length):
+        return 0.1
+
+class Raises(Good):
+    def weights(self, logits, visible=None):
+        raise KeyError("no such thing")
+
+class Declared(Twice):
+    facts = Facts(sums_to_one=False, at_most_one=False)
+    def lipschitz(self, length):
+        return 2.0
+
+class Needs:
+    def __init__(self, size):
+        self.size = size
+    weights = Good.weights
+
+class Nothing:
+    pass
+'''
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("own") / "mine.py"
+    path.write_text(MINE)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "contract", "words"),
+    [
+        ("Twice", "sum", "sum to 2, not to one"),
+        ("Negative", "non-negative", "give the negative weight -0.1429"),
+        ("Positional", "permutation-equivariant", "a permutation of the logits"),
+        ("NoGradient", "gradient", "the weights have no gradient"),
+        ("WrongGradient", "gradient", "differs from finite differences"),
+        ("Overflows", "finite", "give [0, 0, 0, 0, 0"),
+        ("Flat", "shape and dtype", "must have that shape, received (42,)"),
+        ("Doubles", "shape and dtype", "weights of torch.float32 logits must be torch.float32, received torch.float64"),
+        ("NoMask", "mask", "weights(logits, visible) must take a mask"),
+        ("IgnoresMask", "mask", "keys that are not visible get weight"),
+        ("TooSmall", "Jacobian", "lipschitz(7) is 0.1, below the Jacobian norm"),
+        ("Raises", "shape and dtype", "KeyError: 'no such thing'"),
+    ],
+)
+def test_a_broken_contract_is_named_with_what_was_found(mine: Path, name: str, contract: str, words: str) -> None:
+    broken = broken_contracts(load_normalizer(f"{mine}:{name}"))
+    assert words in broken[contract]
+    with pytest.raises(InputError, match=contract):
+        require_contracts(name, load_normalizer(f"{mine}:{name}"))
+
+
+@pytest.mark.parametrize("name", ["Good", "Declared"])
+def test_a_class_that_keeps_its_promises_breaks_nothing(mine: Path, name: str) -> None:
+    assert broken_contracts(load_normalizer(f"{mine}:{name}")) == {}
+
+
+@pytest.mark.parametrize("name", sorted(set(nz.names()) - {"topk"}))
+def test_the_normalizers_of_the_package_break_nothing(name: str) -> None:
+    assert broken_contracts(nz.get(name)) == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("missing.py:Good", "there is no file"),
+        ("{mine}:Absent", "has no class Absent; classes with `weights`: Good"),
+        ("{mine}:Nothing", r"needs a method weights\(logits, visible=None\)"),
+        ("{mine}:Needs", "cannot be made without arguments: TypeError"),
+        ("{broken}:Good", "cannot be run: ZeroDivisionError"),
+        ("hardmax", "no normalizer is named"),
+    ],
+)
+def test_a_class_that_cannot_be_made_is_refused(mine: Path, tmp_path: Path, spec: str, words: str) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("1 / 0")
+    with pytest.raises(InputError, match=words):
+        load_normalizer(spec.format(mine=mine, broken=broken))
+
+
+def brute_limit(z: Tensor, constant: float) -> float:
+    s = sorted(z.tolist(), reverse=True)
+    return min(1 / m + constant * (s[0] - sum(s[:m]) / m) for m in range(1, len(s) + 1))
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "lipmix"])
+def test_the_share_of_the_limit_is_the_top_weight_over_theorem_s(name: str) -> None:
+    normalizer, z = nz.get(name), measuring.gapped_rows(64)[:5]
+    line = measuring.selectivity(normalizer, "gapped", z)
+    tops, norms = [], []
+    for row in z:
+        tops.append(float(normalizer(row).max()) / brute_limit(row, normalizer.lipschitz(64)))
+        jacobian = torch.autograd.functional.jacobian(normalizer, row)
+        norms.append(float(torch.linalg.matrix_norm(jacobian, 2)))
+    assert line["share_of_limit"] == pytest.approx(sum(tops) / 5)
+    assert line["jacobian_norm"] == pytest.approx(sum(norms) / 5, rel=1e-5)
+    assert line["share_of_limit"] <= 1 + 1e-9
+
+
+def test_theorem_s_is_not_applied_where_it_does_not_speak() -> None:
+    for name in ("topk", "sa_softmax_raw", "sigmoid"):
+        assert measuring.selectivity(nz.get(name), "random", measuring.random_rows(64))["share_of_limit"] is None
+
+
+def test_the_command_writes_a_page_of_what_it_measured(
+    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "_TIMED_ROWS", 64)
+    monkeypatch.setattr(measuring, "ROW_LENGTHS", (64, 128))
+    names = ("softmax", f"{mine}:Good")
+    monkeypatch.setattr(running, "_trained", lambda cells, workers: ((cell, running.run_cell(cell)) for cell in cells))
+    plan = running.Plan(names, ("max",), budgets=(1.5, 6.0), seeds=2, length_ratios=(1, 16), effort=0.002, examples=5)
+    running.recall(running.changed(plan, budgets=(float("inf"), 1.5, 6.0)), out=tmp_path / "recall", progress=False)
+    command = ["scorecard", *names, "--recall", str(tmp_path / "recall"), "--out", str(tmp_path / "card"), "--json"]
+    assert run(command) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [card["normalizer"] for card in data["cards"]] == list(names)
+    # The user's class is softmax at half the temperature: what it gives on real logits is known.
+    model, ids = measuring.sample()
+    z = measuring.real_rows(model, ids)[128]
+    lines = {line["length"]: line for line in data["cards"][1]["selectivity"] if line["logits"] == "real"}
+    assert lines[128]["max_weight"] == pytest.approx(float(torch.softmax(2 * z, -1).amax(-1).mean()), rel=1e-9)
+    assert {line["normalizer"] for line in data["capacity"]} == {"own", *names}
+    page = (tmp_path / "card" / "scorecard.html").read_text("utf-8")
+    assert "Share of the limit" in page
+    assert page.count("data:image/svg+xml") == 2
+    assert "default-src 'none'" in page
+
+
+def test_the_models_own_normalizer_and_softmax_have_the_same_capacity() -> None:
+    model, _ = measuring.sample()
+    table = pl.DataFrame(measuring.capacity({"softmax": nz.get("softmax")}, model)).drop("normalizer")
+    assert table.unique().height == len(measuring.REAL_LENGTHS)
+
+
+def test_a_recall_run_without_the_normalizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no recall"):
+        scorecard(["softmax"], out=tmp_path / "card", recall_run=tmp_path, progress=False)
+    with pytest.raises(InputError, match="each once"):
+        scorecard(["softmax", "softmax"], out=tmp_path / "card", progress=False)
