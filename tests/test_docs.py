@@ -1,4 +1,4 @@
-"""The docs match the code: Python blocks name what exists and call it as it can be; pages and notebooks are complete."""
+"""Docs match the code: Python blocks name what exists and call it as it can be; all pages and notebooks are there."""
 
 from __future__ import annotations
 
