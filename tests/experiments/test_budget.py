@@ -11,20 +11,21 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from models import build
+from models import build, byte_tokenizer
 from scipy import stats
 
+from attnscope.capture.models import Model
 from attnscope.cli import run
 from attnscope.experiments.budget.allocation import allocate, duo_attention, layer_budgets
-from attnscope.experiments.budget.comparison import OURS, OWN, compare_window, recall_task, summarize
-from attnscope.experiments.budget.needs import measured_sizes
+from attnscope.experiments.budget.comparison import APPLIED, OURS, OWN, compare_window, recall_task, summarize
+from attnscope.experiments.budget.needs import measure_needs, measured_sizes
 from attnscope.experiments.budget.running import FILES, budget
 from attnscope.experiments.budget.selection import SELECTIONS, Allocation, Context, Plan, with_total
 from attnscope.experiments.budget.settings import BudgetSettings
 from attnscope.experiments.intervals import paired_mean
 from attnscope.swapping import HeadBudget, KeyBudget, load_budget
 
-SETTINGS = BudgetSettings(0.25, length=64, continuation=32, windows=3, calibration_windows=1, seed=5)
+SETTINGS = BudgetSettings(0.25, length=64, windows=3, calibration_windows=1, seed=5)
 
 
 def random_context(kv_heads: list[int]) -> Context:
@@ -82,6 +83,33 @@ def test_whole_numbers_with_a_total(total: int, most: int) -> None:
     assert (np.diff(counts) >= 0).all()
 
 
+def test_errors_are_those_of_attention_written_out() -> None:
+    """One kind and size, from the model's own weights, hidden states and projections."""
+    model = build("llama-gqa", "eager").double()
+    tokens = torch.randint(256, (72,), generator=torch.Generator().manual_seed(8))
+    loaded = Model(model, byte_tokenizer(), "tiny", None)
+    needs = measure_needs(loaded, [tokens.tolist()], SETTINGS, lambda step: None)
+    size = 12
+    column = measured_sizes(64).index(size)
+    with torch.no_grad():
+        result = model(tokens[None], output_attentions=True, output_hidden_states=True)
+        for layer, found in enumerate(needs):
+            block, stream = model.model.layers[layer], result.hidden_states[layer][0]
+            values = block.self_attn.v_proj(block.input_layernorm(stream)).unflatten(-1, (2, 14))
+            errors = torch.zeros(6, dtype=torch.float64)
+            for head in range(6):
+                project = block.self_attn.o_proj.weight[:, head * 14 : (head + 1) * 14]
+                for row in range(64, 72):
+                    weights = result.attentions[layer][0, head, row, : row + 1]
+                    kept = [j for j in range(row + 1) if j < 4 or j > row - 8]
+                    mine = torch.zeros_like(weights)
+                    mine[kept] = weights[kept] / weights[kept].sum()
+                    change = project @ ((mine - weights) @ values[: row + 1, head // 3])
+                    errors[head] += change.square().sum() / stream[row].square().sum() / 8
+            expected = errors.unflatten(0, (2, 3)).amax(-1)
+            torch.testing.assert_close(found[:, 0, column], expected, rtol=1e-6, atol=0)
+
+
 # Methods
 
 
@@ -89,40 +117,46 @@ def test_all_methods_keep_the_same_number_of_pairs() -> None:
     kv_heads = [2, 3, 1]
     plan, context = random_plan(kv_heads), random_context(kv_heads)
     for name, select in SELECTIONS.items():
-        masks = select(context, plan, np.random.default_rng(0))
-        assert [mask.shape for mask in masks] == [(count, 64) for count in kv_heads], name
-        assert sum(int(mask.sum()) for mask in masks) == plan.ours.counts.sum(), name
+        masks = [each.kept(torch.arange(64, 72), 72) for each in select(context, plan, np.random.default_rng(0))]
+        assert [mask.shape for mask in masks] == [(count, 8, 72) for count in kv_heads], name
+        pairs = torch.cat(masks).sum(-1).sum(0)
+        assert pairs.tolist() == [plan.ours.counts.sum()] * 8, name
 
 
 def test_what_methods_keep_is_what_their_papers_say() -> None:
     plan, context = Plan(SETTINGS, [2], Allocation(np.array([20, 12]), np.array([0, 1]))), random_context([2])
-    kept = {
-        name: [set(row.nonzero().flatten().tolist()) for row in select(context, plan, np.random.default_rng(0))[0]]
-        for name, select in SELECTIONS.items()
-    }
-    protected = {*range(4), *range(56, 64)}  # the first keys, and the last eighth of the context
+    row = 66
+    kept = {}
+    for name, select in SELECTIONS.items():
+        (choice,) = select(context, plan, np.random.default_rng(0))
+        kept[name] = [set(mask.nonzero().flatten().tolist()) for mask in choice.kept(torch.tensor([row]), 70)[:, 0]]
+    nearest = set(range(row - 7, row + 1))  # an eighth of the context is observed
+    protected = {*range(4), *nearest}
 
-    def best(head: int, count: int) -> set[int]:
-        order = sorted(range(4, 56), key=lambda j: -float(context.scores[0][head, j]))
+    def best(numbers: torch.Tensor, head: int, count: int) -> set[int]:
+        order = sorted(range(4, row - 7), key=lambda j: -float(numbers[head, j]) if j < 64 else 0)
         return protected | set(order[: count - 12])
 
-    assert kept["streaming"] == [{*range(4), *range(52, 64)}] * 2
-    assert kept["snapkv-like"] == [best(0, 16), best(1, 16)]
-    assert kept["key norm"] == [set(norms.argsort()[:16].tolist()) for norms in context.norms[0]]
-    assert kept["ours"] == [{*range(4), *range(48, 64)}, best(1, 12)]
-    assert kept["uniform"] == [{*range(4), *range(52, 64)}, best(1, 16)]
-    pooled = sorted(((h, j) for h in (0, 1) for j in range(4, 56)), key=lambda at: -float(context.scores[0][at]))[:8]
-    assert kept["adakv-like"] == [protected | {j for h, j in pooled if h == head} for head in (0, 1)]
+    scores, small = context.scores[0], -context.norms[0]
+    assert kept["streaming"] == [{*range(4), *range(row - 11, row + 1)}] * 2
+    assert kept["snapkv-like"] == [best(scores, 0, 16), best(scores, 1, 16)]
+    assert kept["key norm"] == [best(small, 0, 16), best(small, 1, 16)]
+    assert kept["ours"] == [{*range(4), *range(row - 15, row + 1)}, best(scores, 1, 12)]
+    assert kept["uniform"] == [{*range(4), *range(row - 11, row + 1)}, best(scores, 1, 16)]
+    at_the_end = ((head, key) for head in (0, 1) for key in range(4, 56))
+    pooled = sorted(at_the_end, key=lambda place: -float(scores[place]))[:8]
+    extra = [sum(head == each for head, _ in pooled) for each in (0, 1)]
+    assert kept["adakv-like"] == [best(scores, head, 12 + extra[head]) for head in (0, 1)]
 
 
 def test_a_recall_task_repeats_passages_of_the_context() -> None:
     context = list(range(1000, 1064))
-    task = recall_task(context, np.random.default_rng(4))
-    size = len(task.tokens) // 4
-    passages = [task.tokens[i : i + size] for i in range(0, len(task.tokens), size)]
-    assert all(passage == list(range(passage[0], passage[0] + size)) for passage in passages)
-    assert sorted((passage[0] - 1000) // 16 for passage in passages) == [0, 1, 2, 3]
-    assert all(place % size >= 4 for place in task.asked)
+    task = recall_task(context, 9, np.random.default_rng(4))
+    assert [len(piece) for piece in task.pieces] == [9] * 4
+    assert all(piece == list(range(piece[0], piece[0] + 9)) for piece in task.pieces)
+    assert [(piece[0] - 1000) // 16 for piece in task.pieces] == [(piece[-1] - 1000) // 16 for piece in task.pieces]
+    assert [(piece[0] - 1000) // 16 for piece in task.pieces] == [0, 1, 2, 3]
+    assert task.asked == [token for piece in task.pieces for token in piece[3:]]
 
 
 # The comparison
@@ -131,24 +165,27 @@ def test_a_recall_task_repeats_passages_of_the_context() -> None:
 def test_a_method_in_the_model_is_attention_with_a_mask() -> None:
     """The dense oracle: one forward over context and continuation with the mask written out."""
     model = build("llama-gqa").double()
-    tokens = torch.randint(256, (96,), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(256, (72,), generator=torch.Generator().manual_seed(1))
     plan = Plan(SETTINGS, [2, 2], Allocation(np.full(4, 16), np.array([0, 1, 0, 1])))
-    table = compare_window(model, plan, tokens.tolist(), 0).filter(task="text")
-    rows, keys = torch.arange(96)[:, None], torch.arange(96)
+    everywhere = KeyBudget((HeadBudget(0, 0, "first_recent", first=1, recent=95), HeadBudget(0, 1, "all")), 64)
+    table = compare_window(model, plan, everywhere, tokens.tolist(), 0).filter(task="text")
+    rows, keys = torch.arange(72)[:, None], torch.arange(72)
     visible = keys <= rows
-    kept = visible & ((rows < 64) | (keys >= 64) | (keys < 4) | (keys >= 52))
+    kept = visible & ((rows < 64) | (keys < 4) | (keys > rows - 12))
     found = {}
     for name, mask in ((OWN, visible), ("streaming", kept)):
-        hidden = torch.zeros(96, 96, dtype=torch.float64).masked_fill(~mask, torch.finfo(torch.float64).min)
+        hidden = torch.zeros(72, 72, dtype=torch.float64).masked_fill(~mask, torch.finfo(torch.float64).min)
         with torch.no_grad():
             logits = model(tokens[None], attention_mask=hidden[None, None], use_cache=False).logits[0, 64:-1]
         found[name] = logits.log_softmax(-1)
     own, streaming = found[OWN], found["streaming"]
-    line = table.row(by_predicate=pl.col("method") == "streaming", named=True)
-    assert line["kl"] == pytest.approx(float((own.exp() * (own - streaming)).sum(-1).mean()), rel=1e-9)
-    assert line["loss"] == pytest.approx(float(torch.nn.functional.nll_loss(streaming, tokens[65:])), rel=1e-9)
-    assert line["accuracy"] == float((streaming.argmax(-1) == tokens[65:]).double().mean())
-    assert table.row(by_predicate=pl.col("method") == OWN, named=True)["kl"] == 0
+    lines = {line["method"]: line for line in table.to_dicts()}
+    assert lines["streaming"]["kl"] == pytest.approx(float((own.exp() * (own - streaming)).sum(-1).mean()), rel=1e-9)
+    loss = float(torch.nn.functional.nll_loss(streaming, tokens[65:]))
+    assert lines["streaming"]["loss"] == pytest.approx(loss, rel=1e-9)
+    assert lines["streaming"]["accuracy"] == float((streaming.argmax(-1) == tokens[65:]).double().mean())
+    assert lines[OWN]["kl"] == 0
+    assert abs(lines[APPLIED]["kl"]) < 1e-12
 
 
 def test_paired_intervals_are_those_of_students_t() -> None:
@@ -250,7 +287,7 @@ def test_the_same_seed_gives_the_same_numbers(tokenizer: Any, text: str) -> None
         (["--keep", "0.01"], "fewer than 5 for a head; use --keep 0.08 or more"),
         (["--length", "100"], "more than the 128 positions"),
         (["--windows", "2"], "--windows takes a whole number from 3 up"),
-        (["--windows", "30"], "too few for 30 windows of 128 tokens"),
+        (["--windows", "30"], "too few for 30 windows of 72 tokens"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

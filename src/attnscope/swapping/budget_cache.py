@@ -30,6 +30,10 @@ class Owner:
 
     active: bool = True
 
+    def __deepcopy__(self, memo: object) -> Owner:
+        """The same: copies of a cache belong to the same budget."""
+        return self
+
 
 @dataclass
 class _Part:

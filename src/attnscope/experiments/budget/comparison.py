@@ -1,14 +1,15 @@
 """Methods compared at equal numbers of kept key-value pairs, on text and on a recall task.
 
-A context is run as it is. Then each method drops keys, and the model goes on: its next-token distributions are compared
-with those of the unmodified model, and with the text. All keys after the context are kept by every method.
+A context is run as it is. Then each method drops keys, and the model goes on, with the same number of pairs in every
+row and for all methods: its next-token distributions are compared with the unmodified model's, and with the text.
 
-The recall task: some passages of the context come again after it, in another order. The first tokens of a passage are
-the cue, and each of the others counts as recalled if the model finds it the most probable.
+The recall task: a passage of the context comes again after it. The first tokens of a passage are the cue, and each of
+the others counts as recalled if the model finds it the most probable.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +31,7 @@ from attnscope.experiments.budget.selection import (
     oracle_rule,
 )
 from attnscope.experiments.intervals import paired_mean
-from attnscope.swapping import intervene
+from attnscope.swapping import apply_budget, intervene
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -39,9 +40,10 @@ if TYPE_CHECKING:
     from attnscope.capture.attention import AttentionCall
     from attnscope.experiments.budget.settings import BudgetSettings
     from attnscope.swapping.interventions import WeightRule
+    from attnscope.swapping.key_budget import KeyBudget
 
-OWN, OURS, ORACLE = "all keys", "ours", "exact top-k"
-PASSAGES, PASSAGE, CUE = 4, 24, 8  # of the recall task; the latter two in tokens
+OWN, OURS, ORACLE, APPLIED = "all keys", "ours", "exact top-k", "as applied"
+PASSAGES, PASSAGE, CUE = 4, 24, 8  # of the recall task; length and cue in tokens
 SCHEMA = pl.Schema(
     {
         "task": pl.String,  # text or recall
@@ -59,38 +61,50 @@ MEASURES = {"kl": ("text", False), "loss": ("text", False), "accuracy": ("recall
 
 
 class Task(NamedTuple):
-    """The tokens that follow a context, and which of them are asked for."""
+    """What follows a context, in one or several ways; tokens from `cue` on are asked for."""
 
     name: str
-    tokens: list[int]
-    asked: list[int]
+    pieces: list[list[int]]
+    cue: int
+
+    @property
+    def asked(self) -> list[int]:
+        """The tokens that are asked for, of all pieces."""
+        return [token for piece in self.pieces for token in piece[self.cue :]]
 
 
-def recall_task(context: Sequence[int], draw: np.random.Generator) -> Task:
-    """Passages from random places in each part of the context, one after the other in random order."""
+def recall_task(context: Sequence[int], longest: int, draw: np.random.Generator) -> Task:
+    """Passages of at most `longest` tokens, one from a random place in each part of the context."""
     part = len(context) // PASSAGES
-    size, cue = min(PASSAGE, part // 2), min(CUE, part // 4)
-    starts = [part * number + int(draw.integers(part - size + 1)) for number in draw.permutation(PASSAGES)]
-    tokens = [token for start in starts for token in context[start : start + size]]
-    return Task("recall", tokens, [place for place in range(len(tokens)) if place % size >= cue])
+    size = min(PASSAGE, part, longest)
+    starts = [part * number + int(draw.integers(part - size + 1)) for number in range(PASSAGES)]
+    return Task("recall", [list(context[start : start + size]) for start in starts], size * CUE // PASSAGE)
 
 
-def compare_window(module: Any, plan: Plan, tokens: list[int], window: int) -> pl.DataFrame:
-    """One line for each task and method: the text after the context, and passages to recall."""
+def compare_window(module: Any, plan: Plan, made: KeyBudget, tokens: list[int], window: int) -> pl.DataFrame:
+    """One line for each task and method: the text after the context, and passages to recall.
+
+    `made` is our budget as it is applied to a model, which is one more line: rows of the context too keep only their
+    keys, and heads of kind top choose in every row.
+    """
     length, pairs = plan.settings.length, plan.settings.length * len(plan.ours.counts)
     draw = np.random.default_rng((plan.settings.seed, window))
-    tasks = [
-        Task("text", tokens[length:], list(range(1, len(tokens) - length))),
-        recall_task(tokens[:length], draw),
-    ]
+    tasks = [Task("text", [tokens[length:]], 1), recall_task(tokens[:length], plan.settings.observed, draw)]
+    ids = torch.tensor(tokens[:length], device=module.device)[None]
     with torch.no_grad():
-        context, cache, heads = _prefill(module, torch.tensor(tokens[:length]), plan.settings)
+        context, cache, heads = _prefill(module, ids, plan.settings)
         own = [_log_probabilities(module, cache, task) for task in tasks]
         lines = [_line(task, OWN, pairs, each, each) for task, each in zip(tasks, own, strict=True)]
         for name, (kept, rules) in _rules(context, plan, heads, draw).items():
             with intervene(module, dict(enumerate(rules))):  # type: ignore[arg-type]
                 for task, each in zip(tasks, own, strict=True):
                     lines.append(_line(task, name, kept, _log_probabilities(module, cache, task), each))
+        with apply_budget(module, made):
+            cache = DynamicCache()
+            module(input_ids=ids, past_key_values=cache, use_cache=True)
+            kept = sum(head.kept(length) for head in made.heads)
+            for task, each in zip(tasks, own, strict=True):
+                lines.append(_line(task, APPLIED, kept, _log_probabilities(module, cache, task), each))
     numbers = {"window": window, "all_pairs": pairs}
     return pl.DataFrame([line | numbers for line in lines], schema=SCHEMA)
 
@@ -106,7 +120,7 @@ def _prefill(module: Any, ids: Tensor, settings: BudgetSettings) -> tuple[Contex
         context.norms.append(call.key[0].double().norm(dim=-1))
 
     with observed(module, collect):
-        module.base_model(input_ids=ids[None].to(module.device), past_key_values=cache, use_cache=True)
+        module.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
     return context, cache, heads
 
 
@@ -117,23 +131,24 @@ def _rules(
     total, even = int(plan.ours.counts.sum()), plan.layers(plan.even)
     rules = {}
     for name, select in SELECTIONS.items():
-        masks = select(context, plan, draw)
-        rules[name] = count_kept(masks, total, name), [kept_rule(mask, heads) for mask in masks]
-    rules[ORACLE] = total, [oracle_rule(counts, heads, plan.settings.length) for counts in even]
+        choices = select(context, plan, draw)
+        rules[name] = count_kept(choices, plan, name), [kept_rule(choice, heads) for choice in choices]
+    rules[ORACLE] = total, [oracle_rule(counts, heads) for counts in even]
     return rules
 
 
 def _log_probabilities(module: Any, cache: DynamicCache, task: Task) -> Float[Tensor, "asked vocabulary"]:
     """Of the tokens that a task asks for; the cache is left as it was."""
-    ids = torch.tensor(task.tokens, device=module.device)
-    logits = module(input_ids=ids[None], past_key_values=cache, use_cache=True).logits[0]
-    cache.crop(-len(ids))
-    found: Tensor = logits[[place - 1 for place in task.asked]].double().log_softmax(-1)
-    return found
+    found = []
+    for piece in task.pieces:
+        ids = torch.tensor(piece, device=module.device)[None]
+        logits = module(input_ids=ids, past_key_values=copy.deepcopy(cache), use_cache=True).logits[0]
+        found.append(logits[task.cue - 1 : -1].double().log_softmax(-1))
+    return torch.cat(found)
 
 
 def _line(task: Task, method: str, kept: int, found: Tensor, own: Tensor) -> dict[str, Any]:
-    wanted = torch.tensor([task.tokens[place] for place in task.asked], device=found.device)
+    wanted = torch.tensor(task.asked, device=found.device)
     return {
         "task": task.name,
         "method": method,

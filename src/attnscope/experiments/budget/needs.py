@@ -1,8 +1,8 @@
-"""The error of every key-value head when it keeps some of the keys of a context, by kind and number.
+"""The error of every key-value head when rows attend to some of their keys only, by kind and number.
 
-A row after the context attends to the kept keys and to all keys after the context. Its error is the change of what the
-head adds to the residual stream, relative to the stream, squared; heads that share keys count as the most demanding of
-them. Rows and windows are averaged.
+Rows are those after a context, and keys are chosen as in `selection.LayerChoice`. The error of a row is the change of
+what the head adds to the residual stream, relative to the stream, squared; heads that share keys count as the most
+demanding of them. Rows and windows are averaged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attnscope.engine.parts import WindowRecord
 from attnscope.engine.run import run_windows
 from attnscope.engine.windows import Forward, Window
 from attnscope.errors import ModelError
-from attnscope.experiments.budget.selection import KINDS, observed_scores, selected
+from attnscope.experiments.budget.selection import KINDS, LayerChoice, observed_scores
 from attnscope.normalizers import softmax
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class NeedsMeasurer:
 
     def measure(self, record: _Errors, layer: LayerCall, positions: Positions) -> None:
         """Measure the rows after the context."""
-        call, length = layer.call, self.settings.length
+        call = layer.call
         (rows,) = positions.values()
         visible, outputs = call.visible(rows), layer.vectors["output"].double()
         weights = softmax(call.logits(rows), visible)
@@ -74,12 +74,13 @@ class NeedsMeasurer:
         stream = layer.vectors["hidden"][0, list(rows)].double().square().sum(-1)
         scores = observed_scores(call, self.settings)
         shared = call.heads // len(scores)
-        errors = torch.empty(len(scores), len(KINDS), len(measured_sizes(length)), dtype=torch.float64)
-        kept = torch.ones(call.heads, 1, call.keys, dtype=torch.bool, device=weights.device)
-        for column, size in enumerate(measured_sizes(length)):
+        sizes = measured_sizes(self.settings.length)
+        errors = torch.empty(len(scores), len(KINDS), len(sizes), dtype=torch.float64)
+        for column, size in enumerate(sizes):
             counts = torch.full((len(scores),), size)
-            for line, kind in enumerate(KINDS):
-                kept[:, 0, :length] = selected(kind, counts, scores, self.settings).repeat_interleave(shared, 0)
+            for line in range(len(KINDS)):
+                choice = LayerChoice(counts, torch.full_like(counts, line), scores, self.settings.observed)
+                kept = choice.kept(torch.tensor(rows), call.keys).repeat_interleave(shared, 0)
                 squares = error_squares(weights, outputs, context, kept & visible) / stream
                 errors[:, line, column] = squares.mean(-1).unflatten(0, (-1, shared)).amax(-1).cpu()
         if not errors.isfinite().all():
@@ -95,8 +96,8 @@ def measure_needs(
     model: Model, windows: Sequence[list[int]], settings: BudgetSettings, report: Report
 ) -> list[Float[Tensor, "kv_heads kinds sizes"]]:
     """The mean error over windows of each layer's key-value heads, by kind and number of kept keys."""
-    step = max(1, settings.continuation // _ROWS)
-    rows = tuple(range(settings.length, settings.length + settings.continuation, step))
+    step = max(1, settings.observed // _ROWS)
+    rows = tuple(range(settings.length, settings.length + settings.observed, step))
     plan = [Window(number, [Forward(ids, {len(ids): rows})]) for number, ids in enumerate(windows)]
     parts = list(run_windows(model, plan, NeedsMeasurer(settings), progress=report))
     return [torch.stack(layer).mean(0) for layer in zip(*parts, strict=True)]

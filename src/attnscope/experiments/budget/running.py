@@ -161,18 +161,18 @@ def budget(
             trust_remote_code=trust_remote_code,
         )
         settings = plan_budget(loaded, keep, length, windows, calibration_windows, seed)
-        tokens, size = tokenized(loaded, content, WindowChoice()), settings.length + settings.continuation
+        tokens, size = tokenized(loaded, content, WindowChoice()), settings.length + settings.observed
         measured = _windows_of_half("first", tokens, size, settings.calibration_windows)
         fresh = _windows_of_half("second", tokens, size, settings.windows)
         with evaluating(loaded.module):
             kv_heads = [site.kv_heads for site in sorted(sites(loaded.module), key=lambda site: site.layer)]
             plan = Plan(settings, kv_heads, allocate(measure_needs(loaded, measured, settings, report), settings))
+            made = key_budget(plan.ours, kv_heads, settings, {})
             tables = []
             for number, ids in enumerate(fresh):
                 report(Step(number, len(fresh), f"comparing on window {number + 1} of {len(fresh)}"))
-                tables.append(compare_window(loaded.module, plan, ids, number))
+                tables.append(compare_window(loaded.module, plan, made, ids, number))
             table = pl.concat(tables)
-            made = key_budget(plan.ours, kv_heads, settings, {})
             about = {
                 "model": loaded.name,
                 "family": loaded.family,

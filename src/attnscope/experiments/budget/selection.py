@@ -1,6 +1,6 @@
-"""Which keys of a context each method keeps.
+"""Which keys each method keeps: in every row as many as its budget says, new keys included.
 
-All methods see the same: the keys of the context, and the weights that its last tokens give them. None sees what comes
+All methods see the same: the keys of a context, and the weights that its last tokens give them. None sees what comes
 after the context, except the oracle, which is no method but a limit: it chooses anew in every row.
 """
 
@@ -43,31 +43,34 @@ def observed_scores(call: Any, settings: BudgetSettings) -> Float[Tensor, "kv_he
     return functional.avg_pool1d(shared[:, None], _POOLED, 1, _POOLED // 2, count_include_pad=False)[:, 0]
 
 
-def selected(
-    kind: Kind, counts: Int[Tensor, " kv_heads"], scores: Float[Tensor, "kv_heads length"], settings: BudgetSettings
-) -> Bool[Tensor, "kv_heads length"]:
-    """Mask of the keys that heads of this kind keep: `counts` of them, protected ones included."""
-    length = scores.shape[-1]
-    if kind == "top":
-        return _highest(_protected(scores, settings), counts)
-    keys = torch.arange(length, device=scores.device)
-    first = (counts.to(scores.device) - 1).clamp_max(FIRST)[:, None]
-    return (keys < first) | (keys >= length - counts.to(scores.device)[:, None] + first)
+@dataclass(frozen=True)
+class LayerChoice:
+    """How the heads of one layer choose keys.
 
-
-def _protected(scores: Tensor, settings: BudgetSettings) -> Tensor:
-    """Scores with the protected keys before all others: the last tokens, the latest first, then the first keys.
-
-    A head that does not attend to the first keys now may do so later, where it has nothing else to attend to.
+    Heads of kind first_recent keep the first keys and the nearest. Heads of kind top keep the first keys, the nearest
+    `observed` and those of the highest scores; keys after the context have none, so that rows reach only as far beyond
+    it as the nearest keys.
     """
-    protected = scores.clone()
-    protected[:, :FIRST] = 2
-    protected[:, -settings.observed :] = 3 + torch.arange(settings.observed, dtype=scores.dtype, device=scores.device)
-    return protected
 
+    counts: Int[Tensor, " kv_heads"]
+    kinds: Int[Tensor, " kv_heads"]  # indices of `KINDS`
+    scores: Float[Tensor, "kv_heads length"]  # at most 1
+    observed: int
 
-def _highest(scores: Tensor, counts: Tensor) -> Tensor:
-    return largest(scores, torch.ones_like(scores, dtype=torch.bool), counts[:, None])
+    def kept(self, rows: Int[Tensor, " rows"], keys: int) -> Bool[Tensor, "kv_heads rows keys"]:
+        """Mask of the keys that the rows at these positions keep, `counts` in each, of the first `keys` ones."""
+        device = self.scores.device
+        key, row = torch.arange(keys, device=device), rows.to(device)[:, None]
+        counts = self.counts.to(device)[:, None, None]
+        first = (counts - 1).clamp_max(FIRST)
+        near = (key < first) | (key > row - (counts - first))
+        scores = functional.pad(self.scores[:, :keys], (0, max(0, keys - self.scores.shape[-1])))[:, None]
+        # A head that does not attend to the first keys now may do so later, where it has nothing else to attend to.
+        scores = torch.where(key < FIRST, 2, scores)
+        scores = torch.where(key > row - self.observed, 3.0 + key, scores)
+        visible = (key <= row).expand_as(scores)
+        top = largest(scores, visible, counts.minimum(visible.sum(-1, keepdim=True)))
+        return visible & torch.where(self.kinds.to(device)[:, None, None] == 0, near, top)
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Context:
     norms: list[Float[Tensor, "kv_heads length"]]
 
 
-Selection = Callable[[Context, "Plan", np.random.Generator], "list[Tensor]"]
+Selection = Callable[[Context, "Plan", np.random.Generator], "list[LayerChoice]"]
 
 
 @dataclass(frozen=True)
@@ -103,60 +106,64 @@ class Plan:
         total, heads = int(self.ours.counts.sum()), len(self.ours.counts)
         return total // heads + (np.arange(heads) < total % heads).astype(np.int64)
 
-    def masks(self, context: Context, counts: NDArray[np.int64], kinds: NDArray[np.int64]) -> list[Tensor]:
-        """The keys that heads of these kinds and counts keep, by layer."""
-        masks, start = [], 0
-        for scores in context.scores:
-            heads = slice(start, start + len(scores))
-            near, top = (selected(kind, torch.from_numpy(counts[heads]), scores, self.settings) for kind in KINDS)
-            masks.append(torch.where(torch.from_numpy(kinds[heads] == 0).to(scores.device)[:, None], near, top))
-            start = heads.stop
-        return masks
+    def choices(
+        self, counts: NDArray[np.int64], kinds: NDArray[np.int64], scores: Sequence[Tensor]
+    ) -> list[LayerChoice]:
+        """The choice of each layer."""
+        parts = zip(self.layers(counts), self.layers(kinds), scores, strict=True)
+        observed = self.settings.observed
+        return [LayerChoice(torch.from_numpy(n), torch.from_numpy(kind), each, observed) for n, kind, each in parts]
 
-    def layers(self, counts: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Counts by layer."""
-        return np.split(counts, np.cumsum(self.kv_heads)[:-1])
+    def layers(self, numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Numbers of all heads, by layer."""
+        return np.split(numbers, np.cumsum(self.kv_heads)[:-1])
 
 
 def _of_kind(kind: Kind) -> Selection:
-    return lambda context, plan, _: plan.masks(context, plan.even, np.full(len(plan.even), KINDS.index(kind)))
+    return lambda context, plan, _: plan.choices(plan.even, _all(kind, plan), context.scores)
 
 
-def _ours(context: Context, plan: Plan, draw: np.random.Generator) -> list[Tensor]:
-    return plan.masks(context, plan.ours.counts, plan.ours.kinds)
+def _all(kind: Kind, plan: Plan) -> NDArray[np.int64]:
+    return np.full(len(plan.ours.counts), KINDS.index(kind))
 
 
-def _shuffled(context: Context, plan: Plan, draw: np.random.Generator) -> list[Tensor]:
+def _ours(context: Context, plan: Plan, draw: np.random.Generator) -> list[LayerChoice]:
+    return plan.choices(plan.ours.counts, plan.ours.kinds, context.scores)
+
+
+def _shuffled(context: Context, plan: Plan, draw: np.random.Generator) -> list[LayerChoice]:
     order = draw.permutation(len(plan.ours.counts))
-    return plan.masks(context, plan.ours.counts[order], plan.ours.kinds[order])
+    return plan.choices(plan.ours.counts[order], plan.ours.kinds[order], context.scores)
 
 
-def _uniform(context: Context, plan: Plan, draw: np.random.Generator) -> list[Tensor]:
-    return plan.masks(context, plan.even, plan.ours.kinds)
+def _uniform(context: Context, plan: Plan, draw: np.random.Generator) -> list[LayerChoice]:
+    return plan.choices(plan.even, plan.ours.kinds, context.scores)
 
 
-def _random(context: Context, plan: Plan, draw: np.random.Generator) -> list[Tensor]:
+def _random(context: Context, plan: Plan, draw: np.random.Generator) -> list[LayerChoice]:
     shares = draw.uniform(0, 1, len(plan.ours.counts))
     counts = with_total(shares * plan.settings.length, int(plan.ours.counts.sum()), plan.settings.length)
-    return plan.masks(context, counts, plan.ours.kinds)
+    return plan.choices(counts, plan.ours.kinds, context.scores)
 
 
-def _key_norm(context: Context, plan: Plan, draw: np.random.Generator) -> list[Tensor]:
-    """The keys of the smallest norm."""
-    even = plan.layers(plan.even)
-    return [_highest(-norms, torch.from_numpy(each)) for norms, each in zip(context.norms, even, strict=True)]
+def _key_norm(context: Context, plan: Plan, draw: np.random.Generator) -> list[LayerChoice]:
+    """The keys of the smallest norm in place of the largest weights."""
+    return plan.choices(plan.even, _all("top", plan), [1 / (1 + norms) for norms in context.norms])
 
 
-def _adakv(context: Context, plan: Plan, draw: np.random.Generator) -> list[Tensor]:
-    """The highest scores of a layer, whatever the head, after a part that every head keeps."""
-    masks = []
+def _adakv(context: Context, plan: Plan, draw: np.random.Generator) -> list[LayerChoice]:
+    """Every head keeps its protected keys and a part of the even number; the rest goes to the layer's best scores."""
+    observed, counts = plan.settings.observed, []
     for scores, even in zip(context.scores, plan.layers(plan.even), strict=True):
-        scores = _protected(scores, plan.settings)
-        counts = torch.from_numpy(even)
-        safe = torch.maximum((counts * _SAFEGUARD).long(), counts.clamp_max(plan.settings.observed + FIRST))
-        first = scores.masked_fill(_highest(scores, safe), 3 + scores.shape[-1])
-        masks.append(_highest(first.reshape(1, -1), counts.sum()[None]).view_as(scores))
-    return masks
+        safe = np.maximum((even * _SAFEGUARD).astype(np.int64), np.minimum(even, observed + FIRST))
+        kinds = torch.ones(len(scores), dtype=torch.long)
+        base = LayerChoice(torch.from_numpy(safe), kinds, scores, observed).kept(
+            torch.tensor([scores.shape[-1] - 1]), scores.shape[-1]
+        )
+        free = ~base[:, 0].reshape(1, -1)
+        best = largest(scores.reshape(1, -1), free, torch.tensor([[int((even - safe).sum())]])).view_as(scores)
+        counts.append(safe + (best & free.view_as(scores)).sum(-1).cpu().numpy())
+    return plan.choices(np.concatenate(counts), _all("top", plan), context.scores)
 
 
 SELECTIONS: dict[str, Selection] = {
@@ -184,37 +191,35 @@ def with_total(wanted: NDArray[np.float64], total: int, most: int) -> NDArray[np
     return counts
 
 
-def kept_rule(mask: Bool[Tensor, "kv_heads length"], heads: int) -> WeightRule:
-    """Softmax over the kept keys of the context and all later ones, for `swapping.intervene`."""
-    of_heads = mask.repeat_interleave(heads // len(mask), 0)
+def kept_rule(choice: LayerChoice, heads: int) -> WeightRule:
+    """Softmax over the kept keys, for `swapping.intervene`; rows are told by how many keys they see."""
+    shared = heads // len(choice.counts)
 
     def rule(logits: Tensor, visible: Tensor) -> Tensor:
-        length = min(of_heads.shape[-1], logits.shape[-1])
-        kept = functional.pad(of_heads[:, :length], (0, logits.shape[-1] - length), value=True)
-        return softmax(logits, visible & kept[:, None])
-
-    return rule
-
-
-def oracle_rule(counts: NDArray[np.int64], heads: int, length: int) -> WeightRule:
-    """Softmax over the keys of the context with the largest weights in this very row, and all later ones."""
-    shared = heads // len(counts)
-    number = torch.from_numpy(counts)[:, None, None]
-
-    def rule(logits: Tensor, visible: Tensor) -> Tensor:
-        weights = softmax(logits, visible).unflatten(1, (-1, shared)).amax(2)
-        context = visible.unflatten(1, (-1, shared))[:, :, 0].clone()
-        context[..., length:] = False
-        kept = largest(weights, context, number.expand(*weights.shape[:-1], 1)).repeat_interleave(shared, 1)
-        kept[..., length:] = True
+        kept = choice.kept(visible[0, 0].sum(-1) - 1, logits.shape[-1]).repeat_interleave(shared, 0)
         return softmax(logits, visible & kept)
 
     return rule
 
 
-def count_kept(masks: Sequence[Tensor], total: int, method: str) -> int:
-    """The number of kept pairs; raises if a method keeps more or fewer than 1% from the others."""
-    kept = sum(int(mask.sum()) for mask in masks)
+def oracle_rule(counts: NDArray[np.int64], heads: int) -> WeightRule:
+    """Softmax over the keys with the largest weights in this very row."""
+    shared = heads // len(counts)
+    number = torch.from_numpy(counts)[:, None, None]
+
+    def rule(logits: Tensor, visible: Tensor) -> Tensor:
+        weights = softmax(logits, visible).unflatten(1, (-1, shared)).amax(2)
+        seen = visible.unflatten(1, (-1, shared))[:, :, 0]
+        kept = largest(weights, seen, number.to(seen.device).minimum(seen.sum(-1, keepdim=True)))
+        return softmax(logits, visible & kept.repeat_interleave(shared, 1))
+
+    return rule
+
+
+def count_kept(choices: Sequence[LayerChoice], plan: Plan, method: str) -> int:
+    """The pairs that a method keeps in the first row after the context; raises if not within 1% of our number."""
+    row, total = torch.tensor([plan.settings.length]), int(plan.ours.counts.sum())
+    kept = sum(int(choice.kept(row, plan.settings.length + 1).sum()) for choice in choices)
     if abs(kept - total) > 0.01 * total:
         raise ModelError(f"{method} keeps {kept:,} pairs, not {total:,}: the comparison would not be fair")
     return kept

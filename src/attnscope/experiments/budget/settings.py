@@ -13,10 +13,10 @@ from attnscope.swapping.budgets import refusal
 if TYPE_CHECKING:
     from attnscope.capture.models import Model
 
-DEFAULT_LENGTH, CONTINUATION = 1024, 64
+DEFAULT_LENGTH = 1024
 FIRST = 4  # first keys of a head of kind first_recent, as in StreamingLLM
 LEAST_WINDOWS = 3  # an interval over fewer says nothing
-_OBSERVED = 32  # the last tokens of a context, whose weights choose keys
+_OBSERVED = 32
 _SHORTEST = 32
 
 
@@ -25,15 +25,14 @@ class BudgetSettings:
     """How much is kept, and of what."""
 
     keep: float
-    length: int  # tokens of the context, whose keys are kept or dropped
-    continuation: int  # tokens after it, which attend to what was kept; their own keys are always kept
+    length: int  # tokens of the context
     windows: int  # to compare on
     calibration_windows: int  # to measure on
     seed: int
 
     @property
     def observed(self) -> int:
-        """How many of the last tokens of a context choose its keys."""
+        """How many of the last tokens of a context choose its keys, and how many tokens follow it."""
         return min(_OBSERVED, self.length // 8)
 
     def as_json(self) -> dict[str, Any]:
@@ -55,13 +54,13 @@ def plan_budget(
     reason = refusal(model.module)
     if reason is not None:
         raise ModelError(f"no budget for {model.name}: {reason}")
-    longest = None if model.positions is None else model.positions - CONTINUATION
+    longest = None if model.positions is None else model.positions - _OBSERVED
     if length is None:
         length = min(DEFAULT_LENGTH, longest or DEFAULT_LENGTH)
     length = whole_number("length", length, least=_SHORTEST)
     if longest is not None and length > longest:
         raise InputError(
-            f"{parameter('length', length)} and {CONTINUATION} further tokens are more than the {model.positions:,} "
+            f"{parameter('length', length)} and {_OBSERVED} further tokens are more than the {model.positions:,} "
             f"positions of {model.name}; use {parameter('length', longest)} or less"
         )
     if keep * length < FIRST + 1:
@@ -72,7 +71,6 @@ def plan_budget(
     return BudgetSettings(
         float(keep),
         length,
-        CONTINUATION,
         whole_number("windows", windows, least=LEAST_WINDOWS),
         whole_number("calibration_windows", calibration_windows),
         whole_number("seed", seed, least=0),
