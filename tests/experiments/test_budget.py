@@ -283,7 +283,7 @@ def test_the_same_seed_gives_the_same_numbers(tokenizer: Any, text: str) -> None
         (["--keep", "1.5"], "above 0 and at most 1; received 1.5"),
         (["--keep", "-0.1"], "above 0 and at most 1"),
         (["--keep", "nan"], "above 0 and at most 1"),
-        (["--keep", "some"], "--keep takes"),
+        (["--keep", "some"], "--keep"),
         (["--keep", "0.01"], "fewer than 5 for a head; use --keep 0.08 or more"),
         (["--length", "100"], "more than the 128 positions"),
         (["--windows", "2"], "--windows takes a whole number from 3 up"),

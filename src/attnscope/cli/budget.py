@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from attnscope.cli.numbers import WholeNumber, decimals
+from attnscope.cli.numbers import WholeNumber
 from attnscope.cli.runs import (
     DeviceOption,
     DtypeOption,
@@ -28,7 +28,7 @@ def budget(
     /,
     *,
     text: TextOption = None,
-    keep: Annotated[str, Parameter(allow_leading_hyphen=True)] = "0.25",
+    keep: Annotated[float, Parameter(allow_leading_hyphen=True)] = 0.25,
     length: WholeNumber | None = None,
     windows: WholeNumber = 8,
     calibration_windows: WholeNumber = 4,
@@ -45,7 +45,7 @@ def budget(
     Measures the error of every key-value head by kind (first + recent keys, or those with the largest weights) and
     number of keys, on the first half of the text, and takes the budgets with the smallest total error. On the second
     half it compares them with random, uniform and shuffled budgets, StreamingLLM, key norms, SnapKV-like and AdaKV-like
-    choices, and the exact largest weights: KL divergence, perplexity, and recall of random passages.
+    choices, and the exact largest weights: KL divergence, perplexity, and recall of passages of the context.
 
     Writes budget.json, for attnscope.swapping.apply_budget; full_attention_heads.tsv and config.json, for DuoAttention;
     layers.json, keys by layer; and comparison.parquet.
@@ -71,7 +71,6 @@ def budget(
     out
         Folder for the results: new, empty, or of an earlier budget. Default: runs/MODEL-DATE-TIME.
     """
-    (share,) = decimals("--keep", keep)[:1] if "," not in keep else (float("nan"),)
     require_model(model, revision)
     from rich.console import Console
 
@@ -87,7 +86,7 @@ def budget(
         result = make_budget(
             model,
             read_text(text),
-            keep=share,
+            keep=keep,
             length=length,
             windows=windows,
             calibration_windows=calibration_windows,

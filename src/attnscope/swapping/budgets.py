@@ -48,19 +48,20 @@ class AppliedBudget(Swap):
         self.budget = budget
         self._owner = Owner()
         self._layers = [(site.kv_heads, [b for b in budget.heads if b.layer == site.layer]) for site in all_sites]
-        names = list(inspect.signature(model.forward).parameters)
+        parameters = inspect.signature(model.forward).parameters.values()
+        names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
 
-        def prepare(
-            module: nn.Module, args: tuple[Any, ...], given: dict[str, Any]
-        ) -> tuple[tuple[()], dict[str, Any]]:
-            given = dict(zip(names, args, strict=False)) | given
+        def prepare(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            given = dict(zip(names, args, strict=False)) | named
             use_cache = given.get("use_cache")
-            if given.get("past_key_values") is None and (model.config.use_cache if use_cache is None else use_cache):
+            if use_cache is None:
+                use_cache = getattr(model.config.get_text_config(), "use_cache", True)
+            if given.get("past_key_values") is None and use_cache:
                 given["past_key_values"] = DynamicCache()
             if given.get("past_key_values") is not None:
                 prepare_cache(given["past_key_values"], self._layers, self._owner)
                 set_padding(given["past_key_values"], given.get("attention_mask"))
-            return (), given
+            return args[len(names) :], given
 
         super().__init__(model, [(site, entry) for site in all_sites for entry in _entries(site, budget)])
         self._hook = model.register_forward_pre_hook(prepare, with_kwargs=True)
