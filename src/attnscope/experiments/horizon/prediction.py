@@ -5,9 +5,8 @@ entropy ratio, which is 0 in a head that picks one key, is compared as it is.
 
 An interval is for the mean over as many other windows of the same text, at that length. It has three parts. Other
 windows would have given another prediction, and others still another measurement: a bootstrap over windows for each.
-And the method errs: the back-test predicts the window's length from a quarter of it, in every head, and its errors are
-taken relative to how much it predicted to change. The 90th percentile over heads of these ratios is taken to hold for
-longer lengths too.
+And the method errs: the back-test predicts the window's length from a quarter of it, in every head, and the 90th
+percentile over heads of its errors is taken to hold for longer lengths too.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 LEVEL = 0.9
 SMALLEST = 1e-9  # of a measure, for its logarithm
 TOP5 = MEASURES.index("top5")
-_STILL = 0.05  # change that every head is granted: the error of one that is not predicted to change is not 0
 _DRAWS = 1000
 _LINEAR = np.array([measure == "entropy_ratio" for measure in MEASURES])
 _SUPPRESSED = 0.1  # of the largest weight that a key gets at any distance
@@ -85,14 +83,11 @@ class Prediction:
     def half_width(self, length: int, level: float = LEVEL) -> Float[np.ndarray, "heads measures"]:
         """Half the width of the interval on the measure's scale; only sampling for lengths that the windows have."""
         z = NormalDist().inv_cdf((1 + level) / 2)
-        settings = self.settings
         if length in self.measured.by_length:
             return z * _bootstrap_error(self.measured.by_length[length])
-        granted = _STILL + _change(self.measured.mean(settings.short), self.back_test.mean(settings.length))
-        factor = _upper_quantile(np.abs(self.back_test_error()) / granted, level)
-        method = factor * (_STILL + _change(self.measured.mean(settings.length), self.predicted.mean(length)))
+        method = _upper_quantile(np.abs(self.back_test_error()), level)
         of_prediction = _bootstrap_error(self.predicted.by_length[length])
-        of_measuring = _bootstrap_error(self.measured.by_length[settings.length])
+        of_measuring = _bootstrap_error(self.measured.by_length[self.settings.length])
         return np.sqrt(method**2 + (z * of_prediction) ** 2 + (z * of_measuring) ** 2)
 
     def at(self, length: int) -> Float[np.ndarray, "heads measures"]:
@@ -123,10 +118,6 @@ def scaled(values: Float[np.ndarray, "*some measures"]) -> Float[np.ndarray, "*s
 def unscaled(values: Float[np.ndarray, "*some measures"]) -> Float[np.ndarray, "*some measures"]:
     """The inverse of `scaled`."""
     return np.where(_LINEAR, values, np.exp(np.where(_LINEAR, 0.0, values)))
-
-
-def _change(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.abs(scaled(after) - scaled(before))
 
 
 def _bootstrap_error(values: Float[np.ndarray, "windows heads measures"]) -> Float[np.ndarray, "heads measures"]:

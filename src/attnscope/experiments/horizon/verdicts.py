@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Verdict = Literal["holds", "thins", "diluted", "undecided"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 HALF, QUARTER = 0.5, 0.25
-LEVEL = 0.5  # of the interval that must lie within one verdict
+LEVEL = 0.8  # of the interval that must lie within one verdict
 _ALMOST_ALL = 0.8  # of the heads, in the layers that a finding names
 MEANINGS: dict[Verdict, str] = {
     "holds": "keeps at least half of its top-5 mass",
