@@ -16,7 +16,8 @@ from scipy import stats
 
 from attnscope.capture.models import Model
 from attnscope.cli import run
-from attnscope.experiments.budget.allocation import allocate, duo_attention, layer_budgets
+from attnscope.errors import InputError
+from attnscope.experiments.budget.allocation import allocate, beyond_window, duo_attention, layer_budgets
 from attnscope.experiments.budget.comparison import APPLIED, OURS, OWN, compare_window, recall_task, summarize
 from attnscope.experiments.budget.needs import measure_needs, measured_sizes
 from attnscope.experiments.budget.running import FILES, budget
@@ -229,6 +230,18 @@ def test_files_for_other_programs(tmp_path: Path) -> None:
         (15.0, 0.375, 0.625),
         (30.0, 0.75, 0.75),
     ]
+
+
+def test_heads_that_reach_beyond_their_window_are_listed() -> None:
+    near = {"kind": "first_recent", "first": 4}
+    heads = [HeadBudget(0, 0, recent=6, **near), HeadBudget(0, 1, recent=9, **near), HeadBudget(0, 2, "all")]
+    table = pl.DataFrame({"layer": [0] * 6, "head": range(6), "reach": [5.0, 7.0, 9.0, 1.0, None, None]})
+    (line,) = beyond_window(KeyBudget(tuple(heads), 40), table, "it")
+    assert line == {"layer": 0, "kv_head": 0, "recent": 6, "reach": 7.0}
+    unknown = table.with_columns(reach=pl.lit(None, pl.Float64))
+    assert [one["reach"] for one in beyond_window(KeyBudget(tuple(heads), 40), unknown, "it")] == [None, None]
+    with pytest.raises(InputError, match="not a prediction for the same model"):
+        beyond_window(KeyBudget(tuple(heads), 40), table.with_columns(layer=pl.lit(3)), "it")
 
 
 @pytest.fixture

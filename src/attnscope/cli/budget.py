@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -33,6 +34,7 @@ def budget(
     windows: WholeNumber = 8,
     calibration_windows: WholeNumber = 4,
     seed: WholeNumber = 0,
+    horizon: Path | None = None,
     out: OutOption = None,
     json: JsonOption = False,
     device: DeviceOption = "cpu",
@@ -68,6 +70,8 @@ def budget(
         How many windows to measure on.
     seed
         For the methods that draw, and the recall task.
+    horizon
+        Folder of `attnscope horizon` for the same model: says which heads reach further than the window they keep.
     out
         Folder for the results: new, empty, or of an earlier budget. Default: runs/MODEL-DATE-TIME.
     """
@@ -91,6 +95,7 @@ def budget(
             windows=windows,
             calibration_windows=calibration_windows,
             seed=seed,
+            horizon=horizon,
             device=device,
             dtype=dtype,
             revision=revision,

@@ -41,6 +41,14 @@ def print_budget(console: Console, budget: KeyBudget) -> None:
             "bytes, as heads that choose by weight must store all keys."
         )
     )
+    beyond = about.get("beyond_window")
+    if beyond is not None:
+        console.print(
+            paragraph(
+                f"{len(beyond)} of the heads with first + recent keys reach further than their window: on longer texts "
+                "they may need more."
+            )
+        )
     console.print()
     made = table(["Method", "Kept", "KL", "Perplexity", "Recall"])
     for line in about["comparison"]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from attnscope.errors import InputError
 from attnscope.experiments.budget.needs import measured_sizes
 from attnscope.experiments.budget.selection import KINDS, Allocation, with_total
 from attnscope.experiments.budget.settings import FIRST
@@ -15,6 +18,7 @@ from attnscope.swapping.key_budget import HeadBudget, KeyBudget
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import polars as pl
     from jaxtyping import Float
     from numpy.typing import NDArray
     from torch import Tensor
@@ -71,6 +75,26 @@ def _head(layer: int, head: int, count: int, kind: str, length: int) -> HeadBudg
         return HeadBudget(layer, head, "top", share=count / length)
     first = min(FIRST, count - 1)
     return HeadBudget(layer, head, "first_recent", first=first, recent=count - first)
+
+
+def beyond_window(budget: KeyBudget, reach: pl.DataFrame, source: str) -> list[dict[str, Any]]:
+    """The first_recent heads whose reach, as `attnscope horizon` predicts it, is longer than their window.
+
+    `reach` has one line for each `layer` and `head`; its `reach` is null if it is longer than what was predicted.
+    """
+    found = {(line["layer"], line["head"]): line["reach"] for line in reach.to_dicts()}
+    kv_heads = Counter(head.layer for head in budget.heads)
+    if {layer for layer, _ in found} != set(kv_heads):
+        raise InputError(f"{source} is not a prediction for the same model: it has other layers; predict again")
+    lines = []
+    for head in budget.heads:
+        shared = sum(layer == head.layer for layer, _ in found) // kv_heads[head.layer]
+        members = [found.get((head.layer, head.kv_head * shared + each)) for each in range(shared)]
+        longest = max((each if each is not None else math.inf for each in members), default=math.inf)
+        if head.kind == "first_recent" and longest > head.recent:
+            place = {"layer": head.layer, "kv_head": head.kv_head, "recent": head.recent}
+            lines.append(place | {"reach": None if longest == math.inf else longest})
+    return lines
 
 
 def layer_budgets(budget: KeyBudget) -> list[dict[str, Any]]:

@@ -19,17 +19,24 @@ from attnscope.capture.modes import evaluating
 from attnscope.capture.text import Text, given_text
 from attnscope.capture.tokens import TokenizedText, WindowChoice, WindowTokens, tokenized
 from attnscope.errors import OutputError
-from attnscope.experiments.budget.allocation import allocate, duo_attention, key_budget, layer_budgets
+from attnscope.experiments.budget.allocation import (
+    allocate,
+    beyond_window,
+    duo_attention,
+    key_budget,
+    layer_budgets,
+)
 from attnscope.experiments.budget.comparison import compare_window, summarize
 from attnscope.experiments.budget.needs import measure_needs
 from attnscope.experiments.budget.selection import Plan
 from attnscope.experiments.budget.settings import plan_budget
+from attnscope.experiments.horizon.result import Horizon
 from attnscope.parameters import parameter
 from attnscope.progress import Progress, Step, reporting
 from attnscope.swapping import apply_budget, cache_bytes
 from attnscope.swapping.key_budget import FILE, KeyBudget
 from attnscope.swapping.layout import sites
-from attnscope.tables import output_folder, write_all
+from attnscope.tables import OWN, output_folder, write_all
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -110,6 +117,7 @@ def budget(
     windows: int = 8,
     calibration_windows: int = 4,
     seed: int = 0,
+    horizon: Horizon | str | Path | None = None,
     tokenizer: Any = None,
     device: str = "cpu",
     dtype: str = "float32",
@@ -141,6 +149,9 @@ def budget(
         How many windows to measure on.
     seed
         For the methods that draw, and the recall task.
+    horizon
+        What `attnscope.horizon` predicted for the same model, or its folder: `budget.about["beyond_window"]` then lists
+        the heads that reach further than the window that they keep, which longer texts would show.
     progress
         As in `attnscope.scan`.
 
@@ -150,6 +161,7 @@ def budget(
         The budget and the comparison, with `save(folder)`.
     """
     content = given_text(text)
+    predicted = Horizon.load(horizon) if isinstance(horizon, str | Path) else horizon
     started = time.perf_counter()
     with reporting(progress, "loading the model") as report:
         loaded = resolve_model(
@@ -180,9 +192,14 @@ def budget(
                 "settings": settings.as_json(),
                 "cache": _measured_cache(loaded.module, made, fresh[0][: settings.length]),
                 "comparison": summarize(table),
+                "beyond_window": None if predicted is None else _beyond_window(made, predicted),
                 "seconds": round(time.perf_counter() - started, 3),
             }
     return BudgetResult(KeyBudget(made.heads, made.length, about), table)
+
+
+def _beyond_window(made: KeyBudget, predicted: Horizon) -> list[dict[str, Any]]:
+    return beyond_window(made, predicted.heads.filter(normalizer=OWN), "the given horizon")
 
 
 def _windows_of_half(which: str, text: TokenizedText, size: int, count: int) -> list[list[int]]:
