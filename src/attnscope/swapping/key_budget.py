@@ -144,7 +144,7 @@ def load_budget(source: str | Path) -> KeyBudget:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
-            f"{str(path)!r} is not a readable budget: {reason}; write one with attnscope budget MODEL --out DIR"
+            f"{str(path)!r} is not a readable budget: {reason}; write one with attnscope budget"
         ) from error
 
 
