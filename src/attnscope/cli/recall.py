@@ -62,7 +62,7 @@ def recall(
     length_ratios
         Tested lengths as multiples of the training length. Default: 1,4,16,64; with --quick 1,16,64.
     examples
-        Test examples of each length and seed. Default: 1024; with --quick 512.
+        Test examples of each length and seed; an eighth of them for mqar. Default: 1024; with --quick 512.
     effort
         Factor on the training steps of each task.
     quick

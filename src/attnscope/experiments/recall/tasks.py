@@ -52,6 +52,7 @@ class Task(ABC):
     asked: ClassVar[int] = 1
     length: ClassVar[int] = 32  # the longest length of training
     steps: ClassVar[int] = 600
+    examples_over: ClassVar[int] = 1  # tests have so many times fewer examples than asked for
     position: ClassVar[Position] = "none"
 
     @property
@@ -186,6 +187,7 @@ class MQAR(Task):
     filler: ClassVar[int] = 16
     features = keys + CLASSES + filler
     layers, heads, width, asked = 2, 2, 64, pairs
+    examples_over = 2 * pairs  # each asks several questions, and costs the square of its length
     steps = 1000
     position = "rope"
 

@@ -103,6 +103,7 @@ def validation_losses(model: Ensemble, task: Task, seeds: Sequence[int], copies:
 @torch.no_grad()
 def test(model: Ensemble, task: Task, seeds: Sequence[int], length: int, examples: int) -> list[dict[str, Any]]:
     """Test one member for each seed: the columns of the table that are measured."""
+    examples = max(1, examples // task.examples_over)
     streams = [stream(seed, _TEST, length) for seed in seeds]
     rows = length if task.layers > 1 else 1
     chunk = max(1, min(examples, _LOGITS_AT_ONCE // (length * rows)))
