@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnscope import normalizers as nz
 from attnscope.cli import run
-from attnscope.errors import InputError
+from attnscope.errors import AttnscopeError, InputError
 from attnscope.experiments.recall import running, training
 from attnscope.experiments.recall.picture import budget_figure
 from attnscope.experiments.recall.rules import make_rule
@@ -241,6 +241,31 @@ def test_worker_processes_give_the_same_table(inline: None, tmp_path: Path, monk
     here = recall(plan, out=tmp_path / "here", progress=False)
     monkeypatch.undo()
     assert recall(plan, out=tmp_path / "workers", workers=2, progress=False).table.equals(here.table)
+
+
+def test_a_worker_that_dies_is_an_error_and_loses_nothing_that_is_finished(tmp_path: Path) -> None:
+    file = tmp_path / "dies.py"
+    file.write_text(
+        "import multiprocessing, os, torch\n"
+        "from attnscope.normalizers import Sparsemax\n"
+        "class Dies(Sparsemax):\n"
+        "    def weights(self, logits, visible=None):\n"
+        "        if multiprocessing.parent_process() is not None:\n"
+        "            os._exit(9)\n"
+        "        return super().weights(logits, visible)\n"
+    )
+    plan = running.changed(PLAN, budgets=(6.0,), effort=0.002, normalizers=("softmax", f"{file}:Dies"))
+    with pytest.raises(AttnscopeError, match="a worker process ended while it was training"):
+        recall(plan, out=tmp_path / "out", workers=1, progress=False)
+    assert len(list((tmp_path / "out" / "cells").glob("*.json"))) == 1
+
+
+def test_a_class_that_breaks_a_contract_is_not_trained(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("class Half:\n    def weights(self, logits, visible=None):\n        return logits * 0 + 0.5\n")
+    plan = running.changed(PLAN, normalizers=(f"{file}:Half",), budgets=(math.inf,))
+    with pytest.raises(InputError, match=r"breaks .* sum to 3\.5, not to one"):
+        recall(plan, out=tmp_path / "out", progress=False)
 
 
 def test_other_seeds_give_other_numbers(inline: None, tmp_path: Path) -> None:

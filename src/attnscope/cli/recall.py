@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import math
+import sys
 from pathlib import Path
 
 from attnscope.cli.numbers import WholeNumber, whole_numbers
@@ -94,7 +95,11 @@ def recall(
         effort=effort,
     )
     folder = out or Path("runs") / ("recall-quick" if quick else "recall")
-    result = train_and_test(plan, out=folder, workers=workers)
+    try:
+        result = train_and_test(plan, out=folder, workers=workers)
+    except KeyboardInterrupt:
+        print("attnscope: what is finished is saved; repeat the command to resume", file=sys.stderr)
+        raise
     pictures = draw_picture(folder, result.summary)
     files = ["recall.parquet", "summary.parquet", "run.json", *pictures]
     if json:

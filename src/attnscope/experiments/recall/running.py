@@ -13,9 +13,10 @@ import json
 import math
 import multiprocessing
 import os
-import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any
 import polars as pl
 
 from attnscope import __version__
-from attnscope.errors import InputError, shown
+from attnscope.errors import AttnscopeError, InputError, shown
 from attnscope.experiments.recall.summary import summarize
 from attnscope.experiments.recall.tasks import Position, find_task
 from attnscope.parameters import parameter
@@ -207,6 +208,8 @@ def available_cores() -> int:
 def check(plan: Plan) -> None:
     """Raise InputError for a plan that cannot be run, before anything is trained."""
     from attnscope.experiments.recall.rules import make_rule
+    from attnscope.experiments.scorecard.contracts import require_contracts
+    from attnscope.experiments.user_normalizer import is_file, load_normalizer
 
     for name, least in {"seeds": 2, "examples": 1, "first_seed": 0}.items():
         whole_number(name, getattr(plan, name), least)
@@ -228,29 +231,38 @@ def check(plan: Plan) -> None:
         find_task(task)
     for name, budget in product(plan.normalizers, plan.budgets):
         make_rule(name, budget)
+    for name in filter(is_file, plan.normalizers):
+        require_contracts(name, load_normalizer(name))
     if not plan.cells():
         raise InputError("nothing is left to train: a budget needs QK-norm, which fixes the size of the logits")
 
 
-def _trained(cells: Sequence[Cell], workers: int) -> Any:
+def _trained(cells: Sequence[Cell], workers: int) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Each cell with its result, as they finish."""
     if not cells:
         return
+    others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    with context.Pool(workers, _start_worker) as pool:
-        yield from pool.imap_unordered(_with_cell, cells)
+    with ProcessPoolExecutor(workers, context, _start_worker) as pool:
+        futures = {pool.submit(run_cell, cell): cell for cell in cells}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise AttnscopeError(
+                "a worker process ended while it was training, perhaps for want of memory; what is finished is saved: "
+                f"repeat the call with fewer {parameter('workers')}"
+            ) from None
+        finally:  # after an interrupt or an error, nobody waits for cells that are still being trained
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
 
 
 def _start_worker() -> None:
-    """A worker leaves an interrupt to the process that started it, which keeps what is finished."""
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-
-
-def _with_cell(cell: Cell) -> tuple[Cell, dict[str, Any]]:
-    return cell, run_cell(cell)
 
 
 def _stored(file: Path) -> dict[str, Any] | None:
