@@ -26,7 +26,7 @@ from attnscope.errors import OutputError, shown
 
 MANIFEST = "manifest.jsonl"
 UNFINISHED, FINISHED = ".parts", "parts"
-CHUNK = 100_000  # lines that are read at once
+CHUNK = 25_000  # lines that are read at once
 _SHOWN = 60  # characters of a setting in a message
 
 

@@ -89,8 +89,7 @@ class Worker:
         return self._answer(lambda: work.run(model, block))
 
     def _answer(self, do: Callable[[], Any]) -> Answer:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("default")
+        with warnings.catch_warnings(record=True, action="default") as caught:
             result, failed = None, None
             try:
                 result = do()

@@ -13,7 +13,7 @@ import polars as pl
 
 FIGURES = 2
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
-_PENDING = 200_000  # lines that are held before they are merged
+_PENDING = 50_000  # lines that are held before they are merged
 
 
 class Merged:
