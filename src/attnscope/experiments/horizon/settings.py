@@ -165,12 +165,12 @@ def choose_windows(tokens: int, settings: HorizonSettings, source: str) -> Chose
     ]
     if min(check_starts, default=0) < 0 or len(slots) < settings.windows:
         needed = settings.windows * settings.length + checks * settings.to
-        what = f"{settings.windows} windows of {settings.length:,} tokens"
+        what, fewer = f"{settings.windows} windows of {settings.length:,} tokens", parameter("windows")
         if checks:
             what += f" and {checks} of {settings.to:,} to check on"
+            fewer += f" or {parameter('check_windows')}"
         raise InputError(
-            f"{source} has {tokens:,} tokens, too few for {what} (about {needed:,}); use a longer text, or fewer "
-            f"{parameter('windows')}"
+            f"{source} has {tokens:,} tokens, too few for {what} (about {needed:,}); use a longer text or fewer {fewer}"
         )
     count = settings.windows
     chosen = [slots[int((i + 0.5) * len(slots) / count)] for i in range(count)]
