@@ -99,7 +99,7 @@ def horizon_finding(heads: pl.DataFrame, settings: HorizonSettings) -> dict[str,
     if short:
         sentence += (
             f" Of those that hold, {short} give hardly any weight to keys more than {settings.length:,} tokens away: "
-            "they hold because they do not look there."
+            "they may hold only because they do not look there."
         )
     return {
         "id": "horizon",

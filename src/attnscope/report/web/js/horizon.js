@@ -19,7 +19,7 @@ function horizonWords(run, i) {
     undecided: `may or may not lose half of its top-5 mass before ${whole(to)} tokens: the prediction cannot tell`,
   }[heads.verdict[k]];
   const half = heads.half_length[k] === null ? "" : ` Half is lost at about ${whole(heads.half_length[k])} tokens.`;
-  const reach = heads.reach[k] === null ? "" : ` Keys more than ${whole(heads.reach[k])} tokens away hardly compete${heads.verdict[k] === "holds" && heads.reach[k] < length ? ": it holds because it does not look there" : ""}.`;
+  const reach = heads.reach[k] === null ? "" : ` Keys more than ${whole(heads.reach[k])} tokens away hardly compete${heads.verdict[k] === "holds" && heads.reach[k] < length ? ": it may hold only because it does not look there" : ""}.`;
   return `Horizon: ${heads.verdict[k]}. It ${words}.${half}${reach}`;
 }
 
