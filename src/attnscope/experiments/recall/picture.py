@@ -21,7 +21,7 @@ from attnscope.experiments.settings import FigureStyle
 RATIO = 16
 NAME = "budget"
 PICTURE = f"{NAME}.svg"
-_COLORS = (BLUE, SKY, PURPLE, GREEN, GRAY, ORANGE, RED)
+_COLORS = (BLUE, SKY, PURPLE, GREEN, GRAY, ORANGE, RED, "#6b4226")
 _SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross")
 _BEST = Mark("best reader", BLACK, line=1, dash=(2, 2))
 _FRONTIER = Mark("limit of Theorem S", BLACK, line=1.2, dash=(5, 3))
@@ -84,4 +84,4 @@ def _weight(part: pl.DataFrame, marks: dict[str, Mark]) -> Panel:
 
 
 def _budgets(part: pl.DataFrame) -> dict[str, object]:
-    return log_axis("x", "Jacobian budget K (log scale)", part["budget"].to_list())
+    return log_axis("x", "Jacobian budget K", part["budget"].to_list())

@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -38,6 +38,7 @@ SCHEMA = 1
 CELLS = "cells"
 POSITIONS: tuple[Position, ...] = ("none", "rope", "alibi")
 RATES = (3e-3, 1e-2, 3e-2)
+_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 @dataclass(frozen=True)
@@ -246,8 +247,11 @@ def _trained(cells: Sequence[Cell], workers: int) -> Iterator[tuple[Cell, dict[s
     with ProcessPoolExecutor(workers, context, _start_worker) as pool:
         futures = {pool.submit(run_cell, cell): cell for cell in cells}
         try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+            left = set(futures)
+            while left:  # an interrupt is answered when the main thread wakes up
+                done, left = wait(left, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield futures[future], future.result()
         except BrokenProcessPool:
             raise AttnscopeError(
                 "a worker process ended while it was training, perhaps for want of memory; what is finished is saved: "
