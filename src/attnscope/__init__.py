@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from attnscope.theory.audit import AuditReport as AuditReport
     from attnscope.theory.audit import audit as audit
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _LAZY = {
     "AuditReport": "attnscope.theory.audit",
