@@ -147,7 +147,7 @@ def test_no_label_of_a_picture_is_clipped_or_covered(opened: Open, reports: Path
 def test_the_numbers_of_a_long_pattern_are_not_clipped(opened: Open, tmp_path: Path, tokenizer: Any) -> None:
     long = scan(build("llama-gqa"), "words and more of them " * 60, tokenizer=tokenizer, length=1100, lengths=[1100])
     path = tmp_path / "long.html"
-    path.write_text(render(long.rows, long.topn, long.run, token_weights=long.token_weights), encoding="utf-8")
+    path.write_text(render(long.overview, token_weights=long.token_weights), encoding="utf-8")
     page = opened(path.as_uri(), viewport={"width": 390, "height": 800})
     last, right = page.evaluate("""() => {
       const picture = document.querySelector(".pattern .drawing svg");
@@ -163,7 +163,7 @@ def test_equal_numbers_of_a_chart_do_not_cover_each_other(opened: Open, result: 
     names = ("separability", "null_uniform", "null_random", "separability_without_sink")
     found["heads"][3]["evidence"] |= dict.fromkeys(names, 0.5)
     path = tmp_path / "equal.html"
-    path.write_text(render(result.rows, result.topn, result.run, found), encoding="utf-8")
+    path.write_text(render(result.overview, found), encoding="utf-8")
     page = opened(path.as_uri() + "#head=L0H3")
     figure = page.locator(".subject figure", has=page.locator(".figure-title", has_text="Separability"))
     marks = figure.locator("svg").evaluate(
