@@ -20,7 +20,7 @@ _STYLES = {"better": "green", "worse": "red", "no gain": "yellow"}
 _LEGEND = (
     "KL and loss: nats per token, KL from the model with all keys. Recall: passages of the context come again, and "
     "how many of their tokens are predicted. Gain: how much better our budget is, mean and 95% interval over windows. "
-    "exact top-k chooses anew in every row and so stores all keys: a limit, not a method. As applied: what "
+    "exact top-k chooses again in every row and so stores all keys: a limit, not a method. As applied: what "
     "apply_budget does, from the first token on; heads that choose by weight do so in every row, too."
 )
 

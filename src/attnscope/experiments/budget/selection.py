@@ -1,7 +1,7 @@
 """Which keys each method keeps: in every row as many as its budget says, new keys included.
 
 All methods see the same: the keys of a context, and the weights that its last tokens give them. None sees what comes
-after the context, except the oracle, which is no method but a limit: it chooses anew in every row.
+after the context, except the oracle, which is no method but a limit: it chooses again in every row.
 """
 
 from __future__ import annotations
