@@ -203,8 +203,8 @@ RULES = {
         _dead_head,
         "sink_weight",
         True,
-        "the head puts all weight on the first token and gets hardly any gradient: it adds a constant; reinitialize its "
-        "query and key weights, or prune it",
+        "the head puts all weight on the first token and gets hardly any gradient: it adds a constant; reinitialize "
+        "its query and key weights, or prune it",
     ),
     "not-finite": _Rule(
         _not_finite,
