@@ -98,10 +98,12 @@ class Lipmix(Normalizer):
             return logits.clone()
         gate, sparse = self.gate_of(z), self.sparse_part.weights(z, visible)
         if visible is None and usable(z) and bool((lengths(z, None) == z.shape[-1]).all()):  # one pass, not five
-            return torch.addcmul(gate / z.shape[-1], sparse, 1 - gate).to(logits.dtype)
+            learned = sparse.requires_grad or gate.requires_grad
+            share = sparse * (1 - gate) if learned else sparse.mul_(1 - gate)  # in place, memory is mapped only once
+            return share.add_(gate / z.shape[-1]).to(logits.dtype)
         present = effective_mask(z.detach(), visible).to(z.dtype)
         uniform = gate / present.sum(-1, keepdim=True).clamp(min=1) * present
-        return torch.addcmul(uniform, sparse, 1 - gate).to(logits.dtype)
+        return (sparse * (1 - gate) + uniform).to(logits.dtype)
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
         """Those of the sparse part times 1 - g, plus g / n, over all values of the parameters."""
