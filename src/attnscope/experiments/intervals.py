@@ -50,7 +50,11 @@ def paired_mean(differences: Float[np.ndarray, " windows"]) -> Estimate:
 
 
 def student_deviations(freedom: int) -> float:
-    """Half the width of the central 95% of a t distribution: Fisher's expansion, within 1% from two degrees on."""
+    """Half the width of the central 95% of a t distribution: exact up to two degrees, then Fisher's expansion."""
+    if freedom == 1:
+        return math.tan(math.pi * 0.95 / 2)
+    if freedom == 2:
+        return 0.95 * math.sqrt(2 / (1 - 0.95**2))
     z, n = DEVIATIONS, float(freedom)
     terms = (
         z,

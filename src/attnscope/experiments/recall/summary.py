@@ -6,17 +6,14 @@ import math
 
 import polars as pl
 
-KEYS = ("task", "position_encoding", "qk_norm", "budget", "length", "length_ratio", "normalizer")
+from attnscope.experiments.intervals import student_deviations
 
-# The 97.5% quantiles of Student's t distribution with 1, 2, ... degrees of freedom.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-      2.110, 2.101, 2.093)  # fmt: skip
+KEYS = ("task", "position_encoding", "qk_norm", "budget", "length", "length_ratio", "normalizer")
 
 
 def half_width(deviation: float, seeds: int) -> float:
     """Half the 95% interval of a mean over seeds, from their standard deviation."""
-    quantile = _T[seeds - 2] if seeds - 2 < len(_T) else 2.09
-    return quantile * deviation / math.sqrt(seeds)
+    return student_deviations(seeds - 1) * deviation / math.sqrt(seeds)
 
 
 def summarize(table: pl.DataFrame) -> pl.DataFrame:
