@@ -213,6 +213,7 @@ def test_the_command_writes_a_page_of_what_it_measured(
     assert "Share of the limit" in page
     assert page.count("data:image/svg+xml") == 2
     assert "default-src 'none'" in page
+    assert f"computed in this run but recall, which is read from {tmp_path / 'recall'}" in page
 
 
 def test_the_models_own_normalizer_and_softmax_have_the_same_capacity() -> None:

@@ -104,6 +104,7 @@ def scorecard(
                 "cards": cards,
                 "capacity": capacity,
                 "recall": [] if summary is None else summary.to_dicts(),
+                "recall_run": None if recall_run is None else str(recall_run),
             }
         )
         page = render_page(data, summary)

@@ -31,9 +31,11 @@ def render_page(data: dict[str, Any], summary: pl.DataFrame | None) -> str:
     """The page of a scorecard; `summary` is that of `attnscope recall`, if models were trained."""
     cards = data["cards"]
     names = [card["normalizer"] for card in cards]
+    source = "" if data["recall_run"] is None else f" but recall, which is read from {data['recall_run']}"
     parts = [
         heading(
-            "Scorecard of " + ", ".join(names), f"attnscope {data['attnscope']}; every number was computed in this run"
+            "Scorecard of " + ", ".join(names),
+            f"attnscope {data['attnscope']}; every number was computed in this run{source}",
         ),
         "<h4>Facts</h4>",
         _soft("Declared by each normalizer and tested: " + ", ".join(cards[0]["contracts"]) + "."),
