@@ -236,6 +236,21 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, content: str | None, 
         attnscope.load_run(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["recall.parquet", "run.json"], "holds what `attnscope recall` wrote: open recall.parquet"),
+        (["scorecard.html", "scorecard.json"], "holds what `attnscope scorecard` wrote: open scorecard.html"),
+        (["budget.json"], "holds what `attnscope budget` wrote: open budget.json"),
+    ],
+)
+def test_a_folder_of_tables_is_named(tmp_path: Path, files: list[str], message: str) -> None:
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(OutputError, match=message):
+        attnscope.load_run(tmp_path)
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="is not a folder; give one that a run was saved to"):
         attnscope.load_run(tmp_path / "nothing")

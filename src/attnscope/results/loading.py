@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from attnscope.scanning.result import ScanResult
     from attnscope.theory.audit import AuditReport
 
+# What these commands write is read as it is: a table or a page.
+_TABLES_ONLY = {"recall.parquet": "recall", "scorecard.html": "scorecard", "budget.json": "budget"}
+
 
 @uses_threads
 def load_run(
@@ -61,6 +64,9 @@ def load_run(
         from attnscope.experiments.horizon.result import Horizon
 
         return Horizon.load(path)
+    for file, command in _TABLES_ONLY.items():
+        if (path / file).is_file() and (command == "recall" or not (path / "run.json").is_file()):
+            raise OutputError(f"{str(path)!r} holds what `attnscope {command}` wrote: open {file} in it")
     record = _record(path)
     if record.get("kind") == "training":
         from attnscope.monitor.run_reading import load
