@@ -5,7 +5,11 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +262,43 @@ def test_a_worker_that_dies_is_an_error_and_loses_nothing_that_is_finished(tmp_p
     with pytest.raises(AttnscopeError, match="a worker process ended while it was training"):
         recall(plan, out=tmp_path / "out", workers=1, progress=False)
     assert len(list((tmp_path / "out" / "cells").glob("*.json"))) == 1
+
+
+def test_workers_end_with_the_process_that_was_killed(tmp_path: Path) -> None:
+    file, pid = tmp_path / "waits.py", tmp_path / "pid"
+    file.write_text(
+        "import multiprocessing, os, pathlib, time\n"
+        "from attnscope.normalizers import Sparsemax\n"
+        "class Waits(Sparsemax):\n"
+        "    def weights(self, logits, visible=None):\n"
+        "        if multiprocessing.parent_process() is not None:\n"
+        f"            pathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\n"
+        "            time.sleep(600)\n"
+        "        return super().weights(logits, visible)\n"
+    )
+    command = ["recall", "--tasks", "max", "--normalizers", f"{file}:Waits", "--budgets", "none", "--workers", "1"]
+    process = subprocess.Popen([sys.executable, "-m", "attnscope", *command, "--out", str(tmp_path / "out")])
+    wait_until(pid.is_file)
+    worker = int(pid.read_text())
+    process.kill()
+    process.wait()
+    wait_until(lambda: not alive(worker))
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if holds():
+            return
+        time.sleep(0.1)
+    raise AssertionError("not within a minute")
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return not Path(f"/proc/{pid}/stat").is_file() or " Z " not in Path(f"/proc/{pid}/stat").read_text()
 
 
 def test_a_class_that_breaks_a_contract_is_not_trained(tmp_path: Path) -> None:

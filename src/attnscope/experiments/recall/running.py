@@ -13,6 +13,7 @@ import json
 import math
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -267,6 +268,15 @@ def _start_worker() -> None:
     import torch
 
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A pool whose process was killed leaves its workers waiting for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # a worker has one
+    parent.join()
+    os._exit(1)
 
 
 def _stored(file: Path) -> dict[str, Any] | None:
