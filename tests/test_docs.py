@@ -7,6 +7,8 @@ import importlib
 import inspect
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,14 @@ def test_python_blocks_name_what_exists_and_call_it_as_it_can_be(page: Path) -> 
                 taken = inspect.signature(called).parameters
                 if not any(each.kind is each.VAR_KEYWORD for each in taken.values()):
                     assert {each.arg for each in node.keywords if each.arg} <= set(taken)
+
+
+def test_python_blocks_of_a_page_define_what_they_use(tmp_path: Path) -> None:
+    for number, page in enumerate([ROOT / "README.md", *SOURCES, *NOTEBOOKS]):
+        (tmp_path / f"{page.stem}_{number}.py").write_text("\n".join(blocks(page)), "utf-8")
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "--output-format", "concise", "."]
+    done = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_page_is_in_a_table_of_contents() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cyclopts import MissingArgumentError
 
 from attnscope.cli import run
 from attnscope.cli.app import app
@@ -14,10 +17,10 @@ from attnscope.cli.app import app
 COMMANDS = [
     *([name] for name in ("scan", "report", "serve", "compare", "horizon", "budget", "guidelines")),
     *([name] for name in ("reproduce", "recall", "scorecard", "audit", "doctor")),
-    *(["bench", name] for name in ("normalizers", "scan", "protocol")),
+    *(["bench", name] for name in ("normalizers", "scan", "protocol", "monitor", "scale")),
 ]
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def accepted(command: str) -> None:
@@ -54,6 +57,24 @@ def test_help_fits_80_columns_and_explains_every_option(
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_are_commands(page: Path) -> None:
-    lines = re.findall(r"^    (attnscope .*)$", page.read_text("utf-8"), re.MULTILINE)
-    for line in lines:
-        accepted(re.split(r"\s+#\s|\s*\|\s", line)[0].strip().replace("[", "").replace("]", ""))
+    text = page.read_text("utf-8")
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        text += "\n" + textwrap.indent(block, "    ")
+    for line in re.findall(r"^    (attnscope .*)$", text, re.MULTILINE):
+        accepted(re.split(r"\s+#\s|\s*\|\s", line)[0].strip())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_in_the_sentences_of_a_page_exist_with_their_options(page: Path) -> None:
+    for command in re.findall(r"`(attnscope [^`]+)`", page.read_text("utf-8")):
+        with suppress(MissingArgumentError):  # a command may be named without the arguments it needs
+            accepted(re.sub(r"(?<= )[A-Z]\b", "1", command))  # `--to N`
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_targets_and_scripts_of_a_page_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert set(re.findall(r"(?:^    |^|`)make ([a-z-]+)(?=`|\s+#|$)", text, re.MULTILINE)) <= set(targets)
+    for script in re.findall(r"(?:^    |`)(?:python )?((?:scripts|benchmarks|examples)/\w[\w./]*)", text, re.MULTILINE):
+        assert (ROOT / script).exists(), script
