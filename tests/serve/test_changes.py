@@ -7,22 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import Served, serving
+from servers import Served, serving, serving_here
 
 from attnscope.tables import sole_writer
 
 
 @pytest.fixture
-def kept(served: Served, tmp_path: Path) -> Iterator[Served]:
+def kept(two_runs: Path, tmp_path: Path) -> Iterator[Served]:
     """A server of its own over copies of two runs, a folder without a run, and a link that leads out."""
     root = tmp_path / "runs"
-    for name in ("first", "a second"):
-        shutil.copytree(served.root / name, root / name)
+    shutil.copytree(two_runs, root)
     (root / "plain").mkdir()
     (root / "plain" / "mine.txt").write_text("mine")
     shutil.copytree(root / "first", tmp_path / "outside")
     (root / "linked").symlink_to(tmp_path / "outside")
-    with serving(root) as server:
+    with serving_here(root) as server:
         yield server
 
 
@@ -146,7 +145,7 @@ def test_a_foreign_page_cannot_change_a_run(served: Served, act: str, change: di
 
 def test_a_read_only_server_changes_no_run(kept: Served) -> None:
     token = kept.token()
-    with serving(kept.root, "--read-only") as served:
+    with serving_here(kept.root, read_only=True) as served:
         for act in ("delete", "rename"):
             headers = {"Content-Type": "application/json", "X-Attnscope-Token": token, "Origin": served.address}
             answer = served.ask(f"/api/runs/first/{act}", "POST", b'{"name": "new"}', headers)
@@ -155,11 +154,12 @@ def test_a_read_only_server_changes_no_run(kept: Served) -> None:
 
 
 def test_a_run_that_another_process_writes_is_left_alone(kept: Served) -> None:
-    with sole_writer(kept.root / "first"):
-        for act in ("delete", "rename"):
-            answer = kept.post(f"/api/runs/first/{act}", {"name": "new"})
-            assert (answer.status, "is writing to" in answer.json()["error"]) == (400, True)
-    assert kept.post("/api/runs/first/delete").status == 200
+    with serving(kept.root) as other:
+        with sole_writer(kept.root / "first"):
+            for act in ("delete", "rename"):
+                answer = other.post(f"/api/runs/first/{act}", {"name": "new"})
+                assert (answer.status, "is writing to" in answer.json()["error"]) == (400, True)
+        assert other.post("/api/runs/first/delete").status == 200
 
 
 def test_a_running_scan_is_not_deleted(kept: Served, model_folder: Path, text: str) -> None:

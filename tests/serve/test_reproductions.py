@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from servers import Served, serving
+from servers import Served, serving_here
 
 from attnscope.report.page import unpacked
 
@@ -45,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     header = {"plan": {"identity": {}, "settings": SETTINGS}, "windows": 8, "block": 1}
     entry = {"block": 0, "windows": [0, 1], "tables": {}, "notes": {}}
     (stopped / ".parts" / "manifest.jsonl").write_text(f"{json.dumps(header)}\n{json.dumps(entry)}\n")
-    with serving(root) as served:
+    with serving_here(root) as served:
         yield served
 
 

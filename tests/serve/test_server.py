@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import Served, serving
+from servers import Served, serving, serving_here
 
 from attnscope.cli import run
 from attnscope.serve.guard import LARGEST_BODY, host_allowed, is_loopback
@@ -266,7 +266,7 @@ def test_damaged_runs_are_reported_and_do_not_hide_others(served: Served, tmp_pa
     for name, (damage, _) in DAMAGES.items():
         damage(Path(shutil.copytree(served.root / "first", tmp_path / name)))
     shutil.copytree(served.root / "first", tmp_path / "whole")
-    with serving(tmp_path) as other:
+    with serving_here(tmp_path) as other:
         listed = {entry["name"]: entry["state"] for entry in other.ask("/api/runs").json()["runs"]}
         assert set(listed) == {*DAMAGES, "whole"}
         assert {listed[name] for name in ("half a record", "a list", "a number as time", "no model")} == {"unreadable"}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import Served, serving
+from servers import Served, serving, serving_here
 from training_runs import Training, made_alarm
 
 from attnscope.report.page import unpacked
@@ -25,7 +25,7 @@ from attnscope.serve import training as module
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("runs")) as server:
+    with serving_here(tmp_path_factory.mktemp("runs")) as server:
         yield server
 
 

@@ -1,17 +1,27 @@
-"""A real server in a process of its own, and raw requests to it."""
+"""A server and raw requests to it.
+
+`serving` runs the command in a process of its own: for tests of the command, of signals and of other processes.
+`serving_here` answers from a thread of this process, and starts at once: for tests of what is answered.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
 import re
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import uvicorn
+
+from attnscope.serve.app import create_app
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,6 @@ class Answer:
 class Served:
     root: Path
     port: int
-    process: subprocess.Popen[str]
 
     @property
     def address(self) -> str:
@@ -61,8 +70,13 @@ class Served:
         return self.ask(path, "POST", json.dumps(form or {}).encode(), sent)
 
 
+@dataclass(frozen=True)
+class ServedByCommand(Served):
+    process: subprocess.Popen[str]
+
+
 @contextmanager
-def serving(root: Path, *options: str, port: int = 0) -> Iterator[Served]:
+def serving(root: Path, *options: str, port: int = 0) -> Iterator[ServedByCommand]:
     """`attnscope serve` over a folder, ended when the block ends."""
     command = [sys.executable, "-m", "attnscope.cli", "serve", str(root), "--port", str(port), *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -71,7 +85,23 @@ def serving(root: Path, *options: str, port: int = 0) -> Iterator[Served]:
         line = process.stderr.readline()
         found = re.search(r":(\d+)/ ", line)
         assert found, line
-        yield Served(root, int(found[1]), process)
+        yield ServedByCommand(root, int(found[1]), process)
     finally:
         process.terminate()
         process.communicate(timeout=30)
+
+
+@contextmanager
+def serving_here(root: Path, *, read_only: bool = False) -> Iterator[Served]:
+    """The application of `attnscope serve` over a folder, in a thread that ends when the block does."""
+    app = create_app(root, read_only=read_only)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3))
+    app.state.ending = lambda: server.should_exit
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield Served(root, listening.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join()
