@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from models import build
 
-from attnscope import tables
 from attnscope.cli import run
 from attnscope.errors import OutputError
 from attnscope.scanning import ScanResult, Step, scan
@@ -96,25 +95,6 @@ def test_a_run_stopped_before_its_first_window_leaves_nothing(tmp_path: Path, to
     with pytest.raises(StoppedError):
         scan(build("gpt2"), text, tokenizer=tokenizer, out=tmp_path / "run", progress=stop_in(0), **OPTIONS)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
-    """Fault 19."""
-    holder = (
-        "import sys, pathlib\nfrom attnscope import tables\n"
-        f"with tables.output_folder(pathlib.Path({str(tmp_path / 'run')!r})):\n"
-        "    print('held', flush=True)\n    sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(OutputError, match="another attnscope process"), tables.output_folder(tmp_path / "run"):
-            pass
-        other.communicate("")
-    with tables.output_folder(tmp_path / "run"):
-        pass
 
 
 def test_ctrl_c_says_how_to_go_on(

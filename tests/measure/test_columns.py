@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import adversarial
+import definitions
 import numpy as np
 import oracle
 import pytest
@@ -13,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnscope.columns import PAPER_BOUNDS
+from attnscope.columns import PAPER_BOUNDS, ROW_NAMES, SET_NAMES
 from attnscope.measure import columns, topn
 from attnscope.measure._kernels_top import TopSets
 from attnscope.measure._kernels_vectors import group_at, prepare_groups
@@ -73,6 +74,16 @@ def assert_set(
         relative = NEAR_DUPLICATES if name in ON_SPHERE else RELATIVE
         absolute = 1e-14 * (1 if name in ON_SPHERE else scale)
         assert value == pytest.approx(right, rel=relative, abs=absolute), name
+
+
+def test_every_declared_column_is_in_both_oracles() -> None:
+    """The oracles name what is compared: a column that one of them lacks would be compared with nothing."""
+    logits, vectors = np.array([0.5, -1.0, 2.0, 0.0, 1.5]), np.eye(5)
+    weights = oracle.weights(logits)
+    for rows in (oracle.row_columns(logits), definitions.of_row(logits, weights)):
+        assert set(rows) == {"length", *ROW_NAMES}
+    for sets in (oracle.topn_columns(weights, vectors, 2), definitions.of_set(weights, vectors, 2)[0]):
+        assert set(sets) == {"n", *SET_NAMES}
 
 
 @pytest.mark.parametrize(("name", "logits", "vectors"), ADVERSARIAL, ids=[name for name, *_ in ADVERSARIAL])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from servers import Served, serving, serving_here
 
-from attnscope.tables import sole_writer
+from attnscope.folders import sole_writer
 
 
 @pytest.fixture

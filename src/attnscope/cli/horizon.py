@@ -88,8 +88,9 @@ def horizon(
     from attnscope.capture.text import read_text
     from attnscope.cli.closing import command_line, print_closing
     from attnscope.experiments.horizon.predicting import horizon as predict
+    from attnscope.folders import without_infinities
     from attnscope.report.horizon import print_horizon
-    from attnscope.tables import HORIZON_FILES, without_infinities
+    from attnscope.tables import HORIZON_FILES
 
     folder = out or dated_folder(model)
     with compiling_announced():

@@ -126,7 +126,7 @@ def require_model(model: str | None, revision: str | None) -> None:
 
 def dated_folder(model: str | None) -> Path:
     """The default folder for the results of a run: runs/MODEL-DATE-TIME."""
-    from attnscope.tables import folder_name
+    from attnscope.folders import folder_name
 
     return Path("runs") / f"{folder_name(model)}-{datetime.now():%Y%m%d-%H%M%S}"
 

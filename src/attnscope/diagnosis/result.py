@@ -74,7 +74,7 @@ class Diagnosis(Result, Mapping[str, Any]):
 
     def write(self, folder: Path) -> None:
         """Write `findings.json` into a folder that is locked already."""
-        from attnscope.tables import as_file, write_all
+        from attnscope.folders import as_file, write_all
 
         write_all(folder, {"findings.json": as_file(self.content)})
 

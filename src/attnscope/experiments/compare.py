@@ -29,6 +29,7 @@ from attnscope.engine.next_token import next_token_logits
 from attnscope.errors import InputError, OutputError, shown
 from attnscope.experiments.calibration import Calibrated, Scope, calibrate
 from attnscope.experiments.fidelity import Fidelity
+from attnscope.folders import as_file, without_infinities, write_all
 from attnscope.normalizers import Normalizer, parse
 from attnscope.parameters import parameter
 from attnscope.planning import listed_names, plan, whole_number
@@ -36,7 +37,7 @@ from attnscope.progress import Progress, Report, Step, reporting
 from attnscope.results.base import Result, View
 from attnscope.scanning import ScanResult, scan
 from attnscope.swapping import swap
-from attnscope.tables import OWN, as_file, within_support, without_infinities, write_all
+from attnscope.tables import OWN, within_support
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope import __version__, tables
+from attnscope import __version__, folders
 from attnscope._forks import uses_threads
 from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.text import Text
@@ -80,7 +80,7 @@ class Reproduction(Result):
 
     def write(self, folder: Path) -> None:
         """Copy everything to a folder that is locked already."""
-        tables.copy_run(self.folder, folder)
+        folders.copy_run(self.folder, folder)
 
     @classmethod
     @uses_threads
@@ -212,7 +212,7 @@ def reproduce(
     on = chosen_workers(workers, ray, worker_cpus, worker_gpus)
     plan(None, **asked)  # refuse invalid settings before the model is loaded
     wanted = store.identity(name, revision, book.digest, asked)
-    with tables.output_folder(tables.given_folder(out)) as folder, reporting(progress) as report:
+    with folders.output_folder(folders.given_folder(out)) as folder, reporting(progress) as report:
         stored = store.load_tables(folder, wanted)
         if isinstance(stored, tuple):
             measured, run = stored
@@ -291,10 +291,10 @@ def _draw(
         claims = combine(answer_protocol(measured), claims)
     answers = {"model": run["model"], "text": run["text"], "claims": claims}
     table = claims_table(claims)
-    tables.write_all(
+    folders.write_all(
         folder,
         {
-            "claims.json": tables.as_file(answers),
+            "claims.json": folders.as_file(answers),
             "claims.md": lambda path: path.write_text(table, encoding="utf-8"),
         },
     )

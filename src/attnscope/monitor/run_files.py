@@ -32,7 +32,7 @@ from typing import Any
 import polars as pl
 
 from attnscope.errors import OutputError
-from attnscope.tables import given_folder, output_folder, without_infinities, write_all
+from attnscope.folders import given_folder, output_folder, without_infinities, write_all
 
 KIND = "training"
 SCHEMA_VERSION = 1

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import polars as pl
 
 from attnscope.errors import OutputError
+from attnscope.folders import given_folder
 from attnscope.monitor.run_files import KIND, LINES, SCHEMA_VERSION, TABLES, read_lines, read_part, read_record
 from attnscope.monitor.training_run import TrainingRun, last_change, status_of
-from attnscope.tables import given_folder
 
 
 class WentBackError(OutputError):

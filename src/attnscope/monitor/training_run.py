@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
+from attnscope.folders import copy_run
 from attnscope.monitor.readings import read_heads
 from attnscope.results.base import Result, View
-from attnscope.tables import copy_run
 
 if TYPE_CHECKING:
     from attnscope.results.training_charts import TrainingPlots

@@ -128,7 +128,7 @@ class Result(ABC):
         Path
             The folder; `attnscope.load_run` reads it.
         """
-        from attnscope.tables import given_folder, output_folder
+        from attnscope.folders import given_folder, output_folder
 
         with output_folder(given_folder(folder)) as path:
             self.write(path)

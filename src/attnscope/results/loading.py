@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnscope._forks import uses_threads
 from attnscope.errors import OutputError, shown
-from attnscope.tables import given_folder
+from attnscope.folders import given_folder
 
 if TYPE_CHECKING:
     from attnscope.diagnosis.result import Diagnosis

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from attnscope import tables
+from attnscope import folders
 from attnscope._forks import uses_threads
 from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.forward import Inputs
@@ -238,7 +238,7 @@ def scan(
 
 def _folder(out: str | Path | None) -> AbstractContextManager[Path | None]:
     """The folder for the results, if there is to be one."""
-    return nullcontext() if out is None else tables.output_folder(tables.given_folder(out))
+    return nullcontext() if out is None else folders.output_folder(folders.given_folder(out))
 
 
 def _windows_to_diagnose(engine: Engine, tokens: TokenizedText, settings: Settings, verify: bool) -> DiagnosisWindows:

@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from attnscope import tables
+from attnscope import folders
 from attnscope.errors import InputError
 from attnscope.serve.forms import ScanRequest
 from attnscope.serve.written import REQUEST
@@ -78,7 +78,7 @@ class Jobs:
             self._check_free()
             folder = self._new_folder(request.model)
             content = json.dumps(asdict(request))
-            tables.write_all(folder, {REQUEST: lambda path: path.write_text(content, encoding="utf-8")})
+            folders.write_all(folder, {REQUEST: lambda path: path.write_text(content, encoding="utf-8")})
             return await self._run(folder.name)
 
     async def resume(self, name: str, folder: Path) -> Job:
@@ -127,7 +127,7 @@ class Jobs:
 
     def _new_folder(self, model: str | None) -> Path:
         """A new folder named after the model and the time; a second one of the same second has a number too."""
-        stem = self.root / f"{tables.folder_name(model)}-{datetime.now():%Y%m%d-%H%M%S}"
+        stem = self.root / f"{folders.folder_name(model)}-{datetime.now():%Y%m%d-%H%M%S}"
         for number in count(1):
             folder = stem if number == 1 else stem.with_name(f"{stem.name}-{number}")
             with suppress(FileExistsError):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from attnscope import tables
+from attnscope import folders, tables
 from attnscope.errors import InputError, OutputError, shown
 from attnscope.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest
 from attnscope.report.data import page_data
@@ -134,7 +134,7 @@ class Library:
                 "with a letter or digit first"
             )
         folder, new = self._run_folder(name), self.root / wanted.strip()
-        with tables.sole_writer(folder):
+        with folders.sole_writer(folder):
             if new.name in self._taken():
                 raise OutputError(f"there is already a file or folder called {new.name!r}; choose another name")
             folder.rename(new)
@@ -143,7 +143,7 @@ class Library:
     def delete(self, name: str) -> None:
         """Delete the folder of a run with all its files; OutputError if it holds files that are not of the run."""
         folder = self._run_folder(name)
-        with tables.sole_writer(folder):
+        with folders.sole_writer(folder):
             foreign = foreign_files(folder)
             if foreign:
                 more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
@@ -193,7 +193,7 @@ class Library:
         names = manifest.header.get("names") or {}
         model, source = (str(names.get(each) or "") for each in ("model", "text"))
         kind: Literal["scan", "reproduction"] = "reproduction" if reproductions.is_reproduction(plan) else "scan"
-        state: Literal["running", "stopped"] = "running" if tables.is_being_written(folder) else "stopped"
+        state: Literal["running", "stopped"] = "running" if folders.is_being_written(folder) else "stopped"
         return Entry(name, state, model, source, "", "", finished, windows, kind=kind)
 
     def _verdict(self, folder: Path) -> str:

@@ -31,12 +31,13 @@ from attnscope.experiments.budget.needs import measure_needs
 from attnscope.experiments.budget.selection import Plan
 from attnscope.experiments.budget.settings import plan_budget
 from attnscope.experiments.horizon.result import Horizon
+from attnscope.folders import output_folder, write_all
 from attnscope.parameters import parameter
 from attnscope.progress import Progress, Step, reporting
 from attnscope.swapping import apply_budget, cache_bytes
 from attnscope.swapping.key_budget import FILE, KeyBudget
 from attnscope.swapping.layout import sites
-from attnscope.tables import OWN, output_folder, write_all
+from attnscope.tables import OWN
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -23,7 +23,7 @@ from attnscope.experiments.figures import capacity, circle, critical, distance, 
 from attnscope.experiments.figures.composition import Figure
 from attnscope.experiments.figures.labels import DPI
 from attnscope.experiments.settings import FigureStyle
-from attnscope.tables import write_all
+from attnscope.folders import write_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -36,10 +36,11 @@ from attnscope.experiments.horizon.settings import (
     repeated_share,
 )
 from attnscope.experiments.horizon.verdicts import horizon_finding, verdicts
+from attnscope.folders import given_folder, output_folder
 from attnscope.parameters import parameter
 from attnscope.progress import Progress, Report, Step, reporting
 from attnscope.scanning import ScanResult, scan
-from attnscope.tables import OWN, given_folder, output_folder
+from attnscope.tables import OWN
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

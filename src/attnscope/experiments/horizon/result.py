@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from attnscope.errors import OutputError
+from attnscope.folders import given_folder, output_folder, without_infinities, write_all
 from attnscope.results.base import Result, View
-from attnscope.tables import given_folder, output_folder, without_infinities, write_all
 
 if TYPE_CHECKING:
     from attnscope.results.horizon_view import HorizonPlots

@@ -29,10 +29,10 @@ from attnscope import __version__
 from attnscope.errors import AttnscopeError, InputError, shown
 from attnscope.experiments.recall.summary import summarize
 from attnscope.experiments.recall.tasks import Position, find_task
+from attnscope.folders import as_file, output_folder, without_infinities, write_all
 from attnscope.parameters import parameter
 from attnscope.planning import whole_number
 from attnscope.progress import Progress, Step, reporting
-from attnscope.tables import as_file, output_folder, without_infinities, write_all
 
 NORMALIZERS = ("softmax", "ssmax", "power_softmax", "entmax15", "asentmax", "sparsemax", "lipmax", "lipmix")
 SCHEMA = 1

@@ -19,9 +19,9 @@ from attnscope.experiments.scorecard import measuring
 from attnscope.experiments.scorecard.contracts import CONTRACTS, require_contracts
 from attnscope.experiments.scorecard.page import render_page
 from attnscope.experiments.user_normalizer import load_normalizer
+from attnscope.folders import as_file, output_folder, without_infinities, write_all
 from attnscope.parameters import parameter
 from attnscope.progress import Progress, Step, reporting
-from attnscope.tables import as_file, output_folder, without_infinities, write_all
 
 RECALL = "recall.parquet"
 

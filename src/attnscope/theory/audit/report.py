@@ -175,7 +175,7 @@ class AuditReport(Result):
 
     def write(self, folder: Path) -> None:
         """Write `audit.json` into a folder that is locked already."""
-        from attnscope.tables import as_file, write_all
+        from attnscope.folders import as_file, write_all
 
         write_all(folder, {FILE: as_file(self.as_json())})
 
