@@ -337,6 +337,8 @@ def test_the_learning_rate_has_the_smallest_validation_loss(inline: None, tmp_pa
         ({"seeds": 1}, "seeds"),
         ({"length_ratios": (4, 16)}, "length_ratios must contain 1"),
         ({"effort": 0.0}, "effort takes a positive number"),
+        ({"budgets": (3.0, 3.0)}, "budgets takes one or more, each once"),
+        ({"normalizers": ("softmax", "softmax")}, "normalizers takes one or more, each once"),
         ({"qk_norm": (False,)}, "a budget needs QK-norm"),
     ],
 )

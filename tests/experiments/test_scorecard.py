@@ -88,6 +88,56 @@ class TooSmall(Good):
     def lipschitz(self, length):
         return 0.1
 
+class TooSmallForLongRows(Good):
+    facts = Facts(length_aware=True)
+    def weights(self, logits, visible=None):
+        n = logits.shape[-1] if visible is None else visible.sum(-1, keepdim=True).clamp(min=1)
+        return super().weights(logits * torch.as_tensor(n).log().to(logits.dtype), visible)
+    def lipschitz(self, length):
+        return 2.0
+
+class NotANumber(Good):
+    def lipschitz(self, length):
+        return float("nan")
+
+class Writes(Good):
+    def weights(self, logits, visible=None):
+        with torch.no_grad():
+            logits -= logits.amax(-1, keepdim=True)
+        return super().weights(logits, visible)
+
+class OtherDimension(Good):
+    def weights(self, logits, visible=None):
+        return super().weights(logits.mT, None).mT if logits.ndim > 2 else super().weights(logits, visible)
+
+class NoZeros(Good):
+    facts = Facts(sparse=True)
+
+class Zeros(Good):
+    def weights(self, logits, visible=None):
+        w = super().weights(logits, visible)
+        w = torch.where(w < 0.4 * w.amax(-1, keepdim=True), 0, w)
+        return w / w.sum(-1, keepdim=True).clamp(min=1e-30)
+
+class OwnBoundsNeeded(Good):
+    facts = Facts(shift_invariant=False)
+    def weights(self, logits, visible=None):
+        z = logits.square() + 1
+        z = z if visible is None else z * visible
+        return z / z.sum(-1, keepdim=True).clamp(min=1)
+
+class Exits(Good):
+    def weights(self, logits, visible=None):
+        raise SystemExit(3)
+
+class FactsAsDict(Good):
+    facts = {"sparse": True}
+
+class Prints(Good):
+    def weights(self, logits, visible=None):
+        print("not a result")
+        return super().weights(logits, visible)
+
 class Raises(Good):
     def weights(self, logits, visible=None):
         raise KeyError("no such thing")
@@ -127,7 +177,15 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("Doubles", "shape and dtype", "weights of torch.float32 logits must be torch.float32, received torch.float64"),
         ("NoMask", "mask", "weights(logits, visible) must take a mask"),
         ("IgnoresMask", "mask", "keys that are not visible get weight"),
-        ("TooSmall", "Jacobian", "lipschitz(7) is 0.1, below the Jacobian norm"),
+        ("TooSmall", "Lipschitz constant", "lipschitz(2) is 0.1, below the Jacobian norm 1 of"),
+        ("TooSmallForLongRows", "Lipschitz constant", "lipschitz(64) is 2, below the Jacobian norm 4.15888 of"),
+        ("NotANumber", "Lipschitz constant", "lipschitz(2) must be a number of at least 0, or inf; received nan"),
+        ("Writes", "logits unchanged", "weights(logits) changes its argument"),
+        ("OtherDimension", "rows alone", "in logits of shape (3, 2, 2, 7), a weight of"),
+        ("NoZeros", "exact zeros", "declared sparse, but none of 513 logits"),
+        ("Zeros", "exact zeros", "not declared sparse, but"),
+        ("OwnBoundsNeeded", "weight bounds", "it needs a method weight_bounds"),
+        ("Exits", "shape and dtype", "SystemExit: 3"),
         ("Raises", "shape and dtype", "KeyError: 'no such thing'"),
     ],
 )
@@ -143,9 +201,16 @@ def test_a_class_that_keeps_its_promises_breaks_nothing(mine: Path, name: str) -
     assert broken_contracts(load_normalizer(f"{mine}:{name}")) == {}
 
 
-@pytest.mark.parametrize("name", sorted(set(nz.names()) - {"topk"}))
+@pytest.mark.parametrize("name", [*sorted(set(nz.names()) - {"topk"}), "lipmix:gate=0"])
 def test_the_normalizers_of_the_package_break_nothing(name: str) -> None:
-    assert broken_contracts(nz.get(name)) == {}
+    assert broken_contracts(nz.parse(name)) == {}
+
+
+def test_the_class_in_the_documentation_breaks_nothing(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scorecard.md").read_text("utf-8")
+    path = tmp_path / "mine.py"
+    path.write_text(page.split("```python\n")[1].split("```")[0])
+    assert broken_contracts(load_normalizer(f"{path}:MyNormalizer")) == {}
 
 
 @pytest.mark.parametrize(
@@ -156,6 +221,9 @@ def test_the_normalizers_of_the_package_break_nothing(name: str) -> None:
         ("{mine}:Nothing", r"needs a method weights\(logits, visible=None\)"),
         ("{mine}:Needs", "cannot be made without arguments: TypeError"),
         ("{broken}:Good", "cannot be run: ZeroDivisionError"),
+        ("{mine}", "name the class in it too"),
+        ("{mine}:", "name the class in it too"),
+        ("{mine}:FactsAsDict", r"facts must be attnscope.normalizers.Facts\(...\), received dict"),
         ("hardmax", "no normalizer is named"),
     ],
 )
@@ -195,10 +263,11 @@ def test_the_command_writes_a_page_of_what_it_measured(
 ) -> None:
     monkeypatch.setattr(measuring, "_TIMED_ROWS", 64)
     monkeypatch.setattr(measuring, "ROW_LENGTHS", (64, 128))
-    names = ("softmax", f"{mine}:Good")
+    names = ("softmax", f"{mine}:Prints")
     monkeypatch.setattr(running, "_trained", lambda cells, workers: ((cell, running.run_cell(cell)) for cell in cells))
     plan = running.Plan(names, ("max",), budgets=(1.5, 6.0), seeds=2, length_ratios=(1, 16), effort=0.002, examples=5)
     running.recall(running.changed(plan, budgets=(float("inf"), 1.5, 6.0)), out=tmp_path / "recall", progress=False)
+    capsys.readouterr()
     command = ["scorecard", *names, "--recall", str(tmp_path / "recall"), "--out", str(tmp_path / "card"), "--json"]
     assert run(command) == 0
     data = json.loads(capsys.readouterr().out)

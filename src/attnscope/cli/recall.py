@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import math
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from attnscope.cli.numbers import WholeNumber, whole_numbers
@@ -96,7 +97,8 @@ def recall(
     )
     folder = out or Path("runs") / ("recall-quick" if quick else "recall")
     try:
-        result = train_and_test(plan, out=folder, workers=workers)
+        with redirect_stdout(sys.stderr):  # standard output is for the result, whatever a user's class prints
+            result = train_and_test(plan, out=folder, workers=workers)
     except KeyboardInterrupt:
         print("attnscope: what is finished is saved; repeat the command to resume", file=sys.stderr)
         raise

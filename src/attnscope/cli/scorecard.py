@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as json_module
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -64,7 +66,7 @@ def scorecard(
         raise InputError("--recall and --no-recall exclude each other")
     folder = out or Path("runs") / "scorecard"
     plan = None if no_recall else changed(QUICK, seeds=seeds, effort=effort)
-    with compiling_announced():
+    with compiling_announced(), redirect_stdout(sys.stderr):  # whatever a user's class prints
         card = measure(normalizers, out=folder, recall_run=recall, plan=plan, workers=workers)
     if json:
         print(json_module.dumps(card.data))

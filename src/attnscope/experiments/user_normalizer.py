@@ -12,6 +12,7 @@ import hashlib
 import math
 import runpy
 import sys
+import textwrap
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -76,7 +77,7 @@ class UserNormalizer(Normalizer):
 
 def is_file(spec: str) -> bool:
     """Whether a specification names a class in a file."""
-    return ".py:" in spec
+    return ".py:" in spec or spec.endswith(".py")
 
 
 def source_of(spec: str) -> str | None:
@@ -98,7 +99,7 @@ def _from_file(spec: str, digest: str | None) -> Normalizer:
         with redirect_stdout(sys.stderr):  # standard output is for the result
             defined = runpy.run_path(str(path))
     except (Exception, SystemExit) as error:
-        raise InputError(f"{path} cannot be run: {_reason(error)}") from error
+        raise InputError(f"{path} cannot be run: {reason(error)}") from error
     if name not in defined:
         classes = [key for key, value in defined.items() if isinstance(value, type) and hasattr(value, "weights")]
         raise InputError(f"{path} has no class {name}; classes with `weights`: {', '.join(classes) or 'none'}")
@@ -106,18 +107,25 @@ def _from_file(spec: str, digest: str | None) -> Normalizer:
         raise InputError(f"{spec}: the class needs a method weights(logits, visible=None)")
     try:
         made = defined[name]()
-    except Exception as error:
-        raise InputError(f"{spec} cannot be made without arguments: {_reason(error)}") from error
-    return made if isinstance(made, Normalizer) else UserNormalizer(made, name)
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{spec} cannot be made without arguments: {reason(error)}") from error
+    facts = getattr(made, "facts", Facts())
+    if not isinstance(facts, Facts):
+        raise InputError(f"{spec}: facts must be attnscope.normalizers.Facts(...), received {type(facts).__name__}")
+    complete = isinstance(made, Normalizer) and hasattr(made, "facts") and hasattr(made, "name")
+    return made if complete else UserNormalizer(made, name)
 
 
 def _path(spec: str) -> tuple[Path, str]:
     file, _, name = spec.rpartition(":")
+    if spec.endswith(".py") or not name:
+        raise InputError(f"{spec}: name the class in it too, as in mine.py:MyNormalizer")
     path = Path(file)
     if not path.is_file():
         raise InputError(f"{spec}: there is no file {path}")
     return path, name
 
 
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+def reason(error: BaseException) -> str:
+    """An error of a user's code in one line."""
+    return f"{type(error).__name__}: {textwrap.shorten(str(error), 300, placeholder=' ...') or 'no message'}"

@@ -79,6 +79,8 @@ class Lipmix(Normalizer):
         _checks.number("gamma", self.gamma, low=0.0)
         _checks.number("cap", self.cap, above=0.0)
         _checks.number("gate", self.gate, low=0.0, high=1.0)
+        if not isinstance(self.gate, Tensor) and self.gate == 0:  # the sparse part alone
+            object.__setattr__(self, "facts", _SparsePart.facts)
 
     @property
     def sparse_part(self) -> MappedNormalizer:

@@ -13,6 +13,7 @@ import json
 import math
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -215,6 +216,10 @@ def check(plan: Plan) -> None:
 
     for name, least in {"seeds": 2, "examples": 1, "first_seed": 0}.items():
         whole_number(name, getattr(plan, name), least)
+    for name in ("normalizers", "tasks", "positions", "qk_norm", "budgets", "length_ratios"):
+        given = getattr(plan, name)
+        if given is not None and (not given or len(set(given)) < len(given)):
+            raise InputError(f"{parameter(name)} takes one or more, each once; received {shown(given)}")
     for ratio in plan.length_ratios:
         whole_number("length_ratios", ratio, 1)
     if 1 not in plan.length_ratios:
@@ -268,6 +273,7 @@ def _start_worker() -> None:
     import torch
 
     torch.set_num_threads(1)
+    sys.stdout = sys.stderr  # standard output is for the result, whatever a user's class prints
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -74,6 +74,7 @@ def scorecard(
     if not normalizers or len(set(normalizers)) < len(normalizers):
         raise InputError(f"give normalizers, each once; received {', '.join(normalizers) or 'none'}")
     made = {spec: load_normalizer(spec) for spec in normalizers}
+    measuring.scan_names(made)  # two of the same name are refused before anything is measured
     for spec, normalizer in made.items():
         require_contracts(spec, normalizer)
     earlier = None if recall_run is None else _earlier(Path(recall_run), normalizers)

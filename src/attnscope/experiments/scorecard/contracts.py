@@ -13,12 +13,16 @@ import torch
 from torch import Tensor
 
 from attnscope.errors import InputError
+from attnscope.experiments.user_normalizer import UserNormalizer, reason
 from attnscope.normalizers import Normalizer
 
 _ERROR = 1e-6  # of weights in float64
 _GRADIENT_ERROR = 1e-4
 _STEP = 1e-6
 _KEYS = 7
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+_LENGTHS = (2, _KEYS, 64, 512)  # at which Lipschitz constants are tested
+_MODERATE = 3.0  # no dense rule underflows where logits are within this of each other
 
 
 def _rows() -> Tensor:
@@ -30,13 +34,22 @@ def _rows() -> Tensor:
     return z
 
 
+def _steep_rows(length: int) -> Tensor:
+    """Rows where Jacobians are large: 2, half or all of the keys nearly tied, the others far below, (3, length)."""
+    z = 1e-4 * torch.randn(3, length, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
+    for row, tied in zip(z, (2, (length + 1) // 2, length), strict=True):
+        row[tied:] -= 100
+    return z
+
+
 def _written(row: Tensor) -> str:
-    return f"[{', '.join(f'{value:.4g}' for value in row.tolist())}]"
+    first = ", ".join(f"{value:.4g}" for value in row[:_KEYS].tolist())
+    return f"[{first}, ...]" if len(row) > _KEYS else f"[{first}]"
 
 
 def shape_and_dtype(f: Normalizer) -> str | None:
     """Weights are a tensor with the shape and dtype of the logits."""
-    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+    for dtype in _DTYPES:
         z = torch.zeros(2, 3, _KEYS, dtype=dtype)
         w: object = f.weights(z)
         if not isinstance(w, Tensor):
@@ -49,14 +62,38 @@ def shape_and_dtype(f: Normalizer) -> str | None:
 
 
 def finite(f: Normalizer) -> str | None:
-    """Finite logits give finite weights, also for a row of one key."""
-    for z in (_rows(), _rows()[:, :1]):
-        w = f.weights(z)
-        bad = ~w.isfinite().all(-1)
-        if bool(bad.any()):
-            row = int(bad.nonzero()[0])
-            return f"the finite logits {_written(z[row])} give {_written(w[row])}"
+    """Finite logits give finite weights, also rows of one key and logits of 1,000, in every dtype."""
+    for dtype in _DTYPES:
+        for rows in (_rows(), _rows()[:, :1], torch.linspace(-1000, 1000, _KEYS)[None]):
+            z = rows.to(dtype)
+            w = f.weights(z)
+            bad = ~w.isfinite().all(-1)
+            if bool(bad.any()):
+                row = int(bad.nonzero()[0])
+                return f"the finite {dtype} logits {_written(z[row])} give {_written(w[row])}"
     return None
+
+
+def logits_kept(f: Normalizer) -> str | None:
+    """The logits are not written to."""
+    z = _rows()
+    f.weights(z)
+    row = int((z != _rows()).any(-1).int().argmax())
+    if torch.equal(z, _rows()):
+        return None
+    return f"weights(logits) changes its argument: {_written(_rows()[row])} became {_written(z[row])}"
+
+
+def rows_alone(f: Normalizer) -> str | None:
+    """The weights of a row depend on no other row, whatever the number of dimensions."""
+    z = _rows()[:12]
+    together = f.weights(z.view(3, 2, 2, _KEYS)).reshape(12, _KEYS)
+    moved = (together - torch.stack([f.weights(row) for row in z])).abs().amax(-1)
+    row = int(moved.argmax())
+    if float(moved[row]) <= _ERROR:
+        return None
+    differs = f"differs by {float(moved[row]):.4g} from that of the row alone"
+    return f"in logits of shape (3, 2, 2, {_KEYS}), a weight of {_written(z[row])} {differs}"
 
 
 def non_negative(f: Normalizer) -> str | None:
@@ -102,6 +139,18 @@ def shift_invariant(f: Normalizer) -> str | None:
     return f"adding 0.75 to all logits of {_written(z[row])} changes a weight by {float(moved[row]):.4g}"
 
 
+def exact_zeros(f: Normalizer) -> str | None:
+    """Some weights are exactly 0 if declared, and none between moderate logits if not."""
+    z = _rows()
+    if f.facts.sparse:
+        found = (f.weights(0.25 * torch.arange(-256, 257, dtype=torch.float64)) == 0).any()
+        return None if bool(found) else "declared sparse, but none of 513 logits from -64 to 64 has a weight of 0"
+    zero = (f.weights(z) == 0).any(-1) & (z.amax(-1) - z.amin(-1) <= _MODERATE)
+    return (
+        f"not declared sparse, but {_written(z[int(zero.int().argmax())])} gives weights of 0" if zero.any() else None
+    )
+
+
 def masked(f: Normalizer) -> str | None:
     """A key that is not visible gets 0 and changes nothing; a row with nothing visible gives zeros."""
     z, visible = _rows(), torch.ones(_KEYS, dtype=torch.bool)
@@ -112,7 +161,10 @@ def masked(f: Normalizer) -> str | None:
         return f"weights(logits, visible) must take a mask: {error}"
     if bool((w[:, ~visible] != 0).any()):
         return f"keys that are not visible get weight, up to {float(w[:, ~visible].abs().max()):.4g}"
-    moved = float((w[:, visible] - f.weights(z[:, visible].contiguous())).abs().max())
+    others = [f.weights(z.masked_fill(~visible, 90.0), visible.expand(z.shape))[:, visible]]
+    if f.facts.permutation_equivariant:  # the row without them; otherwise a key may know its place
+        others.append(f.weights(z[:, visible].contiguous()))
+    moved = max(float((w[:, visible] - other).abs().max()) for other in others)
     if not moved <= _ERROR:
         return f"keys that are not visible change the weights of the others, by up to {moved:.4g}"
     empty = f.weights(z, torch.zeros(z.shape, dtype=torch.bool))
@@ -139,21 +191,37 @@ def gradient(f: Normalizer) -> str | None:
 
 
 def jacobian(f: Normalizer) -> str | None:
-    """`jacobian_norm` is the largest singular value of the derivative, at most `jacobian_bound` and `lipschitz`."""
+    """`jacobian_norm` is the largest singular value of the derivative, and at most `jacobian_bound`."""
     z = _rows()[[0, 2, 7, 11, 16]]
     exact = []
     for row in z:
         full: Tensor = torch.autograd.functional.jacobian(lambda x: f.weights(x), row)
         exact.append(float(torch.linalg.matrix_norm(full, 2)))
     norms, bounds = f.jacobian_norm(z).tolist(), f.jacobian_bound(z).tolist()
-    constant = f.lipschitz(_KEYS)
     for row, value, norm, bound in zip(z, exact, norms, bounds, strict=True):
         if not math.isclose(norm, value, rel_tol=1e-5, abs_tol=1e-7):
             return f"jacobian_norm of {_written(row)} is {norm:.6g}, and the largest singular value {value:.6g}"
         if value > bound * (1 + 1e-6) + 1e-9:
             return f"jacobian_bound of {_written(row)} is {bound:.6g}, below the norm {value:.6g}"
-        if value > constant * (1 + 1e-6):
-            return f"lipschitz({_KEYS}) is {constant:.6g}, below the Jacobian norm {value:.6g} of {_written(row)}"
+    return None
+
+
+def lipschitz(f: Normalizer) -> str | None:
+    """`lipschitz(n)` is at least the Jacobian norm of every row of n keys, or infinite."""
+    for length in _LENGTHS:
+        constant = f.lipschitz(length)
+        if not constant >= 0:
+            return f"lipschitz({length}) must be a number of at least 0, or inf; received {constant}"
+        if constant == math.inf:
+            continue
+        for z in (_steep_rows(length), _rows()) if length == _KEYS else (_steep_rows(length),):
+            norms = f.jacobian_norm(z)
+            row = int(norms.argmax())
+            if not float(norms[row]) <= constant * (1 + 1e-6):
+                norm = float(norms[row])
+                return (
+                    f"lipschitz({length}) is {constant:.6g}, below the Jacobian norm {norm:.6g} of {_written(z[row])}"
+                )
     return None
 
 
@@ -163,37 +231,45 @@ def bounded(f: Normalizer) -> str | None:
     for row, w in zip(z, f.weights(z), strict=True):
         low, high = f.weight_bounds(_KEYS, float(row.min()), float(row.max()))
         if float(w.min()) < low - _ERROR or float(w.max()) > high + _ERROR:
-            return f"weight_bounds are {low:.4g} and {high:.4g}, and the weights of {_written(row)} are {_written(w)}"
+            found = f"{low:.6g} and {high:.6g}, and those of {_written(row)} are from {w.min():.6g} to {w.max():.6g}"
+            if isinstance(f, UserNormalizer) and not hasattr(f.inner, "weight_bounds"):
+                return f"it needs a method weight_bounds: rows of equal logits but one have weights between {found}"
+            return f"weight_bounds are {found}"
     return None
 
 
 CONTRACTS: dict[str, Callable[[Normalizer], str | None]] = {
     "shape and dtype": shape_and_dtype,
     "finite": finite,
+    "logits unchanged": logits_kept,
+    "rows alone": rows_alone,
     "non-negative": non_negative,
     "sum": sums,
     "permutation-equivariant": equivariant,
     "shift-invariant": shift_invariant,
+    "exact zeros": exact_zeros,
     "mask": masked,
+    "weight bounds": bounded,
     "gradient": gradient,
     "Jacobian": jacobian,
-    "weight bounds": bounded,
+    "Lipschitz constant": lipschitz,
 }
+_LAST = ("shape and dtype", "finite", "logits unchanged", "rows alone", "gradient", "Jacobian")  # if broken
 
 
 def broken_contracts(normalizer: Normalizer) -> dict[str, str]:
-    """The contracts that a normalizer breaks, with what was found; later ones are not tried after shape and NaN."""
+    """The contracts that a normalizer breaks, with what was found; none that follows from one of `_LAST`."""
     broken = {}
     for name, contract in CONTRACTS.items():
         try:
             found = contract(normalizer)
         except InputError:
             raise
-        except Exception as error:  # the code of a user may raise anything
-            found = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+        except (Exception, SystemExit) as error:  # the code of a user may raise anything
+            found = reason(error)
         if found is not None:
             broken[name] = found
-            if name in ("shape and dtype", "finite"):
+            if name in _LAST:
                 break
     return broken
 

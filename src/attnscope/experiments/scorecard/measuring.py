@@ -80,6 +80,11 @@ def selectivity(normalizer: Normalizer, kind: str, z: Tensor) -> dict[str, Any]:
     top = weights.amax(-1)
     norm = normalizer.jacobian_norm(z)
     constant = normalizer.lipschitz(z.shape[-1])
+    if not float(norm.max()) <= constant * (1 + 1e-6):
+        raise InputError(
+            f"{normalizer.name} breaks the contract Lipschitz constant: lipschitz({z.shape[-1]}) is {constant:.6g}, "
+            f"below the Jacobian norm {float(norm.max()):.6g} of a row of {kind} logits"
+        )
     f = normalizer.facts
     applies = f.non_negative and f.at_most_one and f.permutation_equivariant and math.isfinite(constant)
     limit = top_weight_cap(z, torch.full(z.shape[:-1], constant, dtype=z.dtype)) if applies else None
@@ -108,15 +113,20 @@ def sample() -> tuple[Model, list[int]]:
     return model, tokenize(model.tokenizer, read_text(None))[: max(REAL_LENGTHS)]
 
 
-def capacity(normalizers: Mapping[str, Normalizer], model: Model) -> list[dict[str, Any]]:
-    """What if: the sample model's own logits with each normalizer; medians over heads by length."""
-    lengths = [length for length in REAL_LENGTHS if length <= (model.positions or length)]
-    # A class from a file is known to the scan by its own name.
-    given = [normalizer if is_file(spec) else spec for spec, normalizer in normalizers.items()]
-    labels = [one if isinstance(one, str) else one.name for one in given]
+def scan_names(normalizers: Mapping[str, Normalizer]) -> dict[str, str]:
+    """What each normalizer was given as, by its name in a scan, which knows a class from a file by its own name."""
+    labels = [normalizer.name if is_file(spec) else spec for spec, normalizer in normalizers.items()]
     names = {OWN: OWN} | dict(zip(labels, normalizers, strict=True))
     if len(names) <= len(normalizers):
         raise InputError(f"two normalizers have the same name: {', '.join(normalizers)}; rename one")
+    return names
+
+
+def capacity(normalizers: Mapping[str, Normalizer], model: Model) -> list[dict[str, Any]]:
+    """What if: the sample model's own logits with each normalizer; medians over heads by length."""
+    lengths = [length for length in REAL_LENGTHS if length <= (model.positions or length)]
+    given = [normalizer if is_file(spec) else spec for spec, normalizer in normalizers.items()]
+    names = scan_names(normalizers)
     scanned = scan(model, read_text(None), lengths=lengths, top_n=[TOP_N], normalizers=given, progress=False)
     keys = ["normalizer", "length"]
     rows = scanned.rows.group_by(keys).agg(pl.col("entropy_ratio", "participation", "max_weight").median())

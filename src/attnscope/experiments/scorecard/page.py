@@ -22,7 +22,7 @@ _FACTS = {
     "non_negative": "No negative weight",
     "sparse": "Exact zeros",
     "shift_invariant": "Invariant to a constant added to all logits",
-    "length_aware": "Depends on the number of keys",
+    "length_aware": "Depends on the number of keys (declared, not tested)",
     "permutation_equivariant": "Permutation-equivariant",
 }
 
@@ -38,7 +38,7 @@ def render_page(data: dict[str, Any], summary: pl.DataFrame | None) -> str:
             f"attnscope {data['attnscope']}; every number was computed in this run{source}",
         ),
         "<h4>Facts</h4>",
-        _soft("Declared by each normalizer and tested: " + ", ".join(cards[0]["contracts"]) + "."),
+        _soft("Declared by each normalizer. Tested: " + ", ".join(cards[0]["contracts"]) + "."),
         table(
             ["", *names], [[words, *(_yes(card["facts"][fact]) for card in cards)] for fact, words in _FACTS.items()]
         ),
