@@ -36,6 +36,8 @@ def test_a_scan_is_started_watched_cancelled_and_taken_up(
         assert 0 <= box["y"] < box["y"] + box["height"] <= 900  # in view
         while page.locator("#progress-bar").evaluate("bar => bar.value") < 4:
             page.wait_for_timeout(50)
+        while not list(tmp_path.glob("*/.parts/*.parquet")):  # only windows that are stored survive the end of the scan
+            page.wait_for_timeout(50)
         assert "window" in page.locator("#progress-words").inner_text()
         page.locator("#cancel").click()
         page.locator("#status", has_text="was cancelled").wait_for()

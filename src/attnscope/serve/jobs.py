@@ -24,6 +24,7 @@ from attnscope.serve.forms import ScanRequest
 from attnscope.serve.written import REQUEST
 
 _GRACE = 5.0  # seconds a process has to end before it is killed
+_HIDDEN = ("process", "watch", "first_step", "cancelled")
 _LONGEST_LINE = 2**20  # bytes that a scan may print at once
 
 
@@ -39,13 +40,14 @@ class Job:
     error: str = ""
     compiling: bool = False
     seconds_left: float | None = None
+    cancelled: bool = field(default=False, repr=False)  # asked to end; its state says so once it has ended
     first_step: tuple[float, int] | None = field(default=None, repr=False)  # its time and number, for the time left
     process: asyncio.subprocess.Process | None = field(default=None, repr=False)
     watch: asyncio.Task[None] | None = field(default=None, repr=False)
 
     def as_json(self) -> dict[str, Any]:
         """The fields that the page displays."""
-        return {key: value for key, value in self.__dict__.items() if key not in ("process", "watch", "first_step")}
+        return {key: value for key, value in self.__dict__.items() if key not in _HIDDEN}
 
     def step(self, message: dict[str, Any]) -> None:
         """Take over a step of the scan, and estimate the time left from the steps so far."""
@@ -95,7 +97,7 @@ class Jobs:
         if job is None:
             raise InputError(f"no scan {name!r} was started here")
         if job.state == "running" and job.process is not None and job.watch is not None:
-            job.state = "cancelled"
+            job.cancelled = True
             with suppress(ProcessLookupError):
                 job.process.terminate()
             try:
@@ -166,11 +168,10 @@ class Jobs:
             ended = ended or "finished" in message
             job.error = message.get("error", job.error)
         await job.process.wait()
-        if job.state == "running":
-            job.state = "finished" if ended else "failed"
-            if not ended and not job.error:
-                job.error = f"the scan ended with code {job.process.returncode}; run attnscope scan to see why"
         self._remove_if_empty(self.root / job.name)
+        job.state = "finished" if ended else "cancelled" if job.cancelled else "failed"
+        if job.state == "failed" and not job.error:
+            job.error = f"the scan ended with code {job.process.returncode}; run attnscope scan to see why"
 
     @staticmethod
     def _remove_if_empty(folder: Path) -> None:
