@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import polars as pl
 
@@ -128,8 +129,6 @@ def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
 
     The folder is created if it is missing; it lies in a folder that `output_folder` has locked for this process.
     """
-    umask = os.umask(0)
-    os.umask(umask)
     staged: dict[Path, Path] = {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -138,11 +137,8 @@ def write_all(folder: Path, files: dict[str, Callable[[Path], object]]) -> None:
             target = folder / name
             if target.is_dir():
                 raise OutputError(f"cannot write {str(target)!r}: a folder is in the way")
-            handle, unfinished = tempfile.mkstemp(dir=folder, prefix=f"{_HALF_WRITTEN}{name}-")
-            os.close(handle)
-            staged[target] = Path(unfinished)
+            staged[target] = folder / f"{_HALF_WRITTEN}{name}-{uuid4().hex}"
             write_to(staged[target])
-            staged[target].chmod(0o666 & ~umask)
         for target, staged_file in staged.items():
             staged_file.replace(target)
     except OutputError:
