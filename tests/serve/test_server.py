@@ -15,6 +15,7 @@ from servers import Served, serving, serving_here
 
 from attnscope.cli import run
 from attnscope.serve.guard import LARGEST_BODY, host_allowed, is_loopback
+from attnscope.serve.jobs import Jobs
 
 
 def test_it_lists_its_runs_and_opens_them(served: Served) -> None:
@@ -153,7 +154,8 @@ def test_a_scan_is_started_cancelled_resumed_and_finished(
         refused = served.post("/api/scans", form)
         assert refused.status == 400
         assert "still running" in refused.json()["error"]
-        follow(served, name, lambda job: job["done"] >= 4)
+        manifest = tmp_path / "runs" / name / ".parts" / "manifest.jsonl"
+        follow(served, name, lambda job: job["done"] >= 4 and manifest.exists())
         assert served.post(f"/api/scans/{name}/cancel").json()["state"] == "cancelled"
         (entry,) = served.ask("/api/runs").json()["runs"]
         assert entry["state"] == "stopped"
@@ -172,6 +174,20 @@ def test_a_scan_is_started_cancelled_resumed_and_finished(
         assert failed["state"] == "failed"
         assert "too few" in failed["error"]
         assert not (tmp_path / "runs" / wrong).exists()
+
+
+def test_a_cancelled_scan_without_a_finished_window_leaves_no_files(tmp_path: Path) -> None:
+    """A process that ends after the files of a block and before its line in the manifest has not finished it."""
+    for name, finished in (("without", False), ("with", True)):
+        folder = tmp_path / name
+        (folder / ".parts").mkdir(parents=True)
+        (folder / ".request.json").write_text("{}")
+        (folder / ".parts" / "rows-00000.parquet").write_bytes(b"half a block")
+        if finished:
+            header = {"plan": {}, "windows": 2, "block": 1, "names": {}}
+            (folder / ".parts" / "manifest.jsonl").write_text(json.dumps(header) + "\n")
+        Jobs._remove_if_empty(folder)
+        assert folder.exists() is finished
 
 
 def test_a_read_only_server_starts_no_scan(tmp_path: Path) -> None:

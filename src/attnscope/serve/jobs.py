@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from typing import Any, Literal
 
 from attnscope import folders
 from attnscope.errors import InputError
+from attnscope.manifest import UNFINISHED, Manifest
 from attnscope.serve.forms import ScanRequest
 from attnscope.serve.written import REQUEST
 
@@ -168,15 +170,18 @@ class Jobs:
             ended = ended or "finished" in message
             job.error = message.get("error", job.error)
         await job.process.wait()
-        self._remove_if_empty(self.root / job.name)
+        folder = self.root / job.name
+        self._remove_if_empty(folder)
+        ended = ended or (folder / "run.json").exists()  # whole before it could say so
         job.state = "finished" if ended else "cancelled" if job.cancelled else "failed"
         if job.state == "failed" and not job.error:
             job.error = f"the scan ended with code {job.process.returncode}; run attnscope scan to see why"
 
     @staticmethod
     def _remove_if_empty(folder: Path) -> None:
-        """Remove the folder of a scan that has finished no window."""
-        if not (folder / "run.json").exists() and not (folder / ".parts").exists():
+        """Remove the folder of a scan that has finished no window: a block counts once the manifest has it."""
+        if not (folder / "run.json").exists() and Manifest.read(folder / UNFINISHED) is None:
+            shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
             (folder / REQUEST).unlink(missing_ok=True)
             with suppress(OSError):
                 folder.rmdir()
