@@ -82,3 +82,16 @@ def test_lipmax_logits_are_cosines() -> None:
 def test_the_initial_alpha_must_be_inside_its_range(alpha: float) -> None:
     with pytest.raises(InputError, match="strictly between 1 and 2"):
         nz.LearnedEntmax(HEADS, alpha=alpha)
+
+
+def test_the_gate_of_lipmix_closes_within_a_hundred_steps_of_adam() -> None:
+    """A head that selects: its gate starts at 0.9 and has to reach nearly 0 at a usual learning rate."""
+    module = nz.LearnedLipmix(1)
+    torch.testing.assert_close(module.gate, torch.tensor([0.9]))
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    row = torch.linspace(3.0, -3.0, KEYS).expand(1, 1, KEYS)
+    for _ in range(100):
+        optimizer.zero_grad()
+        (-module(row)[0, 0, 0].log()).backward()
+        optimizer.step()
+    assert float(module.gate.detach()) < 0.02

@@ -21,6 +21,8 @@ from attnscope.normalizers.sink import SinkSoftmax
 from attnscope.normalizers.softmax import PowerSoftmax, SSMax
 from attnscope.normalizers.sparse import ASEntmax, Entmax, Lipmax
 
+_GATE_SPEED = 8  # Adam moves a parameter by about its learning rate at each step, too little for a gate
+
 
 def _inverse_softplus(value: float) -> float:
     return value + math.log(-math.expm1(-value))
@@ -225,10 +227,11 @@ class LearnedLipmix(_LearnedNormalizer):
     >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
     torch.Size([2, 3, 3])
     >>> [name for name, _ in module.named_parameters()]
-    ['raw_kappa', 'raw_gamma', 'raw_gate']
+    ['raw_kappa', 'raw_gamma', 'gate_eighth']
 
     It starts near the mean of all keys: a head that selects closes its gate, but one that averages would not open
     it, because at the lengths of its training a sparse part with small logits averages as well (docs/recall.md).
+    The parameter of the gate is an eighth of its logit, so that it closes within a few hundred steps of Adam.
     As for `LearnedLipmax`, the bound K means something only if the size of the logits is fixed.
     """
 
@@ -250,11 +253,16 @@ class LearnedLipmix(_LearnedNormalizer):
             raise InputError(f"the initial gate must be strictly between 0 and 1, received {gate}")
         self.raw_kappa = _per_head(heads, _inverse_softplus(kappa))
         self.raw_gamma = _per_head(heads, _inverse_softplus(gamma))
-        self.raw_gate = _per_head(heads, _inverse_sigmoid(gate))
+        self.gate_eighth = _per_head(heads, _inverse_sigmoid(gate) / _GATE_SPEED)
         self.cap, self.alpha = cap, alpha
+
+    @property
+    def gate(self) -> Tensor:
+        """The gate of each head."""
+        return (_GATE_SPEED * self.gate_eighth).sigmoid()
 
     @property
     def normalizer(self) -> Lipmix:
         """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         kappa, gamma = functional.softplus(self.raw_kappa), functional.softplus(self.raw_gamma)
-        return Lipmix(self.alpha, kappa[:, None], gamma[:, None], self.cap, self.raw_gate.sigmoid()[:, None])
+        return Lipmix(self.alpha, kappa[:, None], gamma[:, None], self.cap, self.gate[:, None])

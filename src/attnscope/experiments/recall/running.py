@@ -36,7 +36,7 @@ from attnscope.planning import whole_number
 from attnscope.progress import Progress, Step, reporting
 
 NORMALIZERS = ("softmax", "ssmax", "power_softmax", "entmax15", "asentmax", "sparsemax", "lipmax", "lipmix")
-SCHEMA = 2  # of the cells: higher whenever the same setting gives other numbers
+SCHEMA = 3  # of the cells: higher whenever the same setting gives other numbers
 CELLS = "cells"
 POSITIONS: tuple[Position, ...] = ("none", "rope", "alibi")
 RATES = (3e-3, 1e-2, 3e-2)
