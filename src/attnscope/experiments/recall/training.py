@@ -19,6 +19,7 @@ VALIDATED = 1024  # examples at the training length, for the choice of the learn
 _WARM_UP = 0.1  # of the steps
 _BETAS, _EPSILON, _CLIP = (0.9, 0.99), 1e-8, 1.0
 _LOGITS_AT_ONCE = 1 << 20  # of a member's head, in tests
+_TOKENS_AT_ONCE = 1 << 16  # of a member, in tests: larger arrays leave the cache, and take gigabytes
 _MEASURED = 32  # examples whose Jacobian and limit of Theorem S are computed
 # Streams of random numbers of a seed: no example of one is in another.
 _TRAINING, _VALIDATION, _TEST = 1, 2, 3
@@ -106,7 +107,7 @@ def test(model: Ensemble, task: Task, seeds: Sequence[int], length: int, example
     examples = max(1, examples // task.examples_over)
     streams = [stream(seed, _TEST, length) for seed in seeds]
     rows = length if task.layers > 1 else 1
-    chunk = max(1, min(examples, _LOGITS_AT_ONCE // (length * rows)))
+    chunk = max(1, min(examples, _LOGITS_AT_ONCE // (length * rows), _TOKENS_AT_ONCE // length))
     right, best, measured = torch.zeros(len(seeds)), torch.zeros(len(seeds)), None
     for start in range(0, examples, chunk):
         drawn = [task.draw(one, min(chunk, examples - start), length) for one in streams]
