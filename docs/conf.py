@@ -54,7 +54,8 @@ Every command prints its verdict first and what to type next last, in 80 columns
 `--json` prints one JSON object on standard output and nothing else. Exit codes: 0 success, 1 a check or an audit failed, 2 bad
 usage or input, 3 some heads were left out (they are listed with the reason).
 """
-ROOMS = ["normalizers", "swapping", "monitor", "experiments", "capture", "theory", "progress"]
+ROOMS = ["normalizers", "swapping", "monitor", "experiments", "capture", "theory", "theory.audit", "progress"]
+DEEPER = {"attnscope.experiments": ["budget.running.budget", "guidelines.guidelines"]}  # not at its top
 
 
 def write_reference(folder: Path) -> None:
@@ -68,6 +69,8 @@ def write_reference(folder: Path) -> None:
             if value not in known:
                 kind = "class" if inspect.isclass(value) else "function"
                 lines += [f".. auto{kind}:: {name}.{member}", *["   :members:"] * (kind == "class"), ""]
+        for function in DEEPER.get(name, []):
+            lines += [f".. autofunction:: {name}.{function}", ""]
         known |= set(public(module).values())
         (folder / f"{name}.rst").write_text("\n".join(lines), "utf-8")
 

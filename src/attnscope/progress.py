@@ -32,6 +32,8 @@ from attnscope.errors import InputError, shown
 if TYPE_CHECKING:
     from rich.console import Console
 
+__all__ = ["Progress", "Report", "Step", "reporting"]
+
 COMPILING = "compiling (once; cached on disk)"
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_UPDATES = 0.1  # of a notebook
