@@ -323,6 +323,10 @@ def test_the_learning_rate_has_the_smallest_validation_loss(inline: None, tmp_pa
     for cell in result.run["cells"]:
         losses = cell["validation_losses"]
         assert cell["learning_rate"] == running.RATES[losses.index(min(losses))]
+    alone = recall(running.changed(PLAN, learning_rates=(0.01,)), out=tmp_path / "alone", progress=False)
+    second = [cell["validation_losses"][1] for cell in result.run["cells"]]
+    assert [cell["validation_losses"][0] for cell in alone.run["cells"]] == pytest.approx(second, rel=1e-3)
+    assert set(alone.table["learning_rate"]) == {0.01}
 
 
 @pytest.mark.parametrize(
@@ -337,6 +341,7 @@ def test_the_learning_rate_has_the_smallest_validation_loss(inline: None, tmp_pa
         ({"seeds": 1}, "seeds"),
         ({"length_ratios": (4, 16)}, "length_ratios must contain 1"),
         ({"effort": 0.0}, "effort takes a positive number"),
+        ({"learning_rates": (0.01, -0.01)}, "learning_rates takes positive numbers; received -0.01"),
         ({"budgets": (3.0, 3.0)}, "budgets takes one or more, each once"),
         ({"normalizers": ("softmax", "softmax")}, "normalizers takes one or more, each once"),
         ({"qk_norm": (False,)}, "a budget needs QK-norm"),

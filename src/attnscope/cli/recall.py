@@ -8,7 +8,7 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from attnscope.cli.numbers import WholeNumber, whole_numbers
+from attnscope.cli.numbers import WholeNumber, decimals, whole_numbers
 from attnscope.cli.runs import Flag, JsonOption, OutOption
 from attnscope.errors import InputError, shown
 
@@ -25,6 +25,7 @@ def recall(
     length_ratios: str | None = None,
     examples: WholeNumber | None = None,
     effort: float | None = None,
+    learning_rates: str | None = None,
     quick: Flag = False,
     workers: WholeNumber | None = None,
     out: OutOption = None,
@@ -67,6 +68,8 @@ def recall(
         Test examples of each length and seed; an eighth of them for mqar. Default: 1024; with --quick 512.
     effort
         Factor on the training steps of each task.
+    learning_rates
+        The one with the smallest validation loss is taken for each setting. Default: 0.003,0.01,0.03.
     quick
         Fewer tasks, budgets, normalizers and seeds: less than 10 minutes on two free cores.
     workers
@@ -94,6 +97,7 @@ def recall(
         length_ratios=None if length_ratios is None else tuple(whole_numbers("--length-ratios", length_ratios)),
         examples=examples,
         effort=effort,
+        learning_rates=None if learning_rates is None else tuple(decimals("--learning-rates", learning_rates)),
     )
     folder = out or Path("runs") / ("recall-quick" if quick else "recall")
     try:

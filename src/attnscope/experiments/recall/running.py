@@ -57,6 +57,7 @@ class Plan:
     length_ratios: tuple[int, ...] = (1, 4, 16, 64)
     effort: float = 1.0  # of the steps of each task
     examples: int = 1024  # tested at each length, for each seed
+    learning_rates: tuple[float, ...] = RATES  # the best of them is chosen for each setting
 
     def cells(self) -> list[Cell]:
         """The cells, in the order of the table."""
@@ -65,8 +66,9 @@ class Plan:
             for position in self.positions or (find_task(task).position,):
                 seeds = tuple(range(self.first_seed, self.first_seed + self.seeds))
                 steps = max(1, round(find_task(task).steps * self.effort))
+                tested = (self.length_ratios, self.examples, self.learning_rates)
                 found += [
-                    Cell(task, name, position, qk_norm, budget, seeds, steps, self.length_ratios, self.examples)
+                    Cell(task, name, position, qk_norm, budget, seeds, steps, *tested)
                     for name in self.normalizers
                     if qk_norm or budget == math.inf  # without QK-norm a budget on the logits bounds nothing
                 ]
@@ -96,12 +98,13 @@ class Cell:
     steps: int
     length_ratios: tuple[int, ...]
     examples: int
+    learning_rates: tuple[float, ...] = RATES
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines its numbers."""
         from attnscope.experiments.user_normalizer import source_of
 
-        known = {"schema": SCHEMA, "attnscope": __version__, "rates": RATES, "source": source_of(self.normalizer)}
+        known = {"schema": SCHEMA, "attnscope": __version__, "source": source_of(self.normalizer)}
         return without_infinities(known | asdict(self))
 
     def file(self) -> str:
@@ -118,11 +121,12 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     begin = time.process_time()
     task = find_task(cell.task)
     setting = Setting(task, make_rule(cell.normalizer, cell.budget), cell.position, cell.qk_norm)
-    model = train(setting, cell.seeds, RATES, cell.steps)
-    losses = validation_losses(model, task, cell.seeds, len(RATES)).view(len(cell.seeds), len(RATES))
+    rates = cell.learning_rates
+    model = train(setting, cell.seeds, rates, cell.steps)
+    losses = validation_losses(model, task, cell.seeds, len(rates)).view(len(cell.seeds), len(rates))
     mean_losses = losses.mean(0)
     chosen = int(mean_losses.argmin())
-    best = model.chosen([index * len(RATES) + chosen for index in range(len(cell.seeds))])
+    best = model.chosen([index * len(rates) + chosen for index in range(len(cell.seeds))])
     lines = [
         {"seed": seed, "length": task.length * ratio, "length_ratio": ratio, **line}
         for ratio in cell.length_ratios
@@ -130,7 +134,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     ]
     return without_infinities(
         {
-            "learning_rate": RATES[chosen],
+            "learning_rate": rates[chosen],
             "validation_losses": mean_losses.tolist(),
             "processor_seconds": round(time.process_time() - begin, 2),
             "lines": lines,
@@ -216,7 +220,7 @@ def check(plan: Plan) -> None:
 
     for name, least in {"seeds": 2, "examples": 1, "first_seed": 0}.items():
         whole_number(name, getattr(plan, name), least)
-    for name in ("normalizers", "tasks", "positions", "qk_norm", "budgets", "length_ratios"):
+    for name in ("normalizers", "tasks", "positions", "qk_norm", "budgets", "length_ratios", "learning_rates"):
         given = getattr(plan, name)
         if given is not None and (not given or len(set(given)) < len(given)):
             raise InputError(f"{parameter(name)} takes one or more, each once; received {shown(given)}")
@@ -229,6 +233,9 @@ def check(plan: Plan) -> None:
     for budget in plan.budgets:
         if not budget > 0:
             raise InputError(f"{parameter('budgets')} takes positive numbers, or none; received {shown(budget)}")
+    for rate in plan.learning_rates:
+        if not (math.isfinite(rate) and rate > 0):
+            raise InputError(f"{parameter('learning_rates')} takes positive numbers; received {shown(rate)}")
     for position in plan.positions or ():
         if position not in POSITIONS:
             raise InputError(f"no position encoding is named {shown(position)}: choose from {', '.join(POSITIONS)}")
@@ -321,7 +328,7 @@ def _record(plan: Plan, cells: Sequence[Cell], results: dict[Cell, dict[str, Any
             "torch": torch.__version__,
             "plan": asdict(plan) | {"budgets": list(plan.budgets)},
             "training_lengths": steps,
-            "learning_rates": RATES,
+            "learning_rates": plan.learning_rates,
             "cells": [
                 {"task": c.task, "normalizer": c.normalizer, "budget": c.budget, "position_encoding": c.position,
                  "qk_norm": c.qk_norm, "steps": c.steps}
