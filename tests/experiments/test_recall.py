@@ -211,6 +211,14 @@ def test_the_weight_of_the_answer_is_within_the_limit_of_theorem_s() -> None:
             assert line["jacobian_norm"] <= 2.0 * (1 + 1e-4)
 
 
+def test_rules_that_theorem_s_says_nothing_about_have_no_limit() -> None:
+    task = find_task("max")
+    model = training.train(training.Setting(task, make_rule("sigmoid", math.inf), "none", True), [0], (1e-2,), 1)
+    (line,) = training.test(model, task, [0], 16, 8)
+    assert 0 < line["answer_weight"] < 1
+    assert line["answer_weight_limit"] is None
+
+
 # Runs
 
 

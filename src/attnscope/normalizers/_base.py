@@ -51,6 +51,11 @@ class Facts:
     length_aware: bool = False  # the number of visible keys enters the formula
     permutation_equivariant: bool = True
 
+    @property
+    def in_theorem_s(self) -> bool:
+        """Whether Theorem S bounds the weights, at a Lipschitz constant."""
+        return self.non_negative and self.at_most_one and self.permutation_equivariant
+
 
 class Normalizer(ABC):
     """A map from logits to weights, with bounds on its weights and on its Jacobian.

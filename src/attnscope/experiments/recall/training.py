@@ -136,7 +136,7 @@ def _measured(model: Ensemble, attended: Attended, drawn: Sequence[Batch]) -> di
     if all(one.answer_keys is not None for one in drawn):
         answers = torch.stack([one.answer_keys[few] for one in drawn if one.answer_keys is not None], 1)
         columns["answer_weight"] = (attended.weights[few, :, 0] * answers).sum(-1).mean(0).tolist()
-        if bool((answers.sum(-1) == 1).all()):
+        if normalizer.facts.in_theorem_s and bool((answers.sum(-1) == 1).all()):
             n = torch.tensor([[float(answers.shape[-1])]])
             budget = model.rule.budget
             constant = (attended.scale * lipschitz(normalizer, n))[..., 0]

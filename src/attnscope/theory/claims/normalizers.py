@@ -82,7 +82,7 @@ def _norm_bound(normalizer: Normalizer) -> Callable[[SoftmaxRow], Tensor]:
 def _within_theorem_s(normalizer: Normalizer) -> bool:
     """Whether Theorem S applies: nonnegative equivariant weights, total at most one, finite Lipschitz constant."""
     facts = normalizer.facts
-    shape = facts.non_negative and facts.at_most_one and facts.permutation_equivariant
+    shape = facts.in_theorem_s
     return shape and normalizer.lipschitz(2) < float("inf")
 
 
