@@ -13,7 +13,7 @@ import polars as pl
 from attnscope import __version__
 from attnscope._forks import uses_threads
 from attnscope.errors import InputError
-from attnscope.experiments.recall.running import QUICK, TABLE, Plan, changed, recall
+from attnscope.experiments.recall.running import QUICK, Plan, changed, check, recall
 from attnscope.experiments.recall.summary import summarize
 from attnscope.experiments.scorecard import measuring
 from attnscope.experiments.scorecard.contracts import CONTRACTS, require_contracts
@@ -21,6 +21,7 @@ from attnscope.experiments.scorecard.page import render_page
 from attnscope.experiments.user_normalizer import load_normalizer
 from attnscope.folders import as_file, output_folder, without_infinities, write_all
 from attnscope.parameters import parameter
+from attnscope.planning import whole_number
 from attnscope.progress import Progress, Step, reporting
 
 RECALL = "recall.parquet"
@@ -78,6 +79,11 @@ def scorecard(
     for spec, normalizer in made.items():
         require_contracts(spec, normalizer)
     earlier = None if recall_run is None else _earlier(Path(recall_run), normalizers)
+    plans = [] if plan is None or earlier is not None else _plans(plan, list(normalizers))
+    for _, part in plans:  # before anything is measured
+        check(part)
+    if workers is not None:
+        whole_number("workers", workers, 1)
     with output_folder(Path(out)) as folder, reporting(progress, "loading the sample model") as report:
         model, ids = measuring.sample()
         real = measuring.real_rows(model, ids)
@@ -96,8 +102,9 @@ def scorecard(
             )
         report(Step(len(made), len(made) + 1, "capacity on the sample model"))
         capacity = measuring.capacity(made, model)
-        if earlier is None and plan is not None:
-            earlier = _trained(plan, list(normalizers), folder, workers, report)
+        if plans:
+            tables = [recall(part, out=folder / name, workers=workers, progress=report).table for name, part in plans]
+            earlier = pl.concat(tables)
         summary = None if earlier is None else summarize(earlier)
         data = without_infinities(
             {
@@ -130,13 +137,9 @@ def _earlier(folder: Path, normalizers: Sequence[str]) -> pl.DataFrame:
     return table.filter(pl.col("normalizer").is_in(list(normalizers)))
 
 
-def _trained(plan: Plan, specs: list[str], folder: Path, workers: int | None, progress: Progress) -> pl.DataFrame:
-    """The table of models trained with each normalizer; those without a Lipschitz constant have no budget."""
+def _plans(plan: Plan, specs: list[str]) -> list[tuple[str, Plan]]:
+    """What to train, and the folder for it; normalizers without a Lipschitz constant have no budget."""
     bounded = [spec for spec in specs if math.isfinite(load_normalizer(spec).lipschitz(2))]
     unbounded = [spec for spec in specs if spec not in bounded]
-    tables = []
-    for name, some, budgets in (("recall", bounded, None), ("recall-unbounded", unbounded, (math.inf,))):
-        if some:
-            chosen = changed(plan, normalizers=tuple(some), budgets=budgets)
-            tables.append(recall(chosen, out=folder / name, workers=workers, progress=progress).table)
-    return pl.concat(tables) if tables else pl.DataFrame(schema=TABLE)
+    parts = (("recall", bounded, None), ("recall-unbounded", unbounded, (math.inf,)))
+    return [(name, changed(plan, normalizers=tuple(some), budgets=budgets)) for name, some, budgets in parts if some]

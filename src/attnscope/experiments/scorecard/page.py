@@ -14,6 +14,7 @@ from attnscope.experiments.figures.axes import linear_range, log_axis
 from attnscope.experiments.figures.composition import Panel
 from attnscope.experiments.figures.marks import Mark
 from attnscope.experiments.recall.picture import budget_figure, normalizer_marks
+from attnscope.experiments.user_normalizer import is_file
 from attnscope.results.html import document, escape, fragment, heading, table
 
 _FACTS = {
@@ -30,11 +31,12 @@ _FACTS = {
 def render_page(data: dict[str, Any], summary: pl.DataFrame | None) -> str:
     """The page of a scorecard; `summary` is that of `attnscope recall`, if models were trained."""
     cards = data["cards"]
-    names = [card["normalizer"] for card in cards]
+    specs = [card["normalizer"] for card in cards]
+    names = [_short(spec) for spec in specs]
     source = "" if data["recall_run"] is None else f" but recall, which is read from {data['recall_run']}"
     parts = [
         heading(
-            "Scorecard of " + ", ".join(names),
+            "Scorecard of " + ", ".join(specs),
             f"attnscope {data['attnscope']}; every number was computed in this run{source}",
         ),
         "<h4>Facts</h4>",
@@ -73,13 +75,18 @@ def render_page(data: dict[str, Any], summary: pl.DataFrame | None) -> str:
         budgets = budget_figure(summary)
         if budgets is not None:
             charts["Accuracy and weight of the answer against the Jacobian budget"] = _svg(budgets)
-    return document("Scorecard of " + ", ".join(names), fragment("".join(parts)), charts)
+    return document("Scorecard of " + ", ".join(specs), fragment("".join(parts)), charts)
 
 
 _RECALL = (
     "Percent right, mean over seeds with half its 95% interval, of small models trained at the first length. *: the "
     "difference to the best, seed by seed, has an interval that contains 0."
 )
+
+
+def _short(spec: str) -> str:
+    """A class from a file by its own name, which no other normalizer of the page has."""
+    return spec.rpartition(":")[2] if is_file(spec) else spec
 
 
 def _soft(text: str) -> str:
@@ -117,7 +124,7 @@ def _selectivity(cards: Sequence[dict[str, Any]]) -> list[str]:
             [f"{line['logits']}, {line['length']:,}", *(_number(card["selectivity"][i][key]) for card in cards)]
             for i, line in enumerate(cards[0]["selectivity"])
         ]
-        found.append(table([words, *(card["normalizer"] for card in cards)], rows))
+        found.append(table([words, *(_short(card["normalizer"]) for card in cards)], rows))
     return found
 
 
@@ -126,7 +133,7 @@ def _capacity(lines: Sequence[dict[str, Any]], column: str) -> str:
     names = list(dict.fromkeys(line["normalizer"] for line in lines))
     values = {(line["normalizer"], line["length"]): line[column] for line in lines}
     heads = [label(column, 20), *(f"{length:,}" for length in lengths)]
-    return table(heads, [[name, *(_number(values[name, length]) for length in lengths)] for name in names])
+    return table(heads, [[_short(name), *(_number(values[name, length]) for length in lengths)] for name in names])
 
 
 def _recall(summary: pl.DataFrame) -> list[str]:
@@ -136,7 +143,7 @@ def _recall(summary: pl.DataFrame) -> list[str]:
     for keys, part in summary.group_by(("task", "position_encoding", "qk_norm", "budget"), maintain_order=True):
         lengths = part["length"].unique().sort().to_list()
         rows = [
-            [str(name), *(accuracy_words(line) for line in lines.sort("length").to_dicts())]
+            [_short(str(name)), *(accuracy_words(line) for line in lines.sort("length").to_dicts())]
             for (name,), lines in part.group_by(["normalizer"], maintain_order=True)
         ]
         found.append(table([setting_words(*keys), *(f"{length:,}" for length in lengths)], rows))
