@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnscope.errors import InputError
 from attnscope.normalizers import Facts, Normalizer, parse
@@ -101,7 +101,8 @@ def _from_file(spec: str, digest: str | None) -> Normalizer:
     except (Exception, SystemExit) as error:
         raise InputError(f"{path} cannot be run: {reason(error)}") from error
     if name not in defined:
-        classes = [key for key, value in defined.items() if isinstance(value, type) and hasattr(value, "weights")]
+        own = {k: v for k, v in defined.items() if isinstance(v, type) and v.__module__ == defined["__name__"]}
+        classes = [key for key, value in own.items() if hasattr(value, "weights")]  # none that is only imported
         raise InputError(f"{path} has no class {name}; classes with `weights`: {', '.join(classes) or 'none'}")
     if not callable(getattr(defined[name], "weights", None)):
         raise InputError(f"{spec}: the class needs a method weights(logits, visible=None)")
@@ -109,6 +110,10 @@ def _from_file(spec: str, digest: str | None) -> Normalizer:
         made = defined[name]()
     except (Exception, SystemExit) as error:
         raise InputError(f"{spec} cannot be made without arguments: {reason(error)}") from error
+    if isinstance(made, nn.Module):  # its parameters are used as they are, without dropout
+        made.eval().requires_grad_(False)
+    if isinstance(made, Normalizer) and not hasattr(made, "facts"):
+        raise InputError(f"{spec}: a subclass of Normalizer declares its facts: facts = Facts(...)")
     facts = getattr(made, "facts", Facts())
     if not isinstance(facts, Facts):
         raise InputError(f"{spec}: facts must be attnscope.normalizers.Facts(...), received {type(facts).__name__}")
