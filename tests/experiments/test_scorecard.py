@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -17,11 +18,11 @@ from attnscope.experiments.recall import running
 from attnscope.experiments.scorecard import measuring
 from attnscope.experiments.scorecard.cards import scorecard
 from attnscope.experiments.scorecard.contracts import broken_contracts, require_contracts
-from attnscope.experiments.user_normalizer import load_normalizer
+from attnscope.experiments.user_normalizer import UserNormalizer, load_normalizer
 
 MINE = '''
 import torch
-from attnscope.normalizers import Facts
+from attnscope.normalizers import Facts, MappedNormalizer, RowMap
 
 class Good:
     """Softmax at half the temperature, by hand."""
@@ -106,6 +107,69 @@ class Writes(Good):
             logits -= logits.amax(-1, keepdim=True)
         return super().weights(logits, visible)
 
+class WritesUnderTheMask(Good):
+    def weights(self, logits, visible=None):
+        if visible is not None:
+            logits.masked_fill_(~visible, float("-inf"))
+        return super().weights(logits, visible)
+
+class WritesTheMask(Good):
+    def weights(self, logits, visible=None):
+        found = super().weights(logits, visible)
+        if visible is not None:
+            visible.fill_(True)
+        return found
+
+class Noise(Good):
+    def weights(self, logits, visible=None):
+        return super().weights(logits + 0.01 * torch.randn_like(logits), visible)
+
+class PlainExponentials(Good):
+    def weights(self, logits, visible=None):
+        e = logits.exp() if visible is None else logits.exp() * visible
+        return (e / e.sum(-1, keepdim=True)).nan_to_num(nan=0.0)
+
+class ByRank(Good):
+    facts = Facts(shift_invariant=False)
+    def weights(self, logits, visible=None):
+        z = logits if visible is None else logits.masked_fill(~visible, float("-inf"))
+        rank = z.argsort(-1, descending=True).argsort(-1)
+        return torch.softmax(z / (1 + 0.1 * rank), -1).nan_to_num(nan=0.0).to(logits.dtype)
+
+class NoBounds(Good):
+    def weight_bounds(self, length, low, high):
+        return float("nan"), float("nan")
+
+class BoundsOfShortRows(Good):
+    def weight_bounds(self, length, low, high):
+        return (0.0, 1.0) if length <= 7 else (0.0, 1e-4)
+
+class NormOfShortRows(Good):
+    def jacobian_norm(self, logits, visible=None):
+        from attnscope.normalizers import get
+        norm = 2 * get("softmax").jacobian_norm(2 * logits, visible)
+        return norm if logits.shape[-1] <= 7 else norm / 2
+
+class NormsTooFew(Good):
+    def jacobian_norm(self, logits, visible=None):
+        return torch.zeros(1)
+
+class Learned(torch.nn.Module):
+    facts = Facts(sums_to_one=False, shift_invariant=False)
+    def __init__(self):
+        super().__init__()
+        self.sink = torch.nn.Parameter(torch.tensor(0.3))
+        self.dropout = torch.nn.Dropout(0.5)
+    def weights(self, logits, visible=None):
+        z = logits if visible is None else logits.masked_fill(~visible, float("-inf"))
+        z = torch.cat([z, self.sink.to(z.dtype).expand(z[..., :1].shape)], -1)
+        return self.dropout(torch.softmax(z, -1)[..., :-1])
+
+class WithoutFacts(MappedNormalizer):
+    name = "without_facts"
+    def row_map(self, n):
+        return RowMap("softmax")
+
 class OtherDimension(Good):
     def weights(self, logits, visible=None):
         return super().weights(logits.mT, None).mT if logits.ndim > 2 else super().weights(logits, visible)
@@ -181,6 +245,15 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("TooSmallForLongRows", "Lipschitz constant", "lipschitz(64) is 2, below the Jacobian norm 4.15888 of"),
         ("NotANumber", "Lipschitz constant", "lipschitz(2) must be a number of at least 0, or inf; received nan"),
         ("Writes", "logits unchanged", "weights(logits) changes its argument"),
+        ("WritesUnderTheMask", "logits unchanged", "weights(logits, visible) changes logits"),
+        ("WritesTheMask", "logits unchanged", "weights(logits, visible) changes visible"),
+        ("Noise", "same in every call", "between two calls"),
+        ("PlainExponentials", "sum", "1000] sum to 0, not to one"),
+        ("ByRank", "permutation-equivariant", "a permutation of the logits"),
+        ("NoBounds", "weight bounds", "weight_bounds of 7 logits are nan and nan"),
+        ("BoundsOfShortRows", "weight bounds", "weight_bounds of 64 logits are 0 and 0.0001"),
+        ("NormOfShortRows", "Jacobian", ", ...] is 0."),
+        ("NormsTooFew", "Jacobian", "jacobian_norm of 5 rows must have the shape (5,), received (1,)"),
         ("OtherDimension", "rows alone", "in logits of shape (3, 2, 2, 7), a weight of"),
         ("NoZeros", "exact zeros", "declared sparse, but none of 513 logits"),
         ("Zeros", "exact zeros", "not declared sparse, but"),
@@ -196,7 +269,8 @@ def test_a_broken_contract_is_named_with_what_was_found(mine: Path, name: str, c
         require_contracts(name, load_normalizer(f"{mine}:{name}"))
 
 
-@pytest.mark.parametrize("name", ["Good", "Declared"])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["Good", "Declared", "Learned"])
 def test_a_class_that_keeps_its_promises_breaks_nothing(mine: Path, name: str) -> None:
     assert broken_contracts(load_normalizer(f"{mine}:{name}")) == {}
 
@@ -224,6 +298,7 @@ def test_the_class_in_the_documentation_breaks_nothing(tmp_path: Path) -> None:
         ("{mine}", "name the class in it too"),
         ("{mine}:", "name the class in it too"),
         ("{mine}:FactsAsDict", r"facts must be attnscope.normalizers.Facts\(...\), received dict"),
+        ("{mine}:WithoutFacts", r"a subclass of Normalizer declares its facts: facts = Facts\(...\)"),
         ("hardmax", "no normalizer is named"),
     ],
 )
@@ -258,6 +333,36 @@ def test_theorem_s_is_not_applied_where_it_does_not_speak() -> None:
         assert measuring.selectivity(nz.get(name), "random", measuring.random_rows(64))["share_of_limit"] is None
 
 
+def test_a_top_weight_above_theorem_s_shows_that_the_lipschitz_constant_is_wrong() -> None:
+    class Jumps:  # nearly flat everywhere, but for a jump to the largest logit: no derivative shows it
+        def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+            first, second = logits.topk(2, -1).values.unbind(-1)
+            flat = torch.softmax(0.001 * logits, -1)
+            return torch.where((first - second > 1)[..., None], (logits == first[..., None]).to(flat) + 0 * flat, flat)
+
+        def lipschitz(self, length: int) -> float:
+            return 0.001
+
+    z = measuring.gapped_rows(64)
+    allowed = brute_limit(z[0], 0.001)
+    with pytest.raises(
+        InputError, match=rf"lipschitz\(64\) is 0.001, .* at most {allowed:.6g} \(Theorem S\), and has 1"
+    ):
+        measuring.selectivity(UserNormalizer(Jumps(), "Jumps"), "gapped", z[:1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"), [({"plan": running.Plan(seeds=1)}, "seeds"), ({"workers": 0}, "workers")]
+)
+def test_a_wrong_setting_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], words: str
+) -> None:
+    monkeypatch.delattr(measuring, "sample")
+    with pytest.raises(InputError, match=words):
+        scorecard(["softmax"], out=tmp_path / "card", progress=False, **settings)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_command_writes_a_page_of_what_it_measured(
     mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +385,8 @@ def test_the_command_writes_a_page_of_what_it_measured(
     assert {line["normalizer"] for line in data["capacity"]} == {"own", *names}
     page = (tmp_path / "card" / "scorecard.html").read_text("utf-8")
     assert "Share of the limit" in page
+    assert "<th>Prints</th>" in page  # a path of any length would push columns off the page
+    assert f"{mine}:Prints</th>" not in page
     assert page.count("data:image/svg+xml") == 2
     assert "default-src 'none'" in page
     assert f"computed in this run but recall, which is read from {tmp_path / 'recall'}" in page

@@ -21,7 +21,8 @@ _GRADIENT_ERROR = 1e-4
 _STEP = 1e-6
 _KEYS = 7
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16)
-_LENGTHS = (2, _KEYS, 64, 512)  # at which Lipschitz constants are tested
+_LENGTHS = (2, _KEYS, 64, 512)  # at which Lipschitz constants and bounds on weights are tested
+_LONG = 64
 _MODERATE = 3.0  # no dense rule underflows where logits are within this of each other
 
 
@@ -40,6 +41,11 @@ def _steep_rows(length: int) -> Tensor:
     for row, tied in zip(z, (2, (length + 1) // 2, length), strict=True):
         row[tied:] -= 100
     return z
+
+
+def _random_row(length: int) -> Tensor:
+    """Standard Gaussian logits, (length,)."""
+    return torch.randn(length, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
 
 
 def _written(row: Tensor) -> str:
@@ -75,13 +81,29 @@ def finite(f: Normalizer) -> str | None:
 
 
 def logits_kept(f: Normalizer) -> str | None:
-    """The logits are not written to."""
+    """Neither the logits nor the mask is written to."""
     z = _rows()
     f.weights(z)
     row = int((z != _rows()).any(-1).int().argmax())
-    if torch.equal(z, _rows()):
+    if not torch.equal(z, _rows()):
+        return f"weights(logits) changes its argument: {_written(_rows()[row])} became {_written(z[row])}"
+    visible = _rows() > 0
+    try:
+        f.weights(z, visible)
+    except Exception:  # what a mask must not do is a contract of its own
         return None
-    return f"weights(logits) changes its argument: {_written(_rows()[row])} became {_written(z[row])}"
+    kept = {"logits": torch.equal(z, _rows()), "visible": torch.equal(visible, _rows() > 0)}
+    changed = " and ".join(name for name, same in kept.items() if not same)
+    return f"weights(logits, visible) changes {changed}" if changed else None
+
+
+def repeated(f: Normalizer) -> str | None:
+    """The same logits give the same weights in every call."""
+    moved = (f.weights(_rows()) - f.weights(_rows())).abs().amax(-1)
+    row = int(moved.argmax())
+    if float(moved[row]) <= _ERROR:
+        return None
+    return f"a weight of {_written(_rows()[row])} differs by {float(moved[row]):.4g} between two calls"
 
 
 def rows_alone(f: Normalizer) -> str | None:
@@ -107,8 +129,8 @@ def non_negative(f: Normalizer) -> str | None:
 
 
 def sums(f: Normalizer) -> str | None:
-    """Weights sum to one, or to at most one, if declared."""
-    z = _rows()
+    """Weights sum to one, or to at most one, if declared, also those of logits of 1,000."""
+    z = torch.cat([_rows(), torch.linspace(-1000, 1000, _KEYS, dtype=torch.float64)[None]])
     totals = f.weights(z).sum(-1)
     if f.facts.sums_to_one:
         row = int((totals - 1).abs().argmax())
@@ -122,7 +144,8 @@ def sums(f: Normalizer) -> str | None:
 def equivariant(f: Normalizer) -> str | None:
     """Permuted logits give permuted weights, if declared."""
     z, order = _rows(), torch.randperm(_KEYS, generator=torch.Generator().manual_seed(7))
-    moved = (f.weights(z[:, order]) - f.weights(z)[:, order]).abs().amax(-1)
+    orders = (order, order.flip(0))  # one of them exchanges any two tied keys
+    moved = torch.stack([(f.weights(z[:, o]) - f.weights(z)[:, o]).abs().amax(-1) for o in orders]).amax(0)
     row = int(moved.argmax())
     if not f.facts.permutation_equivariant or float(moved[row]) <= _ERROR:
         return None
@@ -192,17 +215,21 @@ def gradient(f: Normalizer) -> str | None:
 
 def jacobian(f: Normalizer) -> str | None:
     """`jacobian_norm` is the largest singular value of the derivative, and at most `jacobian_bound`."""
-    z = _rows()[[0, 2, 7, 11, 16]]
-    exact = []
-    for row in z:
-        full: Tensor = torch.autograd.functional.jacobian(lambda x: f.weights(x), row)
-        exact.append(float(torch.linalg.matrix_norm(full, 2)))
-    norms, bounds = f.jacobian_norm(z).tolist(), f.jacobian_bound(z).tolist()
-    for row, value, norm, bound in zip(z, exact, norms, bounds, strict=True):
-        if not math.isclose(norm, value, rel_tol=1e-5, abs_tol=1e-7):
-            return f"jacobian_norm of {_written(row)} is {norm:.6g}, and the largest singular value {value:.6g}"
-        if value > bound * (1 + 1e-6) + 1e-9:
-            return f"jacobian_bound of {_written(row)} is {bound:.6g}, below the norm {value:.6g}"
+    for z in (_rows()[[0, 2, 7, 11, 16]], _random_row(_LONG)[None]):
+        exact = []
+        for row in z:
+            full: Tensor = torch.autograd.functional.jacobian(lambda x: f.weights(x), row)
+            exact.append(float(torch.linalg.matrix_norm(full, 2)))
+        found = {"jacobian_norm": f.jacobian_norm(z), "jacobian_bound": f.jacobian_bound(z)}
+        for name, values in found.items():
+            if values.shape != z.shape[:-1]:
+                return f"{name} of {len(z)} rows must have the shape ({len(z)},), received {tuple(values.shape)}"
+        norms, bounds = (values.tolist() for values in found.values())
+        for row, value, norm, bound in zip(z, exact, norms, bounds, strict=True):
+            if not math.isclose(norm, value, rel_tol=1e-5, abs_tol=1e-7):
+                return f"jacobian_norm of {_written(row)} is {norm:.6g}, and the largest singular value {value:.6g}"
+            if not value <= bound * (1 + 1e-6) + 1e-9:
+                return f"jacobian_bound of {_written(row)} is {bound:.6g}, below the norm {value:.6g}"
     return None
 
 
@@ -226,15 +253,15 @@ def lipschitz(f: Normalizer) -> str | None:
 
 
 def bounded(f: Normalizer) -> str | None:
-    """Every weight lies within `weight_bounds` of the range of its row."""
-    z = _rows()[:12]
-    for row, w in zip(z, f.weights(z), strict=True):
-        low, high = f.weight_bounds(_KEYS, float(row.min()), float(row.max()))
-        if float(w.min()) < low - _ERROR or float(w.max()) > high + _ERROR:
+    """Every weight lies within `weight_bounds` of the range of its row, at several lengths."""
+    for row in [*_rows()[:12], *(_random_row(length) for length in _LENGTHS)]:
+        w = f.weights(row)
+        low, high = f.weight_bounds(len(row), float(row.min()), float(row.max()))
+        if not (low - _ERROR <= float(w.min()) and float(w.max()) <= high + _ERROR):
             found = f"{low:.6g} and {high:.6g}, and those of {_written(row)} are from {w.min():.6g} to {w.max():.6g}"
             if isinstance(f, UserNormalizer) and not hasattr(f.inner, "weight_bounds"):
                 return f"it needs a method weight_bounds: rows of equal logits but one have weights between {found}"
-            return f"weight_bounds are {found}"
+            return f"weight_bounds of {len(row)} logits are {found}"
     return None
 
 
@@ -242,6 +269,7 @@ CONTRACTS: dict[str, Callable[[Normalizer], str | None]] = {
     "shape and dtype": shape_and_dtype,
     "finite": finite,
     "logits unchanged": logits_kept,
+    "same in every call": repeated,
     "rows alone": rows_alone,
     "non-negative": non_negative,
     "sum": sums,
@@ -254,7 +282,9 @@ CONTRACTS: dict[str, Callable[[Normalizer], str | None]] = {
     "Jacobian": jacobian,
     "Lipschitz constant": lipschitz,
 }
-_LAST = ("shape and dtype", "finite", "logits unchanged", "rows alone", "gradient", "Jacobian")  # if broken
+_LAST = (  # if broken
+    "shape and dtype", "finite", "logits unchanged", "same in every call", "rows alone", "gradient", "Jacobian"
+)  # fmt: skip
 
 
 def broken_contracts(normalizer: Normalizer) -> dict[str, str]:

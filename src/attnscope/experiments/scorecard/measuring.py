@@ -85,9 +85,15 @@ def selectivity(normalizer: Normalizer, kind: str, z: Tensor) -> dict[str, Any]:
             f"{normalizer.name} breaks the contract Lipschitz constant: lipschitz({z.shape[-1]}) is {constant:.6g}, "
             f"below the Jacobian norm {float(norm.max()):.6g} of a row of {kind} logits"
         )
-    f = normalizer.facts
-    applies = f.non_negative and f.at_most_one and f.permutation_equivariant and math.isfinite(constant)
+    applies = normalizer.facts.in_theorem_s and math.isfinite(constant)
     limit = top_weight_cap(z, torch.full(z.shape[:-1], constant, dtype=z.dtype)) if applies else None
+    if limit is not None and not bool((top <= limit * (1 + 1e-6)).all()):
+        row = int((top / limit).argmax())
+        raise InputError(
+            f"{normalizer.name} breaks the contract Lipschitz constant: lipschitz({z.shape[-1]}) is {constant:.6g}, at "
+            f"which a row of {kind} logits can have a top weight of at most {float(limit[row]):.6g} (Theorem S), and "
+            f"has {float(top[row]):.6g}"
+        )
     return {
         "logits": kind,
         "length": z.shape[-1],
