@@ -15,7 +15,7 @@ from attnscope import normalizers as nz
 from attnscope.cli import run
 from attnscope.errors import InputError
 from attnscope.experiments.recall import running
-from attnscope.experiments.scorecard import measuring
+from attnscope.experiments.scorecard import contracts, measuring
 from attnscope.experiments.scorecard.cards import scorecard
 from attnscope.experiments.scorecard.contracts import broken_contracts, require_contracts
 from attnscope.experiments.user_normalizer import UserNormalizer, load_normalizer
@@ -266,7 +266,7 @@ def test_a_broken_contract_is_named_with_what_was_found(mine: Path, name: str, c
     broken = broken_contracts(load_normalizer(f"{mine}:{name}"))
     assert words in broken[contract]
     with pytest.raises(InputError, match=contract):
-        require_contracts(name, load_normalizer(f"{mine}:{name}"))
+        require_contracts(f"{mine}:{name}")
 
 
 @pytest.mark.filterwarnings("error")
@@ -361,6 +361,32 @@ def test_a_wrong_setting_is_refused_before_anything_is_measured(
     with pytest.raises(InputError, match=words):
         scorecard(["softmax"], out=tmp_path / "card", progress=False, **settings)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--seeds", "--effort", "--workers"])
+def test_settings_of_a_training_that_is_left_out_are_refused(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["scorecard", "softmax", "--no-recall", option, "3", "--out", str(tmp_path / "card")]) == 2
+    assert "nothing is trained with --recall or --no-recall: leave out --seeds" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_contracts_of_a_file_are_tested_once_for_each_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "changing.py"
+    file.write_text(
+        "import torch\n\nclass Half:\n    def weights(self, z, visible=None):\n        return z * 0 + 0.5\n"
+    )
+    tested = []
+    monkeypatch.setattr(contracts, "CONTRACTS", {"counted": lambda f: tested.append(f)})
+    for _ in range(2):
+        contracts.require_contracts(f"{file}:Half")
+    assert len(tested) == 1
+    file.write_text(file.read_text("utf-8").replace("0.5", "0.25"))
+    contracts.require_contracts(f"{file}:Half")
+    assert len(tested) == 2
 
 
 def test_the_command_writes_a_page_of_what_it_measured(

@@ -64,6 +64,8 @@ def scorecard(
 
     if no_recall and recall is not None:
         raise InputError("--recall and --no-recall exclude each other")
+    if (no_recall or recall is not None) and (seeds, effort, workers) != (None, None, None):
+        raise InputError("nothing is trained with --recall or --no-recall: leave out --seeds, --effort and --workers")
     folder = out or Path("runs") / "scorecard"
     plan = None if no_recall else changed(QUICK, seeds=seeds, effort=effort)
     with compiling_announced(), redirect_stdout(sys.stderr):  # whatever a user's class prints

@@ -216,7 +216,7 @@ def check(plan: Plan) -> None:
     """Raise InputError for a plan that cannot be run, before anything is trained."""
     from attnscope.experiments.recall.rules import make_rule
     from attnscope.experiments.scorecard.contracts import require_contracts
-    from attnscope.experiments.user_normalizer import is_file, load_normalizer
+    from attnscope.experiments.user_normalizer import is_file
 
     for name, least in {"seeds": 2, "examples": 1, "first_seed": 0}.items():
         whole_number(name, getattr(plan, name), least)
@@ -246,7 +246,7 @@ def check(plan: Plan) -> None:
     for name, budget in product(plan.normalizers, plan.budgets):
         make_rule(name, budget)
     for name in filter(is_file, plan.normalizers):
-        require_contracts(name, load_normalizer(name))
+        require_contracts(name)
     if not plan.cells():
         raise InputError("nothing is left to train: a budget needs QK-norm, which fixes the size of the logits")
 

@@ -76,8 +76,10 @@ def scorecard(
         raise InputError(f"give normalizers, each once; received {', '.join(normalizers) or 'none'}")
     made = {spec: load_normalizer(spec) for spec in normalizers}
     measuring.scan_names(made)  # two of the same name are refused before anything is measured
-    for spec, normalizer in made.items():
-        require_contracts(spec, normalizer)
+    with reporting(progress, "testing contracts") as report:
+        for index, spec in enumerate(made):
+            report(Step(index, len(made), f"testing the contracts of {spec}"))
+            require_contracts(spec)
     earlier = None if recall_run is None else _earlier(Path(recall_run), normalizers)
     plans = [] if plan is None or earlier is not None else _plans(plan, list(normalizers))
     for _, part in plans:  # before anything is measured

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from attnscope.errors import InputError
-from attnscope.experiments.user_normalizer import UserNormalizer, reason
+from attnscope.experiments.user_normalizer import UserNormalizer, load_normalizer, reason, source_of
 from attnscope.normalizers import Normalizer
 
 _ERROR = 1e-6  # of weights in float64
@@ -304,9 +305,15 @@ def broken_contracts(normalizer: Normalizer) -> dict[str, str]:
     return broken
 
 
-def require_contracts(spec: str, normalizer: Normalizer) -> None:
+def require_contracts(spec: str) -> None:
     """Raise InputError with every contract that is broken."""
-    broken = broken_contracts(normalizer)
+    broken = _broken(spec, source_of(spec))
     if broken:
         found = "; ".join(f"{name}: {what}" for name, what in broken.items())
         raise InputError(f"{spec} breaks {len(broken)} of the contracts of a normalizer: {found}")
+
+
+@cache
+def _broken(spec: str, source: str | None) -> dict[str, str]:
+    """Tested once for each content of a file."""
+    return broken_contracts(load_normalizer(spec))
