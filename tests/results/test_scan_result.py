@@ -463,6 +463,7 @@ def test_show_opens_the_report_of_a_saved_run(
     saved = attnscope.load_run(plain.save(tmp_path / "a run"))
     assert saved.show() == (tmp_path / "a run" / "report.html").resolve()
     assert opened == [(tmp_path / "a run" / "report.html").resolve().as_uri()]
+    assert tmp_path not in plain.show().parents  # saving changes no result
 
 
 def test_show_displays_the_report_in_a_notebook(plain: ScanResult, monkeypatch: pytest.MonkeyPatch) -> None:
