@@ -311,6 +311,16 @@ def test_a_command_names_the_model_and_the_options_it_was_run_with() -> None:
     assert sample.command("--verify") == "attnscope scan --verify"
 
 
+def test_a_call_names_the_model_and_the_text_that_were_given() -> None:
+    own = replace(at(1024), model="MODEL", text="book.txt")
+    sample = replace(own, model=None, text=None)
+    assert own.call("diagnose", "verify=True") == "attnscope.diagnose(model, text, verify=True)"
+    assert replace(own, text=None).call("diagnose", "verify=True") == "attnscope.diagnose(model, verify=True)"
+    assert replace(own, model=None).call("diagnose") == "attnscope.diagnose(text=text)"
+    assert sample.call("diagnose", "verify=True") == "attnscope.diagnose(verify=True)"
+    assert sample.call("diagnose", text="longer_text") == "attnscope.diagnose(text=longer_text)"
+
+
 @pytest.mark.parametrize(
     ("family", "kernel", "special"), [("bert", None, True), ("gpt-oss-sinks", "eager", False)], ids=["encoder", "sinks"]
 )

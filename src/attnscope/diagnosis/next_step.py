@@ -77,7 +77,7 @@ def _longer_windows(where: Situation, thresholds: Thresholds, testing: str) -> S
     text = None if where.tokens >= 2 * longer else LONGER_TEXT
     return Step(
         where.command(testing, length=longer, text=text),
-        f"attnscope.diagnose(model, {'text' if text is None else 'longer_text'}, length={longer})",
+        where.call("diagnose", f"length={longer}", text=text and "longer_text"),
         f"Windows of {where.length:,} tokens are too short to tell which heads need many tokens.",
     )
 
@@ -90,12 +90,12 @@ def _more_windows(agreement: dict[str, Any], where: Situation, testing: str) -> 
     if where.room >= windows * (2 if testing == "--verify" else 1):
         return Step(
             where.command(testing, "--windows", str(windows)),
-            f"attnscope.diagnose(model, text, windows={windows})",
+            where.call("diagnose", f"windows={windows}"),
             f"{why}: use more windows.",
         )
     return Step(
         where.command(testing, text=LONGER_TEXT),
-        "attnscope.diagnose(model, longer_text)",
+        where.call("diagnose", text="longer_text"),
         f"{why}, and the text has no room for more windows: use a longer one.",
     )
 
@@ -106,7 +106,7 @@ def _test(where: Situation, verification: dict[str, Any] | None) -> Step | None:
     text = None if where.room >= 3 else LONGER_TEXT
     return Step(
         where.command("--verify", text=text),
-        f"attnscope.diagnose(model, {'text' if text is None else 'longer_text'}, verify=True)",
+        where.call("diagnose", "verify=True", text=text and "longer_text"),
         "The labels are predictions: this tests them inside the model, on other windows.",
     )
 
@@ -118,7 +118,7 @@ def _second_test(where: Situation, verification: dict[str, Any] | None) -> Step 
         return None
     return Step(
         where.command("--verify", "--windows", str(windows)),
-        f"attnscope.diagnose(model, text, windows={windows}, verify=True)",
+        where.call("diagnose", f"windows={windows}", "verify=True"),
         f"{', '.join(refuted).capitalize()} did not hold inside the model: more windows show whether it ever does.",
     )
 
@@ -130,7 +130,7 @@ def _what_if(heads: Described, where: Situation) -> Step | None:
     option = "diagnose" if where.unverifiable else "verify"
     return Step(
         where.command(f"--{option}", "--normalizer", "ssmax,topk:k=64"),
-        f'attnscope.scan(model, text, normalizers=["ssmax", "topk:k=64"], {option}=True)',
+        where.call("scan", 'normalizers=["ssmax", "topk:k=64"]', f"{option}=True"),
         f"{counted(many)} {'needs' if many == 1 else 'need'} many tokens: this measures what fewer keys (topk) and a "
         "length-aware normalizer (ssmax) would do to them.",
     )
@@ -142,7 +142,7 @@ def _double(where: Situation) -> Step | None:
         return None
     return Step(
         where.command("--diagnose", length=longer),
-        f"attnscope.diagnose(model, text, length={longer})",
+        where.call("diagnose", f"length={longer}"),
         f"No head needs many tokens at {where.length:,}: this shows whether that is still so at {longer:,}.",
     )
 

@@ -68,6 +68,14 @@ class Situation:
         parts += [] if length == usual else ["--length", str(length)]
         return shlex.join([*parts, *self.options, *more])
 
+    def call(self, function: str, *arguments: str, text: str | None = None) -> str:
+        """The same in Python; the model and the text inside the package are what the functions take by themselves."""
+        text = text or (None if self.text is None else "text")
+        given = [] if self.model is None else ["model"]
+        if text is not None:
+            given.append(text if given else f"text={text}")
+        return f"attnscope.{function}({', '.join([*given, *arguments])})"
+
 
 def shortest_length(thresholds: Thresholds) -> int:
     """The shortest windows whose top share has enough keys to distinguish broad heads from selective ones."""
