@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "Report", "Step", "reporting"]
 
-COMPILING = "compiling (once; cached on disk)"
+COMPILING = "compiling (first use; cached on disk)"
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_UPDATES = 0.1  # of a notebook
 

@@ -172,7 +172,7 @@ async function follow(name) {
       announce("The server no longer responds.");
       break;
     }
-    byId("progress-words").textContent = `${visible(name)}: ${job.compiling ? "compiling its loops for this machine (once)" : job.activity}${timeLeft(job.seconds_left)}`;
+    byId("progress-words").textContent = `${visible(name)}: ${job.compiling ? "compiling loops that are used for the first time here" : job.activity}${timeLeft(job.seconds_left)}`;
     if (job.total) Object.assign(byId("progress-bar"), { max: job.total, value: job.done });
     else byId("progress-bar").removeAttribute("value");
     if (job.state === "running") await new Promise((later) => setTimeout(later, 300));
