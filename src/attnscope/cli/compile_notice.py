@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from attnscope.progress import watch_compiling
 
-NOTICE = "attnscope: compiling loops that are used for the first time here (up to 20 seconds; cached on disk)"
+NOTICE = "attnscope: compiling loops that are used for the first time here (some 20 seconds; cached on disk)"
 PATIENCE = 2.0  # seconds of compiling
 
 
