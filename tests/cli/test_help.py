@@ -6,6 +6,7 @@ import re
 import shlex
 import textwrap
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from cyclopts import MissingArgumentError
 
 from attnscope.cli import run
 from attnscope.cli.app import app
+from attnscope.diagnosis.thresholds import Thresholds
 
 COMMANDS = [
     *([name] for name in ("scan", "report", "serve", "compare", "horizon", "budget", "guidelines")),
@@ -32,6 +34,13 @@ def shown(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setenv("COLUMNS", "80")
     assert run([*command, "--help"]) == 0
     return capsys.readouterr().out
+
+
+def test_the_help_of_threshold_names_every_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = shown(["scan"], monkeypatch, capsys).partition("One of sink_bound")[2]
+    assert {each.name for each in fields(Thresholds)} - {"sink_bound"} <= set(re.findall(r"\w+", listed))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -143,7 +143,9 @@ def scan(
         the label says is enough, and compare the change of the next-token distribution with that for random heads.
         Labels that fail are withdrawn. Takes about 300 forward passes.
     threshold
-        Change a limit of the diagnosis, e.g. local=0.2; may be given several times. docs/diagnosis.md lists them.
+        Change a limit of the diagnosis, e.g. local=0.2; may be given several times. One of sink_bound, constant, local,
+        broad, near_keys, top_share, off_weight, over_sharp_weight, enough, budget, separability_n, coverage,
+        least_top_keys and held_ratio.
     out
         Folder for the results. Default: runs/MODEL-DATE-TIME. To resume an interrupted run of several windows, repeat
         the command with its folder.
