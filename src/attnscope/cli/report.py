@@ -22,7 +22,9 @@ def report(
     """Print the summary of a saved run and write its page: of a scan, a training run, a comparison or a reproduction.
 
     Nothing is measured. A training run may still be going on: the page then says so, and shows it up to its last
-    measured step; attnscope serve shows it live.
+    measured step; attnscope serve shows it live. In the folder of attnscope horizon it is the page of the scan there,
+    with what is predicted. Folders of attnscope recall, scorecard and budget get no page: the error names the file to
+    open.
 
     For example:
 
