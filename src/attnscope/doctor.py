@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from attnscope.capture.attention import Call
     from attnscope.capture.models import Model
 
+__all__ = ["Check", "Examination", "examine"]
+
 Verdict = Literal["pass", "note", "fail"]
 
 TOKENS, PADDED = 19, 6  # tokens of the test sequences, and how many of them are padding
@@ -46,7 +48,11 @@ TOLERANCE = {torch.float64: 5e-5, torch.float32: 5e-5, torch.bfloat16: 0.05, tor
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report: a fact (`note`), or the result of a test."""
+    """One line of the report: a fact (`note`), or the result of a test.
+
+    >>> attnscope.doctor.Check("positions", "note", "up to 2,048 tokens").verdict
+    'note'
+    """
 
     name: str
     verdict: Verdict
@@ -55,7 +61,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Examination:
-    """All checks of a model."""
+    """All checks of a model.
+
+    >>> attnscope.doctor.Examination("mine", [attnscope.doctor.Check("weights", "fail", "not all there")]).passed
+    False
+    """
 
     model: str
     checks: list[Check]
@@ -87,7 +97,23 @@ class _Trial:
 
 
 def examine(model: Model, length: int | None = None) -> Examination:
-    """Test a loaded model and report what a scan of it can measure; memory is stated for `length` tokens."""
+    """Test a loaded model and report what a scan of it can measure.
+
+    >>> attnscope.doctor.examine(attnscope.load_model()).passed
+    True
+
+    Parameters
+    ----------
+    model
+        What `attnscope.load_model` returned.
+    length
+        Tokens that memory is stated for. Default: 1024, or the model's limit if that is less.
+
+    Returns
+    -------
+    Examination
+        A line for each check, and whether all passed.
+    """
     size = length or min(DEFAULT_LENGTH, model.positions or DEFAULT_LENGTH)
     checks = [*_facts(model), *_patches()]
     try:

@@ -40,7 +40,11 @@ _SECONDS_BETWEEN_UPDATES = 0.1  # of a notebook
 
 
 class Step(NamedTuple):
-    """How far work has come: `done` of `total` steps, or of an unknown number, and what is going on."""
+    """How far work has come: `done` of `total` steps, or of an unknown number, and what is going on.
+
+    >>> print(attnscope.progress.Step(3, 12, "layer 2"))
+    3 of 12: layer 2
+    """
 
     done: int
     total: int | None
@@ -73,7 +77,24 @@ class _Display(Protocol):
 
 @contextmanager
 def reporting(progress: Progress, start: str = "starting") -> Iterator[Report]:
-    """The function to report steps to, as the argument `progress` asks for; `start` is shown until the first one."""
+    """The function to report steps to, as the argument `progress` asks for.
+
+    >>> with attnscope.progress.reporting(print) as report:
+    ...     report(attnscope.progress.Step(3, 12, "layer 2"))
+    3 of 12: layer 2
+
+    Parameters
+    ----------
+    progress
+        None, True, False or a function: see the table above.
+    start
+        Shown until the first step.
+
+    Yields
+    ------
+    Report
+        Takes each step.
+    """
     if callable(progress):
         yield progress
         return

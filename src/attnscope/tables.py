@@ -160,8 +160,23 @@ def _remove_parts(folder: Path) -> None:
 def within_support(rows: pl.DataFrame, topn: pl.DataFrame) -> pl.DataFrame:
     """The table `topn` with separability removed where the top set is larger than the row's support.
 
+    >>> result = attnscope.scan(length=64, top_n=[20], normalizers=["sparsemax"], progress=False)
+    >>> topn = attnscope.tables.within_support(result.rows, result.topn)
+    >>> topn["separability"].null_count() > result.topn["separability"].null_count()
+    True
+
     Only position decides which keys of weight zero complete such a set. In eq. (10) they coincide with all keys left
     out, so none of them is nearer: separability is at most support / N, however well the row separates its keys.
+
+    Parameters
+    ----------
+    rows, topn
+        The tables of a scan, `result.rows` and `result.topn`.
+
+    Returns
+    -------
+    DataFrame
+        All lines of `topn`.
     """
     keys = list(KEYS)
     support = rows.select(*keys, "support").unique(keys)

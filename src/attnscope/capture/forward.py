@@ -80,10 +80,26 @@ def forward(
 
 
 def run(module: nn.Module, inputs: Inputs, observer: Observer) -> Any:
-    """Run any module on inputs and return its output.
+    """Run any module on inputs, pass each of its attention calls to a function, and return its output.
 
-    `inputs` is a tensor, a tuple of positional arguments, a mapping of keyword arguments, or a function without
-    arguments that runs the module itself.
+    >>> attention, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.ones(1, 4, 8)
+    >>> output = attnscope.capture.forward.run(attention, (x, x, x), lambda call: print(call.heads, call.keys))
+    2 4
+
+    Parameters
+    ----------
+    module
+        The module.
+    inputs
+        A tensor, a tuple of positional arguments, a mapping of keyword arguments, or a function without arguments that
+        runs the module itself.
+    observer
+        Takes a call, with `heads`, `queries`, `keys`, `logits(positions)`, `visible(positions)` and `values()`.
+
+    Returns
+    -------
+    object
+        What the module returned.
     """
     refuse_empty(module, type(module).__name__)
     tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]

@@ -25,11 +25,22 @@ _FEWEST_TO_COMPARE = 4  # heads whose logits grow, to say that one of them is al
 
 
 class StopTraining(AttnscopeError):  # noqa: N818  (a request, not an error)
-    """Raised by a function given as `on_alarm` to end the training; other exceptions of it are only logged."""
+    """Raised by a function given as `on_alarm` to end the training; other exceptions of it are only logged.
+
+    >>> def stop(alarm):
+    ...     raise attnscope.monitor.StopTraining(alarm.advice)
+    >>> model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+    >>> monitor = attnscope.Monitor(model, on_alarm=stop)
+    """
 
 
 class Alarm(NamedTuple):
-    """One head that went over a limit."""
+    """One head that went over a limit.
+
+    >>> alarm = attnscope.monitor.Alarm(50, 3, 5, "logit-jump", value=8.4, limit=8.0, advice="lower the learning rate")
+    >>> alarm.layer, alarm.head
+    (3, 5)
+    """
 
     step: int
     layer: int

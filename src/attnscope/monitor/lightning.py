@@ -23,7 +23,10 @@ FOLDER = "attnscope"
 
 
 class LightningMonitor(Callback):  # type: ignore[misc, unused-ignore]
-    """Watches the model of a Lightning Trainer: `Trainer(callbacks=[LightningMonitor(every=50)])`.
+    """Watches the model of a Lightning Trainer.
+
+    >>> callback = attnscope.monitor.LightningMonitor(every=50)  # doctest: +SKIP
+    >>> trainer = lightning.Trainer(callbacks=[callback])  # doctest: +SKIP
 
     The numbers go to the loggers of the Trainer, and every head and step to `out`, by default the folder `attnscope`
     inside the Trainer's log folder. A resumed run goes on from its checkpoint, in the same folder. `StopTraining`,

@@ -38,7 +38,23 @@ class Position(NamedTuple):
 
 
 def load(folder: str | Path) -> TrainingRun:
-    """Read the folder of a training run, while it is written or later."""
+    """Read the folder of a training run, while it is written or later.
+
+    >>> model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+    >>> attnscope.Monitor(model, out="runs/train").close()
+    >>> attnscope.monitor.load("runs/train").status
+    'finished'
+
+    Parameters
+    ----------
+    folder
+        What was given to `attnscope.Monitor` as `out`.
+
+    Returns
+    -------
+    TrainingRun
+        What was written so far.
+    """
     return read_after(given_folder(folder), Position())[0]
 
 

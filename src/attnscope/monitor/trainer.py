@@ -25,7 +25,10 @@ _SCALARS = ("loss", "eval_loss", "grad_norm", "learning_rate")
 
 
 class TrainerMonitor(TrainerCallback, ExportableState):
-    """Watches the model of a Trainer: `Trainer(..., callbacks=[TrainerMonitor(every=50)])`.
+    """Watches the model of a Trainer of transformers.
+
+    >>> callback = attnscope.monitor.TrainerMonitor(every=50)
+    >>> trainer = Trainer(model, arguments, train_dataset=data, callbacks=[callback])  # doctest: +SKIP
 
     The numbers go to the trackers that the Trainer reports to, and every head and step to `out`, by default the folder
     `attnscope` inside the Trainer's output folder. A resumed run goes on from its checkpoint. `StopTraining`, raised by
