@@ -7,12 +7,14 @@ import inspect
 import re
 import types
 from pathlib import Path
-from typing import Any
-
-from sphinx.application import Sphinx
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 import attnscope
 from attnscope.cli.app import app
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 project = "attnscope"
 author = "The attnscope developers"
@@ -55,8 +57,23 @@ with what was measured; `scorecard`, `budget` and `report` end with their files.
 `--json` prints one JSON object on standard output and nothing else. Exit codes: 0 success, 1 a check or an audit failed, 2 bad
 usage or input, 3 some heads were left out (they are listed with the reason).
 """
-ROOMS = ["normalizers", "swapping", "monitor", "experiments", "capture", "theory", "theory.audit", "progress"]
-DEEPER = {"attnscope.experiments": ["budget.running.budget", "guidelines.guidelines"]}  # not at its top
+ROOMS = [
+    "normalizers",
+    "swapping",
+    "monitor",
+    "experiments",
+    "capture",
+    "doctor",
+    "theory",
+    "theory.audit",
+    "theory.spaces",
+    "progress",
+]
+DEEPER = {  # not at its top
+    "attnscope": ["tables.within_support"],
+    "attnscope.capture": ["forward.run"],
+    "attnscope.experiments": ["budget.running.budget", "guidelines.guidelines", "recall.recall", "recall.Plan"],
+}
 
 
 def write_reference(folder: Path) -> None:
@@ -66,12 +83,14 @@ def write_reference(folder: Path) -> None:
     for name in ["attnscope", *(f"attnscope.{room}" for room in ROOMS)]:
         module = importlib.import_module(name)
         lines = [name, "=" * len(name), "", f".. automodule:: {name}", ""]
-        for member, value in public(module).items():
+        deeper = {member: resolve_name(f"{name}.{member}") for member in DEEPER.get(name, [])}
+        for member, value in (public(module) | deeper).items():
             if value not in known:
                 kind = "class" if inspect.isclass(value) else "function"
                 lines += [f".. auto{kind}:: {name}.{member}", *["   :members:"] * (kind == "class"), ""]
-        for function in DEEPER.get(name, []):
-            lines += [f".. autofunction:: {name}.{function}", ""]
+        if name == "attnscope.theory.spaces":
+            for member in module.__all__:
+                lines += [f".. py:data:: {name}.{member}", "", f"   {getattr(module, member).name}", ""]
         known |= set(public(module).values())
         (folder / f"{name}.rst").write_text("\n".join(lines), "utf-8")
 
@@ -115,10 +134,8 @@ def escape_bars(text: str) -> str:
 
 
 def setup(sphinx: Sphinx) -> None:
-    """Called by Sphinx."""
+    """Called by Sphinx before it looks for pages."""
+    folder = Path(__file__).parent / "reference"
+    write_reference(folder)
+    write_command_line(folder / "command-line.md")
     sphinx.connect("autodoc-process-docstring", plain_to_rst)
-
-
-FOLDER = Path(__file__).parent / "reference"
-write_reference(FOLDER)
-write_command_line(FOLDER / "command-line.md")

@@ -7,9 +7,12 @@ import importlib
 import inspect
 import json
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -45,6 +48,41 @@ def value_of(node: ast.expr) -> Any:
     for part in reversed(parts):
         value = getattr(value, part)
     return value
+
+
+def named(page: Path) -> Iterator[tuple[str, Any]]:
+    """The functions and classes of attnscope that a page names in full or imports, with those names."""
+    names = re.findall(r"(?<![\w./-])attnscope(?:\.[A-Za-z]\w*)+", page.read_text("utf-8"))
+    for block in blocks(page):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("attnscope"):
+                names += [f"{node.module}.{alias.name}" for alias in node.names]
+    for name in names:
+        parts = name.split(".")
+        for end in range(2, len(parts) + 1):
+            try:
+                value = resolve_name(".".join(parts[:end]))
+            except (AttributeError, ImportError):
+                break
+            if inspect.isclass(value) or inspect.isfunction(value):  # a method is described with its class
+                yield name, value
+                break
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The functions and classes in the reference, which docs/conf.py writes."""
+    conf: dict[str, Any] = runpy.run_path(str(DOCS / "conf.py"))
+    folder = tmp_path_factory.mktemp("reference")
+    conf["write_reference"](folder)
+    text = "\n".join(page.read_text("utf-8") for page in folder.glob("*.rst"))
+    names = re.findall(r"^\.\. auto(?:class|function):: (\S+)", text, re.MULTILINE)
+    return [resolve_name(name) for name in names]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *SOURCES, *NOTEBOOKS], ids=lambda page: page.name)
+def test_what_a_page_names_is_in_the_reference(page: Path, reference: list[Any]) -> None:
+    assert [name for name, value in named(page) if value not in reference] == []
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *SOURCES, *NOTEBOOKS], ids=lambda page: page.name)
