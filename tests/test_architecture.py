@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import re
@@ -71,6 +72,7 @@ def first_calls(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
         if event == "call" and code.co_filename.startswith(prefix):
             calls.setdefault((code.co_filename.removeprefix(prefix), code.co_qualname))
 
+    gc.collect()  # what other tests left behind ends before, not on the way
     before = sys.getprofile()
     sys.setprofile(profile)  # of this thread: torch has one thread in tests, and so has measuring
     try:

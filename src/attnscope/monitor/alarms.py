@@ -30,7 +30,8 @@ class StopTraining(AttnscopeError):  # noqa: N818  (a request, not an error)
     >>> def stop(alarm):
     ...     raise attnscope.monitor.StopTraining(alarm.advice)
     >>> model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
-    >>> monitor = attnscope.Monitor(model, on_alarm=stop)
+    >>> with attnscope.Monitor(model, on_alarm=stop) as monitor:
+    ...     pass  # the training loop
     """
 
 
