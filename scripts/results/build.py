@@ -9,16 +9,18 @@ Every number of the page comes from claims.json through a placeholder. {{run cla
 the claim's form, {{run claim form 2}} the second. Suffixes choose a reading (.literal, .visible or .last rows; .value,
 .output, .hidden, .hidden_unit or .embedding vectors; .at001 or .at005; .closed; .raw or .scaled logits; .without the
 first key; by default the first one) and a part of it: .low, .high, .percent, .verdict, or .range for the smallest and
-largest of several measurements. {{run protocol}} shows the readings side by side, {{run summary}} what none of them
-supports, {{run differences}} where the last rows disagree, {{run claims}} all claims, {{run record}} the run.
-{{times table}} and {{times minutes}} are those of `attnscope bench protocol`.
+largest of several measurements. {{finding 2a}} is the table of a figure's claims ("other": of those without a figure),
+{{never supported}} what no reading supports, {{run best}} the readings that support most, {{run differences}} where the
+last rows disagree, {{run record}} the run. {{times table}} and {{times minutes}}: those of `attnscope bench protocol`.
 
-docs/results.json stores what the page was built from. `--check` fills the template from it without running a model and
-compares the result with the page.
+docs/results.json stores what the page was built from, and docs/results.csv has every reading of every claim in it.
+`--render` fills the template from it without running a model, `--check` compares the result with both files.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -30,14 +32,20 @@ from typing import Any
 from attnscope.capture.text import read_text
 from attnscope.experiments import Reproduction, reproduce
 from attnscope.experiments.intervals import coverage_at_most
-from attnscope.experiments.page import claims_table
-from attnscope.experiments.protocol_report.comparisons import comparisons, disagreements, number, summary
-from attnscope.experiments.protocol_report.page import markdown_tables
+from attnscope.experiments.protocol_report.comparisons import (
+    MARKS,
+    best_readings,
+    comparisons,
+    disagreements,
+    given_by_none,
+    number,
+)
 from attnscope.experiments.settings import PAPER_LENGTHS
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 STORED = DOCS / "results.json"
+READINGS = DOCS / "results.csv"
 PLACEHOLDER = re.compile(r"\{\{(\w+) ([\w-]+)(?: (printed|corrected))?(?: (\d+))?((?:\.\w+)*)\}\}")
 LABELS = {
     **{rows: ("rows", rows) for rows in ("literal", "visible", "last")},
@@ -64,6 +72,17 @@ PICTURES = {
     "stories15m": (("protocol", ""),),
     "sample": (("protocol", ""),),
 }
+
+# The runs and vectors that the tables of the page show; results.csv has the others.
+SHOWN = {
+    "SmolLM2-135M": ("smollm2", "value"),
+    "the same, hidden vectors": ("vectors", "hidden"),
+    "stories15M": ("stories15m", "value"),
+    "sample model": ("sample", "value"),
+}
+HIDDEN_SHOWN = {"3"}  # figures whose claims depend on the vectors
+CHOICES = {"first_key": "kept", "significance": "0.01", "ball": "open", "logits": "scaled"}
+READING = ("form", "rows", "vectors", "logits", "significance", "ball", "first_key")
 
 Run = dict[str, Any]
 
@@ -107,11 +126,13 @@ def page(template: str, data: dict[str, Any]) -> str:
         run, what, form, index, suffixes = match.groups()
         if run == "times":
             return {"table": _times_table, "minutes": _minutes}[what](data["times"])
+        if run == "finding":
+            return _finding(data, what)
+        if run == "never":
+            return _never_supported(data)
         claims = data[run]["claims"]
         tables = {
-            "claims": lambda: claims_table(claims),
-            "protocol": lambda: markdown_tables(comparisons(claims)),
-            "summary": lambda: _bullets(summary(comparisons(claims))),
+            "best": lambda: _best(claims),
             "differences": lambda: _bullets(disagreements(claims)),
             "record": lambda: _record(data[run]["run"]),
         }
@@ -120,6 +141,95 @@ def page(template: str, data: dict[str, Any]) -> str:
         return _measured(claims, what, form or "printed", int(index or 1) - 1, suffixes.split(".")[1:])
 
     return PLACEHOLDER.sub(value, template)
+
+
+def _finding(data: dict[str, Any], figure: str) -> str:
+    """The claims of a figure: a line for each form, a column for each model, its literal and its visible rows."""
+    columns = {name: one for name, one in SHOWN.items() if one[1] == "value" or figure in HIDDEN_SHOWN}
+    lines = [f"| the paper | measured, and accepted | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
+    for claim in data["smollm2"]["claims"]:
+        if (claim["figure"] or "other") != figure:
+            continue
+        for form in ("printed", "corrected"):
+            cells = [_cell(data[run]["claims"], claim["id"], form, vectors) for run, vectors in columns.values()]
+            if any(cells):
+                words = (claim["claim"], claim["rule"]) if form == "printed" else ("", _corrected_as(claim))
+                lines.append(f"| {' | '.join(map(_bars, (*words, *(cell or '-' for cell in cells))))} |")
+    return "\n".join(lines)
+
+
+def _corrected_as(claim: dict[str, Any]) -> str:
+    names = [each["name"] for one in claim["readings"] if one["form"] == "corrected" for each in one["measured"]]
+    return claim["corrected_as"] or f"proved bounds: {'; '.join(dict.fromkeys(name.split(',')[0] for name in names))}"
+
+
+def _cell(claims: list[dict[str, Any]], name: str, form: str, vectors: str) -> str:
+    """Verdict and value in literal and in visible rows, e.g. "✓ 1.03; ✓ 1.02"; in the last rows if only these exist."""
+    wanted = {"form": form, "vectors": vectors} | CHOICES
+    matching = [
+        one
+        for one in next(claim for claim in claims if claim["id"] == name)["readings"]
+        if all(one.get(key, value) == value for key, value in wanted.items())
+    ]
+    averages = [one for one in matching if one["rows"] != "last"]
+    cells = [f"{MARKS.get(one['verdict'], '-')} {_values(one)}" for one in averages or matching]
+    return "; ".join(dict.fromkeys(cells))
+
+
+def _values(reading: dict[str, Any]) -> str:
+    values = [one["value"] for one in reading["measured"]]
+    if not values:
+        return "not measured"
+    if reading["rows"] == "last" and len(values) < 3:
+        return ", ".join(map(number, values))
+    return " to ".join(dict.fromkeys(number(end) for end in (min(values), max(values))))
+
+
+def _bars(text: str) -> str:
+    """The text with the bars of norms replaced, which would end a table cell."""
+    return re.sub(r"\|([^|]+)\|", "\u2016\\1\u2016", text)
+
+
+def _never_supported(data: dict[str, Any]) -> str:
+    """The statements that every reading of a run contradicts, with the value and the reading that come nearest."""
+    runs = {"SmolLM2-135M, five kinds of vectors": "vectors"} | {
+        name: run for name, (run, vectors) in SHOWN.items() if vectors == "value"
+    }
+    missing = {
+        name: {one.id: one for one in given_by_none(comparisons(data[run]["claims"]))} for name, run in runs.items()
+    }
+    papers = {name: f"{one.figure}: {one.paper}" for found in missing.values() for name, one in found.items()}
+    lines = [f"| no reading gives | {' | '.join(runs)} |", "|---" * (len(runs) + 1) + "|"]
+    for claim, paper in sorted(papers.items(), key=lambda entry: entry[1]):
+        cells = []
+        for found in missing.values():
+            values = _values({"rows": "", "measured": found[claim].measured}) if claim in found else ""
+            reading = [" ".join(found[claim].reading.values()), found[claim].variant] if values else []
+            cells.append(f"{values} ({', '.join(filter(None, reading))})" if values else "-")
+        lines.append(f"| {paper} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _best(claims: list[dict[str, Any]]) -> str:
+    ranked = best_readings(comparisons(claims))
+    names = [name for name, count, _ in ranked if count == ranked[0][1]]
+    return f"{ranked[0][1]} of {ranked[0][2]} ({'; '.join(names)})"
+
+
+def readings(data: dict[str, Any]) -> str:
+    """Every measurement of every reading of every claim, as CSV."""
+    written = io.StringIO()
+    lines = csv.writer(written, lineterminator="\n")
+    lines.writerow(["run", "figure", "claim", *READING, "verdict", "nearest", "measured", "value", "low", "high"])
+    for run, stored in data.items():
+        for claim in stored.get("claims", ()):
+            for one in claim["readings"]:
+                reading = [one.get(key, "") for key in READING]
+                for each in one["measured"]:
+                    ends = [f"{end:.6g}" for end in (each["value"], *(each["interval"] or ()))]
+                    marks = [one["verdict"] or "", "yes" if one["nearest"] else ""]
+                    lines.writerow([run, claim["figure"] or "", claim["id"], *reading, *marks, each["name"], *ends])
+    return written.getvalue()
 
 
 def _measured(claims: list[dict[str, Any]], name: str, form: str, index: int, suffixes: list[str]) -> str:
@@ -197,22 +307,32 @@ def written() -> str:
     return page(template(), json.loads(STORED.read_text("utf-8")))
 
 
+def render() -> None:
+    """Write the page and the table of readings from the stored numbers."""
+    (DOCS / "results.md").write_text(written(), encoding="utf-8")
+    READINGS.write_text(readings(json.loads(STORED.read_text("utf-8"))), encoding="utf-8")
+
+
 def main(arguments: list[str]) -> int:
-    """Build the page, or check it."""
+    """Build the page, write it from the stored numbers, or check it."""
+    if arguments == ["--render"]:
+        render()
+        return 0
     if arguments == ["--check"]:
         same = (DOCS / "results.md").read_text("utf-8") == written()
+        same &= READINGS.read_text("utf-8") == readings(json.loads(STORED.read_text("utf-8")))
         print("docs/results.md matches its template" if same else "docs/results.md differs from its template")
         return 0 if same else 1
     quick = "--quick" in arguments
     places = [argument for argument in arguments if argument != "--quick"]
     if len(places) < 2:
-        print(f"usage: {sys.argv[0]} SMOLLM2 STORIES [TEXT [RUNS]] [--quick] | --check", file=sys.stderr)
+        print(f"usage: {sys.argv[0]} SMOLLM2 STORIES [TEXT [RUNS]] [--quick] | --render | --check", file=sys.stderr)
         return 2
     book = places[2] if len(places) > 2 else "corpus:war-and-peace"
     runs = Path(places[3]) if len(places) > 3 else Path("runs") / "results"
     data = build(places[0], places[1], book, runs, quick)
     STORED.write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="utf-8")
-    (DOCS / "results.md").write_text(written(), encoding="utf-8")
+    render()
     return 0
 
 
