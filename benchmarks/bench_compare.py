@@ -18,8 +18,8 @@ import transformers
 from attnscope.bench.timing import RandomTokens
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text
-from attnscope.experiments.compare import DEFAULT_NORMALIZERS, compare
 from attnscope.scanning import scan
+from attnscope.studies.compare.comparing import DEFAULT_NORMALIZERS, compare
 
 REPEATS = 3
 LENGTH = 1024

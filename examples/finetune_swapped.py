@@ -22,7 +22,7 @@ import attnscope
 from attnscope.capture.models import load_model
 from attnscope.capture.text import Text, read_text, tokenize
 from attnscope.normalizers import LearnedLipmax, LearnedSSMax
-from attnscope.tables import within_support
+from attnscope.store.tables import within_support
 
 SUBJECTS: dict[str, Any] = {"softmax": None, "ssmax": LearnedSSMax, "entmax15": "entmax15", "lipmax": LearnedLipmax}
 

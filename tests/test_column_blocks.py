@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from attnscope import tables
-from attnscope.scanning.column_blocks import ColumnBlock, table
+from attnscope.scanning.measuring import ColumnBlock, table
+from attnscope.store import tables
 
 ORDER = ("layer", "head", "position", "length", "normalizer")
 HEADS = 2

@@ -20,7 +20,7 @@ from attnscope.results.audit_view import AuditPlots
 from attnscope.results.comparison_view import ComparisonPlots
 from attnscope.results.head_charts import DiagnosisPlots, ScanPlots
 from attnscope.results.reproduction_view import ReproductionPlots
-from attnscope.tables import within_support
+from attnscope.store.tables import within_support
 from attnscope.theory.configuration import Configuration
 
 PACKAGE = Path(attnscope.__file__).parent
@@ -65,17 +65,17 @@ def test_an_example_gives_what_it_prints(name: str, tmp_path: Path, monkeypatch:
 def public() -> dict[str, Any]:
     """The functions and classes at the top of the package and of its rooms for users."""
     rooms = [attnscope, *(getattr(attnscope, room) for room in ("capture", "normalizers", "swapping", "theory"))]
-    rooms += [attnscope.experiments, attnscope.theory.audit, attnscope.monitor, attnscope.progress, attnscope.doctor]
+    rooms += [attnscope.experiments, attnscope.studies.audit, attnscope.monitor, attnscope.progress, attnscope.doctor]
     found = {
         f"{room.__name__}.{name}": getattr(room, name)
         for room in rooms
         for name in getattr(room, "__all__", dir(room))
         if not name.startswith("_")
     }
-    found["attnscope.experiments.guidelines.guidelines"] = attnscope.experiments.guidelines.guidelines
-    found["attnscope.experiments.budget.running.budget"] = attnscope.experiments.budget.running.budget
+    found["attnscope.studies.compare.guidelines.guidelines"] = attnscope.studies.compare.guidelines.guidelines
+    found["attnscope.studies.budget.running.budget"] = attnscope.studies.budget.running.budget
     found["attnscope.capture.forward.run"] = attnscope.capture.forward.run
-    found["attnscope.tables.within_support"] = within_support
+    found["attnscope.store.tables.within_support"] = within_support
     kinds = {name: value for name, value in found.items() if inspect.isfunction(value) or inspect.isclass(value)}
     return {name: value for name, value in kinds.items() if not issubclass_of_error(value)}
 

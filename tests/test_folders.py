@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.errors import OutputError
-from attnscope.folders import output_folder, write_all
+from attnscope.store.folders import output_folder, write_all
 
 
 def test_a_failed_run_leaves_no_new_folder(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_name_too_long_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     """Fault 19."""
     holder = (
-        "import sys, pathlib\nfrom attnscope.folders import output_folder\n"
+        "import sys, pathlib\nfrom attnscope.store.folders import output_folder\n"
         f"with output_folder(pathlib.Path({str(tmp_path / 'run')!r})):\n"
         "    print('held', flush=True)\n    sys.stdin.read()\n"
     )

@@ -15,9 +15,9 @@ from models import build
 from torch import nn
 
 import attnscope
-from attnscope import tables
 from attnscope.errors import InputError, ModelError
 from attnscope.scanning import ScanResult, scan
+from attnscope.store import tables
 
 BATCH, TOKENS, HEADS, SIZE = 3, 11, 2, 5
 WIDTH = HEADS * SIZE

@@ -15,14 +15,14 @@ from models import build
 from polars.testing import assert_frame_equal
 
 import attnscope
-from attnscope import tables
 from attnscope.engine import blocks
 from attnscope.errors import OutputError
-from attnscope.manifest import Manifest
 from attnscope.report.aggregates import Moments, Ranges
 from attnscope.report.data import page_data
 from attnscope.scanning import ScanResult, Step, scan
 from attnscope.scanning.measuring import ScanMeasurer
+from attnscope.store import tables
+from attnscope.store.manifest import Manifest
 
 OPTIONS: dict[str, Any] = {"length": 16, "windows": 11, "top_n": [1, 3], "normalizers": ["sparsemax"]}
 KEYS = ["window", "layer", "head", "position", "normalizer"]
@@ -79,7 +79,7 @@ def test_tables_in_parts_are_lazy_frames_with_the_lines_of_one_table(
 def test_what_is_shown_of_parts_is_what_is_shown_of_one_table(
     tmp_path: Path, tokenizer: Any, text: str, whole: ScanResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnscope.manifest.CHUNK", 300)  # several passes
+    monkeypatch.setattr("attnscope.store.manifest.CHUNK", 300)  # several passes
     large(tmp_path, tokenizer, text)
     result = attnscope.load_run(tmp_path)
     assert isinstance(result, ScanResult)

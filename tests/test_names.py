@@ -16,7 +16,7 @@ from terminal_tables import recorded_tables
 from attnscope import columns
 from attnscope.columns import COLUMNS, head_name, label
 from attnscope.diagnosis.running import diagnose
-from attnscope.diagnosis.thresholds import Thresholds, limit_words
+from attnscope.diagnosis.states import Thresholds, limit_words
 from attnscope.report.data import page_data
 from attnscope.report.summary import print_summary
 from attnscope.scanning import ScanResult, scan

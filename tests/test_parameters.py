@@ -13,8 +13,7 @@ from models import build, byte_tokenizer
 
 import attnscope
 from attnscope.cli import run
-from attnscope.errors import InputError
-from attnscope.parameters import parameter, written_as
+from attnscope.errors import InputError, parameter, written_as
 
 SOURCE = Path(attnscope.__file__).parent
 # Commands to type are built here.

@@ -12,10 +12,10 @@ import torch
 from models import build
 
 import attnscope
-from attnscope import tables
-from attnscope.capture.windows import special_tokens
+from attnscope.capture.tokens import special_tokens
 from attnscope.scanning import ScanResult, scan
 from attnscope.scanning.patterns import CELLS, spread_rows
+from attnscope.store import tables
 
 
 def eager_weights(family: str, ids: list[int], **inputs: Any) -> list[np.ndarray]:

@@ -16,13 +16,13 @@ from rich.console import Console
 import attnscope
 from attnscope import progress
 from attnscope.errors import InputError
-from attnscope.experiments.budget.running import budget
-from attnscope.experiments.compare import compare
-from attnscope.experiments.guidelines import guidelines
 from attnscope.experiments.reproduction import reproduce
 from attnscope.progress import COMPILING, Step, _TerminalBar, reporting
-from attnscope.theory.audit import audit
-from attnscope.theory.claims import CLAIMS
+from attnscope.studies.audit import audit
+from attnscope.studies.audit.claims import CLAIMS
+from attnscope.studies.budget.running import budget
+from attnscope.studies.compare.comparing import compare
+from attnscope.studies.compare.guidelines import guidelines
 
 LONG = [attnscope.scan, attnscope.diagnose, compare, budget, guidelines, reproduce, audit]
 

@@ -13,10 +13,10 @@ import torch
 from models import build, byte_tokenizer
 
 import attnscope
-from attnscope import tables
 from attnscope.errors import InputError, ModelError
 from attnscope.planning import plan
 from attnscope.scanning import ScanResult, Step, scan
+from attnscope.store import tables
 
 LENGTHS = (2, 23, 61)
 TOP_N = (1, 5, 19)

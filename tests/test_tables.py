@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from attnscope import folders, tables
 from attnscope.errors import OutputError
+from attnscope.store import folders, tables
 
 RUN = {"schema": tables.SCHEMA_VERSION}
 

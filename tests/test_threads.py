@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import attnscope
-from attnscope._threads import share_out
+from attnscope._process import share_out
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_threads_of_the_caller_may_share_out_at_once(two_threads: None) -> None:
 
 FORK = """
 import os, signal, torch
-from attnscope._threads import share_out
+from attnscope._process import share_out
 torch.set_num_threads(2)
 share_out(lambda piece: None, range(8))
 child = os.fork()

@@ -14,12 +14,12 @@ import torch
 from models import build, byte_tokenizer
 from polars.testing import assert_frame_equal
 
-from attnscope import tables
 from attnscope.capture.huggingface import observed
 from attnscope.errors import InputError
 from attnscope.normalizers import Softmax, entmax, parse
 from attnscope.planning import memory_size, plan
 from attnscope.scanning import scan
+from attnscope.store import tables
 from attnscope.swapping import swap
 
 TOP_N = [1, 4]

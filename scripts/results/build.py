@@ -31,7 +31,6 @@ from typing import Any
 
 from attnscope.capture.text import read_text
 from attnscope.experiments import Reproduction, reproduce
-from attnscope.experiments.intervals import coverage_at_most
 from attnscope.experiments.protocol_report.comparisons import (
     MARKS,
     best_readings,
@@ -41,6 +40,7 @@ from attnscope.experiments.protocol_report.comparisons import (
     number,
 )
 from attnscope.experiments.settings import PAPER_LENGTHS
+from attnscope.intervals import coverage_at_most
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"

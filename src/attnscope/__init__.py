@@ -29,8 +29,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnscope import _forks  # noqa: F401  (remembers which process imported the package)
-from attnscope._lazy import lazy
+from attnscope import _process as _forks  # noqa: F401  (remembers which process imported the package)
+from attnscope._process import lazy
 from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
@@ -45,11 +45,7 @@ if TYPE_CHECKING:
     from attnscope.capture.models import load_model as load_model
     from attnscope.diagnosis.result import Diagnosis as Diagnosis
     from attnscope.diagnosis.running import diagnose as diagnose
-    from attnscope.diagnosis.thresholds import Thresholds as Thresholds
-    from attnscope.experiments.compare import Comparison as Comparison
-    from attnscope.experiments.compare import compare as compare
-    from attnscope.experiments.horizon.predicting import horizon as horizon
-    from attnscope.experiments.horizon.result import Horizon as Horizon
+    from attnscope.diagnosis.states import Thresholds as Thresholds
     from attnscope.experiments.reproduction import Reproduction as Reproduction
     from attnscope.experiments.reproduction import reproduce as reproduce
     from attnscope.monitor.monitor import Monitor as Monitor
@@ -57,26 +53,30 @@ if TYPE_CHECKING:
     from attnscope.results.loading import load_run as load_run
     from attnscope.scanning import ScanResult as ScanResult
     from attnscope.scanning import scan as scan
+    from attnscope.studies.audit import AuditReport as AuditReport
+    from attnscope.studies.audit import audit as audit
+    from attnscope.studies.compare.comparing import Comparison as Comparison
+    from attnscope.studies.compare.comparing import compare as compare
+    from attnscope.studies.horizon.predicting import horizon as horizon
+    from attnscope.studies.horizon.result import Horizon as Horizon
     from attnscope.swapping import swap as swap
-    from attnscope.theory.audit import AuditReport as AuditReport
-    from attnscope.theory.audit import audit as audit
 
 __version__ = "0.2.0"
 
 _LAZY = {
-    "AuditReport": "attnscope.theory.audit",
-    "Comparison": "attnscope.experiments.compare",
+    "AuditReport": "attnscope.studies.audit",
+    "Comparison": "attnscope.studies.compare.comparing",
     "Diagnosis": "attnscope.diagnosis.result",
-    "Horizon": "attnscope.experiments.horizon.result",
+    "Horizon": "attnscope.studies.horizon.result",
     "Monitor": "attnscope.monitor.monitor",
     "Reproduction": "attnscope.experiments.reproduction",
     "ScanResult": "attnscope.scanning",
-    "Thresholds": "attnscope.diagnosis.thresholds",
+    "Thresholds": "attnscope.diagnosis.states",
     "TrainingRun": "attnscope.monitor.training_run",
-    "audit": "attnscope.theory.audit",
-    "compare": "attnscope.experiments.compare",
+    "audit": "attnscope.studies.audit",
+    "compare": "attnscope.studies.compare.comparing",
     "diagnose": "attnscope.diagnosis.running",
-    "horizon": "attnscope.experiments.horizon.predicting",
+    "horizon": "attnscope.studies.horizon.predicting",
     "load_model": "attnscope.capture.models",
     "load_run": "attnscope.results.loading",
     "reproduce": "attnscope.experiments.reproduction",

@@ -23,9 +23,8 @@ from transformers.modeling_utils import AttentionInterface
 from attnscope import __version__
 from attnscope.capture.attention import AttentionCall, LogitsCall, unpadded
 from attnscope.capture.forward import forward, observed
-from attnscope.capture.layers import Layers
-from attnscope.errors import ModelError
-from attnscope.parameters import parameter
+from attnscope.capture.modules import Layers
+from attnscope.errors import ModelError, parameter
 from attnscope.planning import DEFAULT_LENGTH, DEFAULT_MEMORY
 from attnscope.scanning.record import version
 

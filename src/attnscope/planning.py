@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
-from attnscope.errors import InputError, shown
-from attnscope.parameters import parameter
+from attnscope.errors import InputError, parameter, shown
 
 if TYPE_CHECKING:
     from attnscope.normalizers import Normalizer

@@ -12,7 +12,7 @@ from transformers.modeling_utils import AttentionInterface
 from attnscope.capture.attention import AttentionCall
 from attnscope.capture.huggingface import observed
 from attnscope.errors import ModelError
-from attnscope.measure.rows import Rows, softmax_weights
+from attnscope.measure.specification import Rows, softmax_weights
 
 LENGTH = 47
 POSITIONS = (0, 1, 12, 30, 46)

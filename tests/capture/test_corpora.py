@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.capture import corpora
+from attnscope.capture import text as corpora
 from attnscope.capture.text import read_text
 from attnscope.errors import InputError
 

@@ -9,7 +9,7 @@ import transformers
 from models import byte_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from attnscope.capture.token_texts import token_texts
+from attnscope.capture.tokens import token_texts
 
 TEXT = "Anna\u2019s caf\u00e9 \u2014 \u65e5\u672c \U0001f642\n\n  and\ta tail."
 

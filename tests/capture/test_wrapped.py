@@ -11,7 +11,7 @@ import pytest
 import torch
 from models import build, byte_tokenizer
 
-from attnscope.capture.fingerprint import weights_digest
+from attnscope.capture.loading import weights_digest
 from attnscope.capture.models import load_model
 from attnscope.scanning import ScanResult, scan
 

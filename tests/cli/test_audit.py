@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from attnscope.cli import run
-from attnscope.theory import claims, gradient
+from attnscope.studies.audit import claims
+from attnscope.theory import gradient
 
 CLAIMS_FILE = """
 from attnscope.theory import distance, spaces
-from attnscope.theory.audit import Claim, Form, at_most
+from attnscope.studies.audit import Claim, Form, at_most
 
 
 def bound(c):
@@ -109,7 +110,7 @@ def test_a_file_without_claims_or_no_file_is_named(tmp_path: Path, capsys: pytes
     assert run(["audit", "--own", str(empty)]) == 2
     assert run(["audit", "--own", str(tmp_path / "none.py")]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert "defines no attnscope.theory.audit.Claim" in lines[0]
+    assert "defines no attnscope.studies.audit.Claim" in lines[0]
     assert "none.py" in lines[1]
 
 

@@ -14,7 +14,7 @@ from cyclopts import MissingArgumentError
 
 from attnscope.cli import run
 from attnscope.cli.app import app
-from attnscope.diagnosis.thresholds import Thresholds
+from attnscope.diagnosis.states import Thresholds
 
 COMMANDS = [
     *([name] for name in ("scan", "report", "serve", "compare", "horizon", "budget", "guidelines")),

@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.diagnosis.budgets import ERRORS, budget_by_share, keys_column
 from attnscope.diagnosis.counterfactuals import context_of, key_grid, keys_enough
-from attnscope.diagnosis.nulls import random_sets, separability_columns
-from attnscope.diagnosis.observing import WindowRows
-from attnscope.diagnosis.statistics import agreement, bootstrap, growth
-from attnscope.diagnosis.thresholds import Thresholds
+from attnscope.diagnosis.observing import (
+    ERRORS,
+    WindowRows,
+    budget_by_share,
+    keys_column,
+    random_sets,
+    separability_columns,
+)
+from attnscope.diagnosis.states import Thresholds
 from attnscope.errors import InputError
+from attnscope.intervals import agreement, bootstrap_rows, growth
 
 
 def test_kappa_is_cohens() -> None:
@@ -33,7 +38,7 @@ def test_the_interval_of_correlated_rows_is_wider_than_that_of_independent_ones(
     correlated = np.repeat(generator.standard_normal((400, 16)), 8, axis=-1)  # runs of eight equal rows
     covered = {}
     for name, values in (("independent", independent), ("correlated", correlated)):
-        found = bootstrap([values[:, :64], values[:, 64:]])
+        found = bootstrap_rows([values[:, :64], values[:, 64:]])
         np.testing.assert_allclose(found.mean, values.mean(-1))
         np.testing.assert_allclose(found.deviation, values.std(-1))
         covered[name] = np.mean((found.low < 0) & (found.high > 0))
@@ -47,7 +52,7 @@ def test_missing_values_are_left_out() -> None:
     values = np.arange(32.0).reshape(2, 16)
     values[0, 3:] = np.nan
     values[1] = np.nan
-    found = bootstrap([values])
+    found = bootstrap_rows([values])
     assert found.mean[0] == 1.0
     assert all(np.isnan(column[1]) for column in found)
 

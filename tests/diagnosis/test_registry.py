@@ -15,14 +15,13 @@ import pytest
 from models import build, byte_tokenizer
 from rich.console import Console
 
-from attnscope import tables
 from attnscope.diagnosis.heads import state_of
 from attnscope.diagnosis.running import diagnose
-from attnscope.diagnosis.states import GROUPS, MANY_TOKENS, RULES, STATES, TOP_SHARE, Finding, State
-from attnscope.diagnosis.thresholds import Thresholds
+from attnscope.diagnosis.states import GROUPS, MANY_TOKENS, RULES, STATES, TOP_SHARE, Finding, State, Thresholds
 from attnscope.report.diagnosis import print_findings
 from attnscope.report.measures import explained_evidence
 from attnscope.report.states import state_looks, state_rules
+from attnscope.store import tables
 
 HOPELESS = State(
     "hopeless",

@@ -13,9 +13,8 @@ from models import build, byte_tokenizer
 from attnscope.diagnosis.heads import label
 from attnscope.diagnosis.observing import WindowRows, row_measures, shorter_lengths, state_rows
 from attnscope.diagnosis.running import diagnose
-from attnscope.diagnosis.states import STATES
-from attnscope.diagnosis.thresholds import Thresholds
-from attnscope.measure.rows import Rows, softmax_weights
+from attnscope.diagnosis.states import STATES, Thresholds
+from attnscope.measure.specification import Rows, softmax_weights
 
 KEYS, DIMS = 211, 23
 ROWS = tuple(range(107, 211, 4))

@@ -18,18 +18,16 @@ from token_lists import tokenized_list
 from attnscope.capture import vectors
 from attnscope.capture.models import load_model
 from attnscope.cli.app import app
-from attnscope.diagnosis.explanations import participation_explained, percent
+from attnscope.diagnosis.heads import participation_explained, percent
 from attnscope.diagnosis.measure_findings import needs_finding, separability_finding
-from attnscope.diagnosis.next_step import next_step, too_short
 from attnscope.diagnosis.observing import sink_columns
-from attnscope.diagnosis.ranking import ranked_heads
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.diagnosis.running import choose_windows, diagnose
 from attnscope.diagnosis.situation import Situation, situation
-from attnscope.diagnosis.thresholds import Thresholds
-from attnscope.diagnosis.verdict import withdraw
+from attnscope.diagnosis.states import Thresholds
+from attnscope.diagnosis.verdict import next_step, ranked_heads, too_short, withdraw
 from attnscope.diagnosis.verify import Trial
-from attnscope.engine.local import LocalEngine
+from attnscope.engine.blocks import LocalEngine
 from attnscope.swapping import top_share
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9

@@ -14,14 +14,12 @@ from token_lists import tokenized_list
 
 import attnscope
 from attnscope.capture.models import load_model
-from attnscope.capture.tokens import WindowChoice
-from attnscope.capture.windows import window_tokens
+from attnscope.capture.tokens import WindowChoice, window_tokens
 from attnscope.cli import run
 from attnscope.diagnosis.running import choose_windows, diagnose
-from attnscope.diagnosis.states import STATES
-from attnscope.diagnosis.thresholds import Thresholds
+from attnscope.diagnosis.states import STATES, Thresholds
 from attnscope.diagnosis.verify import Trial, judged, top_shares, verify
-from attnscope.engine.local import LocalEngine
+from attnscope.engine.blocks import LocalEngine
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import Softmax
 from attnscope.swapping import first_key, top_share

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import attnscope
-from attnscope.manifest import Manifest
+from attnscope.store.manifest import Manifest
 
 ray = pytest.importorskip("ray")
 

@@ -18,10 +18,9 @@ from fake_ray import FakeRay
 import attnscope
 from attnscope.capture.models import ModelSource
 from attnscope.engine import ray_engine
-from attnscope.engine.blocks import Blocks, Failure, run_blocks
-from attnscope.engine.opening import Workers, chosen_workers
+from attnscope.engine.blocks import Blocks, Failure, Workers, chosen_workers, run_blocks
 from attnscope.engine.ray_engine import DIED, RAISED, RayEngine, WorkerError
-from attnscope.engine.windows import WindowPlan
+from attnscope.engine.run import WindowPlan
 from attnscope.errors import InputError, ModelError
 from attnscope.progress import Step
 

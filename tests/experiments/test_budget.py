@@ -17,13 +17,13 @@ from scipy import stats
 from attnscope.capture.models import Model
 from attnscope.cli import run
 from attnscope.errors import InputError
-from attnscope.experiments.budget.allocation import allocate, beyond_window, duo_attention, layer_budgets
-from attnscope.experiments.budget.comparison import APPLIED, OURS, OWN, compare_window, recall_task, summarize
-from attnscope.experiments.budget.needs import measure_needs, measured_sizes
-from attnscope.experiments.budget.running import FILES, budget
-from attnscope.experiments.budget.selection import SELECTIONS, Allocation, Context, Plan, with_total
-from attnscope.experiments.budget.settings import BudgetSettings
-from attnscope.experiments.intervals import paired_mean
+from attnscope.intervals import paired_mean
+from attnscope.studies.budget.allocation import allocate, beyond_window, duo_attention, layer_budgets
+from attnscope.studies.budget.comparison import APPLIED, OURS, OWN, compare_window, recall_task, summarize
+from attnscope.studies.budget.needs import measure_needs, measured_sizes
+from attnscope.studies.budget.running import FILES, budget
+from attnscope.studies.budget.selection import SELECTIONS, Allocation, Context, Plan, with_total
+from attnscope.studies.budget.settings import BudgetSettings
 from attnscope.swapping import HeadBudget, KeyBudget, load_budget
 
 SETTINGS = BudgetSettings(0.25, length=64, windows=3, calibration_windows=1, seed=5)

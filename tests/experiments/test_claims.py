@@ -14,7 +14,7 @@ from reproductions import collect
 from attnscope.experiments.claims import CLAIMS, answer, readings_of
 from attnscope.experiments.claims.evidence import NO_INTERVAL, Measurement, both_ends, every
 from attnscope.experiments.figures import critical
-from attnscope.experiments.intervals import Estimate
+from attnscope.intervals import Estimate
 
 WINDOWS = 3
 LENGTHS = (32, 64, 128)

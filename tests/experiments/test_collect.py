@@ -18,7 +18,7 @@ from reproductions import BOOK, collect
 
 import attnscope
 from attnscope.capture.models import load_model
-from attnscope.engine.local import LocalEngine
+from attnscope.engine.blocks import LocalEngine
 from attnscope.engine.store import MemoryParts, Parts
 from attnscope.errors import ModelError
 from attnscope.experiments import reproduction
@@ -26,8 +26,8 @@ from attnscope.experiments.collect import Collected, ReproductionWork
 from attnscope.experiments.collect import collect as collect_all
 from attnscope.experiments.settings import plan
 from attnscope.experiments.store import LAST_ROW_NAMES, PROTOCOL_NAMES
-from attnscope.manifest import Manifest
 from attnscope.progress import Step
+from attnscope.store.manifest import Manifest
 
 TABLE_NAMES = LAST_ROW_NAMES + PROTOCOL_NAMES
 OPTIONS: dict[str, Any] = {"length": 64, "windows": 2, "draws": 9}

@@ -21,10 +21,16 @@ from attnscope.capture.models import Model
 from attnscope.capture.text import Text, tokenize
 from attnscope.cli import run
 from attnscope.errors import InputError
-from attnscope.experiments.calibration import bounded_minimum, calibrate
-from attnscope.experiments.compare import compare
-from attnscope.experiments.guidelines import Finding, direction, entropy_with_length, no_sharp_softmax, small_active_set
 from attnscope.normalizers import parse
+from attnscope.studies.compare.calibration import bounded_minimum, calibrate
+from attnscope.studies.compare.comparing import compare
+from attnscope.studies.compare.guidelines import (
+    Finding,
+    direction,
+    entropy_with_length,
+    no_sharp_softmax,
+    small_active_set,
+)
 
 LENGTHS = (17, 41)
 

@@ -13,16 +13,14 @@ import pytest
 from protocol_tables import protocol_tables
 
 from attnscope.experiments.claims.evidence import Evidence
-from attnscope.experiments.figures import capacity, render
-from attnscope.experiments.figures.axes import even_ticks, log_axis, round_ticks, thinned
-from attnscope.experiments.figures.composition import Figure, Panel
+from attnscope.experiments.figures import render
 from attnscope.experiments.figures.distance import AS_PRINTED, DISTANCE, E1, EXPECTED, GAPS, data
-from attnscope.experiments.figures.labels import place
-from attnscope.experiments.figures.marks import RED, Mark
 from attnscope.experiments.protocol_report.figures import draw_protocol
 from attnscope.experiments.settings import FigureWidth
 from attnscope.normalizers import parse
-from attnscope.tables import named
+from attnscope.show.figures import RED, Figure, Mark, Panel, even_ticks, log_axis, place, round_ticks, thinned
+from attnscope.store.tables import named
+from attnscope.studies.compare import chart as capacity
 
 
 @pytest.fixture(scope="module")

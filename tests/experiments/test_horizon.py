@@ -19,11 +19,10 @@ from attnscope.capture.models import Model
 from attnscope.capture.text import Text, tokenize
 from attnscope.cli import run
 from attnscope.errors import InputError
-from attnscope.experiments.horizon.measuring import HorizonRecord, reach_distances
-from attnscope.experiments.horizon.prediction import Prediction, Stack, half_lengths, reach
-from attnscope.experiments.horizon.result import Horizon
-from attnscope.experiments.horizon.settings import HorizonSettings, choose_windows
-from attnscope.experiments.horizon.verdicts import verdicts, with_mass_kept
+from attnscope.studies.horizon.measuring import HorizonRecord, reach_distances
+from attnscope.studies.horizon.prediction import Prediction, Stack, half_lengths, reach, verdicts, with_mass_kept
+from attnscope.studies.horizon.result import Horizon
+from attnscope.studies.horizon.settings import HorizonSettings, choose_windows
 
 MEASURES = ["top5", "participation", "entropy_ratio", "max_weight"]
 LENGTH, TO = 64, 256

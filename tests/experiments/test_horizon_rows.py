@@ -19,14 +19,13 @@ from families import tiny_config
 from models import byte_tokenizer
 
 from attnscope.capture.models import Model
-from attnscope.engine.run import run_windows
-from attnscope.engine.windows import Forward, Window
+from attnscope.engine.run import Forward, Window, run_windows
 from attnscope.errors import ModelError
-from attnscope.experiments.horizon.measuring import HorizonMeasurer
-from attnscope.experiments.horizon.positions import RotaryPositions, probe_positions
-from attnscope.experiments.horizon.rotation import Rotation
-from attnscope.experiments.horizon.settings import HorizonSettings
 from attnscope.normalizers import parse
+from attnscope.studies.horizon.extended_row import Rotation
+from attnscope.studies.horizon.measuring import HorizonMeasurer
+from attnscope.studies.horizon.positions import RotaryPositions, probe_positions
+from attnscope.studies.horizon.settings import HorizonSettings
 
 LENGTH, LONGEST, ROWS, WINDOWS = 64, 200, 8, 3
 WHAT_IFS = ("ssmax:s=0.3", "sparsemax")

@@ -18,8 +18,8 @@ from attnscope.cli import run
 from attnscope.experiments import Reproduction, reproduce
 from attnscope.experiments.claims import answer, readings_of
 from attnscope.experiments.claims.evidence import Measurement
-from attnscope.experiments.intervals import Estimate
 from attnscope.experiments.settings import FigureStyle
+from attnscope.intervals import Estimate
 from attnscope.report.reproduction import print_claims
 
 SETTINGS = {"length": 64, "windows": 3, "draws": 19}

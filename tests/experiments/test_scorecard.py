@@ -14,11 +14,11 @@ from torch import Tensor
 from attnscope import normalizers as nz
 from attnscope.cli import run
 from attnscope.errors import InputError
-from attnscope.experiments.recall import running
-from attnscope.experiments.scorecard import contracts, measuring
-from attnscope.experiments.scorecard.cards import scorecard
-from attnscope.experiments.scorecard.contracts import broken_contracts, require_contracts
-from attnscope.experiments.user_normalizer import UserNormalizer, load_normalizer
+from attnscope.normalizers.from_file import UserNormalizer, load_normalizer
+from attnscope.studies.recall import running
+from attnscope.studies.scorecard import contracts, measuring
+from attnscope.studies.scorecard.cards import scorecard
+from attnscope.studies.scorecard.contracts import broken_contracts, require_contracts
 
 MINE = '''
 import torch

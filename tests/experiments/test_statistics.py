@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from attnscope.experiments.critical import MARGIN, critical_n, paired_test
-from attnscope.experiments.intervals import bootstrap, coverage_at_most, power_law, proportion
 from attnscope.experiments.ks_test import exact_p_values, largest_gaps, p_values
+from attnscope.intervals import bootstrap_median, coverage_at_most, power_law, proportion
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 36, 144, 270])
@@ -97,13 +97,13 @@ def test_a_power_law_is_recovered() -> None:
 
 def test_the_bootstrap_interval_lies_within_the_values() -> None:
     values = np.array([1.0, 2, 3, 4, 100])
-    spread = bootstrap(values)
+    spread = bootstrap_median(values)
     assert spread.value == 3
     assert 1 <= spread.low < 3 < spread.high <= 100
 
 
 def test_one_window_has_no_interval() -> None:
-    assert bootstrap(np.array([7.0])) == (7, -np.inf, np.inf)
+    assert bootstrap_median(np.array([7.0])) == (7, -np.inf, np.inf)
     assert proportion(1, 1) == (1, -np.inf, np.inf)
     fit = power_law(np.array([32.0, 64, 128]), np.array([[1.0, 2, 4]]))
     assert fit is not None

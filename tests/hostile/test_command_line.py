@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from attnscope.capture import corpora
+from attnscope.capture import text as corpora
 from attnscope.cli import main, run
 
 DIGITS = "9" * 5000  # more than Python makes an integer of

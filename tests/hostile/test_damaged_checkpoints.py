@@ -15,7 +15,7 @@ from checkpoints import change_json, mutate_json, write_gguf
 from models import build, byte_tokenizer
 
 import attnscope
-from attnscope.capture.gguf_header import read_gguf_header
+from attnscope.capture.checkpoints import read_gguf_header
 from attnscope.capture.models import load_model
 from attnscope.errors import AttnscopeError, ModelError
 

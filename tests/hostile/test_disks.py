@@ -16,8 +16,8 @@ import pytest
 from models import build
 
 from attnscope.errors import OutputError
-from attnscope.folders import write_all
 from attnscope.scanning import ScanResult, scan
+from attnscope.store.folders import write_all
 
 FULL = """
 import sys
@@ -89,7 +89,7 @@ def test_a_table_that_cannot_be_written_is_one_line_and_loses_nothing(
 
 KILLED = """
 import os, pathlib, sys
-from attnscope.folders import write_all
+from attnscope.store.folders import write_all
 die = lambda path: (path.write_text("half"), os.kill(os.getpid(), 9))
 write_all(pathlib.Path(sys.argv[1]), {"rows.parquet": die})
 """

@@ -8,8 +8,7 @@ from models import VOCABULARY, build, byte_tokenizer
 
 import attnscope
 from attnscope.measure import columns
-from attnscope.measure.rows import Rows, row_columns
-from attnscope.measure.topn import topn_columns
+from attnscope.measure.specification import Rows, row_columns, topn_columns
 from attnscope.normalizers import FNormalizer, parse
 
 IDS = torch.arange(2 * 13).reshape(2, 13) % VOCABULARY

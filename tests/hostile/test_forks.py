@@ -12,8 +12,8 @@ import pytest
 # One process tells all: starting one takes longer than what it does.
 FORKS = """
 import os, signal, sys
-import attnscope.scanning, attnscope._forks, polars, torch
-attnscope._forks._PATIENCE = 1.0
+import attnscope.scanning, attnscope._process, polars, torch
+attnscope._process._PATIENCE = 1.0
 torch.set_num_threads(2)
 torch.ones(3000, 3000).mul(2)
 torch.ones(900, 900) @ torch.ones(900, 900)

@@ -20,7 +20,7 @@ import attnscope
 from attnscope.capture.models import load_model
 from attnscope.cli import run
 from attnscope.errors import InputError, ModelError
-from attnscope.experiments.compare import compare
+from attnscope.studies.compare.comparing import compare
 
 ATTENTION = "transformer.h.1.attn.c_attn.weight"
 

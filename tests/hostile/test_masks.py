@@ -19,8 +19,9 @@ import attnscope
 from attnscope.capture.attention import AttentionCall
 from attnscope.capture.forward import run
 from attnscope.normalizers import SSMax
-from attnscope.swapping import blocks, first_key
-from attnscope.swapping.rules import weight_function
+from attnscope.swapping import first_key
+from attnscope.swapping import weights as blocks
+from attnscope.swapping.weights import weight_function
 
 BATCH, HEADS, QUERIES, KEYS, DIMS = 2, 3, 5, 7, 4
 FULL = (BATCH, HEADS, QUERIES, KEYS)

@@ -18,16 +18,16 @@ from rich.console import Console
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text
 from attnscope.cli import run
-from attnscope.diagnosis.nulls import separability_columns
-from attnscope.experiments.compare import compare
-from attnscope.experiments.figures import capacity
-from attnscope.experiments.guidelines import guidelines, small_active_set, trend
+from attnscope.diagnosis.observing import separability_columns
 from attnscope.report.comparison import print_comparison
 from attnscope.report.data import page_data
 from attnscope.report.overview import Overview
 from attnscope.report.summary import print_summary
 from attnscope.scanning import ScanResult, scan
-from attnscope.tables import within_support
+from attnscope.store.tables import within_support
+from attnscope.studies.compare import chart as capacity
+from attnscope.studies.compare.comparing import compare
+from attnscope.studies.compare.guidelines import guidelines, small_active_set, trend
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
 

@@ -13,8 +13,8 @@ from models import build, byte_tokenizer
 import attnscope
 from attnscope.capture.models import load_model, plain_model
 from attnscope.errors import InputError, ModelError
-from attnscope.experiments.compare import compare
-from attnscope.experiments.guidelines import guidelines
+from attnscope.studies.compare.comparing import compare
+from attnscope.studies.compare.guidelines import guidelines
 
 ROBERTAS = [
     "roberta",

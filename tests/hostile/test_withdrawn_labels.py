@@ -17,8 +17,7 @@ from rich.console import Console
 from attnscope.capture.models import load_model
 from attnscope.diagnosis.heads import Labels
 from attnscope.diagnosis.running import diagnose
-from attnscope.diagnosis.states import NO_LABEL, STATES
-from attnscope.diagnosis.thresholds import Thresholds
+from attnscope.diagnosis.states import NO_LABEL, STATES, Thresholds
 from attnscope.diagnosis.verify import verify
 from attnscope.errors import ModelError
 from attnscope.report.data import page_data

@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnscope.columns import PAPER_BOUNDS, ROW_NAMES, SET_NAMES
-from attnscope.measure import columns, topn
-from attnscope.measure._kernels_top import TopSets
-from attnscope.measure._kernels_vectors import group_at, prepare_groups
+from attnscope.measure import columns
+from attnscope.measure import specification as topn
+from attnscope.measure._kernels import TopSets, group_at, prepare_groups
 from attnscope.measure.pairs import pair_distances
-from attnscope.measure.rows import Rows, row_columns, softmax_weights
-from attnscope.measure.topn import topn_columns
+from attnscope.measure.specification import Rows, row_columns, softmax_weights, topn_columns
 
 # Relative to the column; a value that should be zero is compared with the size of what cancelled in it.
 RELATIVE = 1e-9

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnscope._secular import largest_and_rest, largest_eigenvalue
-from attnscope.measure._kernels_rows import _largest_eigenvalue
+from attnscope.measure._kernels import _largest_eigenvalue
 
 RELATIVE = 1e-13
 DRAW = np.random.default_rng(1713)

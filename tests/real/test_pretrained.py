@@ -18,7 +18,7 @@ import torch
 from attnscope.capture.huggingface import observed
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import Text, tokenize
-from attnscope.capture.token_texts import token_texts
+from attnscope.capture.tokens import token_texts
 from attnscope.scanning import scan
 
 FOLDER = Path(os.environ.get("ATTNSCOPE_REAL_MODELS", ".models"))

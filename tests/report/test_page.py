@@ -17,7 +17,6 @@ import pytest
 from models import build, byte_tokenizer
 from reports import enlarged, large_shown, made_findings
 
-from attnscope import tables
 from attnscope.diagnosis.states import STATES
 from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
@@ -26,6 +25,7 @@ from attnscope.report.overview import Overview
 from attnscope.report.page import document, render
 from attnscope.report.patterns import page_patterns
 from attnscope.scanning import ScanResult, scan
+from attnscope.store import tables
 
 WEB = Path(overview.__file__).parent / "web"
 HOSTILE = "</script><script>alert(1)</script>\u202e\x07&\"'<img src=x onerror=alert(2)>"

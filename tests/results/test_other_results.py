@@ -14,12 +14,12 @@ from models import build, byte_tokenizer
 import attnscope
 from attnscope.diagnosis.running import diagnose
 from attnscope.errors import InputError, OutputError
-from attnscope.experiments.compare import Comparison, compare
 from attnscope.experiments.reproduction import Reproduction, reproduce
 from attnscope.results.base import Result, Summary, bounded
 from attnscope.scanning import scan
-from attnscope.serve.written import foreign_files
-from attnscope.theory.audit import AuditReport, audit
+from attnscope.serve.library import foreign_files
+from attnscope.studies.audit import AuditReport, audit
+from attnscope.studies.compare.comparing import Comparison, compare
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
 
@@ -134,8 +134,8 @@ def test_a_claim_of_an_audit_is_found_by_its_id(audited: AuditReport) -> None:
 
 
 def test_an_audit_takes_claims_by_id_and_all_of_them_by_default() -> None:
-    from attnscope.theory.audit.referee import _chosen
-    from attnscope.theory.claims import CLAIMS
+    from attnscope.studies.audit.claims import CLAIMS
+    from attnscope.studies.audit.referee import _chosen
 
     assert _chosen(None) == list(CLAIMS)
     assert _chosen("lemma-1") == [CLAIMS[0]]

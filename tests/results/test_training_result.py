@@ -16,7 +16,7 @@ import attnscope
 from attnscope.errors import InputError
 from attnscope.monitor.training_run import TrainingRun
 from attnscope.report.training_data import training_data
-from attnscope.serve.written import foreign_files
+from attnscope.serve.library import foreign_files
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from servers import Served, serving, serving_here
 
-from attnscope.folders import sole_writer
+from attnscope.store.folders import sole_writer
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from families import ATTENTION, defined_heads, tiny_model
 
 from attnscope.capture.attention import AttentionCall
 from attnscope.capture.forward import forward, observed
-from attnscope.capture.layers import Layers
 from attnscope.capture.models import Model
+from attnscope.capture.modules import Layers
 from attnscope.errors import ModelError
 
 LENGTH = 23

@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from attnscope.capture.models import load_model
 from attnscope.capture.text import Text
-from attnscope.capture.tokens import WindowChoice, tokenized
-from attnscope.capture.windows import window_tokens
+from attnscope.capture.tokens import WindowChoice, tokenized, window_tokens
 from attnscope.engine.parts import WindowRecord
-from attnscope.engine.run import LayerCall, run_windows
-from attnscope.engine.windows import plan_windows
+from attnscope.engine.run import LayerCall, plan_windows, run_windows
 
 
 class PlainHead(NamedTuple):

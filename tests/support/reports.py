@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from attnscope import tables
 from attnscope.diagnosis.states import STATES
+from attnscope.store import tables
 
 
 def enlarged(table: pl.DataFrame, layers: int, heads: int) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from models import byte_tokenizer
 
 from attnscope.capture.models import load_model
 from attnscope.capture.text import Text
-from attnscope.engine.local import LocalEngine
+from attnscope.engine.blocks import LocalEngine
 from attnscope.engine.store import MemoryParts
 from attnscope.experiments.collect import ReproductionWork
 from attnscope.experiments.collect import collect as collect_tables

@@ -17,8 +17,8 @@ import attnscope
 from attnscope.capture.attention import AttentionCall
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import LearnedSSMax, Softmax, SSMax
-from attnscope.swapping import blocks
-from attnscope.swapping.rules import weight_function
+from attnscope.swapping import weights as blocks
+from attnscope.swapping.weights import weight_function
 
 LENGTH = 23
 ROUNDING = {"rtol": 2e-5, "atol": 3e-5}  # float32 logits of a few layers, of size 5 to 8

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from attnscope.errors import InputError
-from attnscope.theory import appendix, distance, expectation, geometry, gradient, spaces, vanishing
-from attnscope.theory.audit import Claim, ClaimReport, Form, at_least, at_most, audit, between
-from attnscope.theory.audit.contract import Inequality
-from attnscope.theory.audit.referee import relative_excess
-from attnscope.theory.claims import CLAIMS, find_claim
+from attnscope.studies.audit import Claim, ClaimReport, Form, at_least, at_most, audit, between, spaces
+from attnscope.studies.audit.claims import CLAIMS, find_claim
+from attnscope.studies.audit.contract import Inequality
+from attnscope.studies.audit.referee import relative_excess
+from attnscope.theory import appendix, distance, expectation, geometry, gradient, vanishing
 from attnscope.theory.configuration import Configuration, Interval
 
 EXPECTED = {

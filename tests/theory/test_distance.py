@@ -10,7 +10,7 @@ import pytest
 import torch
 from enumeration import configuration, hostile_rows
 
-from attnscope.measure.distance import farthest as farthest_of_top_sets
+from attnscope.measure.specification import farthest as farthest_of_top_sets
 from attnscope.theory import distance as theory
 from attnscope.theory.configuration import Configuration, top_sets
 

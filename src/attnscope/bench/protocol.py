@@ -104,8 +104,7 @@ def _times(number: int, size: dict[str, int], repeats: int) -> dict[str, Any]:
 
 def _algorithm(number: int, model: Any, ids: list[int]) -> Callable[[], object]:
     """One algorithm on one window."""
-    from attnscope.engine.run import run_windows
-    from attnscope.engine.windows import plan_windows
+    from attnscope.engine.run import plan_windows, run_windows
     from attnscope.experiments.protocol.measuring import ProtocolMeasurer
 
     settings = plan(len(ids), length=len(ids), windows=1)

@@ -21,11 +21,10 @@ from typing import Any
 
 from attnscope.bench.resident import peak_so_far
 from attnscope.engine.ray_engine import import_ray
-from attnscope.errors import AttnscopeError, InputError
-from attnscope.manifest import FINISHED, UNFINISHED, Manifest
-from attnscope.parameters import parameter
+from attnscope.errors import AttnscopeError, InputError, parameter
 from attnscope.planning import whole_number
 from attnscope.progress import Progress, Step, reporting
+from attnscope.store.manifest import FINISHED, UNFINISHED, Manifest
 
 PARTS = ("speed", "memory")
 _WORKERS = {"in_process": None, "one_worker": 1, "two_workers": 2}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnscope._lazy import lazy
+from attnscope._process import lazy
 
 if TYPE_CHECKING:
     from attnscope.capture.documents import Corpus as Corpus

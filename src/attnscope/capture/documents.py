@@ -29,10 +29,9 @@ from typing import Any
 
 import polars as pl
 
-from attnscope.capture import corpora
+from attnscope.capture import text as corpora
 from attnscope.capture.text import Text, decoded, given_text, read_text
-from attnscope.errors import InputError, shown
-from attnscope.parameters import parameter
+from attnscope.errors import InputError, parameter, shown
 
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]+(::|://)")
 _PATTERN = re.compile(r"[*?\[]")

@@ -17,19 +17,19 @@ from transformers import PreTrainedModel
 
 from attnscope.capture import huggingface, torch_modules
 from attnscope.capture.attention import AttentionCall
-from attnscope.capture.eager import Batches, WrittenOutAttention
-from attnscope.capture.layers import writes_attention_out
 from attnscope.capture.models import refuse_empty
+from attnscope.capture.modules import writes_attention_out
 from attnscope.capture.recording import recording
 from attnscope.capture.watching import WatchedForward
+from attnscope.capture.written_out import Batches, WrittenOutAttention
 from attnscope.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.attention import Call, ObservedCall, Observer
-    from attnscope.capture.error_handlers import ErrorHandler
     from attnscope.capture.models import Model
+    from attnscope.capture.watching import ErrorHandler
 
 Inputs = Any
 """A tensor, a tuple of positional arguments, a mapping of keyword arguments, or a function that runs the module."""

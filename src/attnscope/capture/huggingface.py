@@ -23,14 +23,14 @@ import torch
 from transformers.modeling_utils import AttentionInterface
 
 from attnscope.capture.attention import AttentionCall
-from attnscope.capture.error_handlers import handled
+from attnscope.capture.watching import handled
 from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import nn
 
     from attnscope.capture.attention import Kernel
-    from attnscope.capture.error_handlers import ErrorHandler
+    from attnscope.capture.watching import ErrorHandler
 
 CallObserver = Callable[[AttentionCall], None]
 

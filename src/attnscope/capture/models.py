@@ -14,13 +14,11 @@ import torch
 import transformers
 from torch import nn
 
-from attnscope.capture.checkpoints import Checkpoint, open_checkpoint
-from attnscope.capture.foreign_errors import foreign_errors
+from attnscope.capture.checkpoints import Checkpoint, foreign_errors, open_checkpoint
 from attnscope.capture.huggingface import SWAP_CONFIG_KEY
-from attnscope.capture.layers import causal_flags
 from attnscope.capture.loading import load_weights, quiet
-from attnscope.errors import InputError, ModelError
-from attnscope.parameters import parameter
+from attnscope.capture.modules import causal_flags
+from attnscope.errors import InputError, ModelError, parameter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

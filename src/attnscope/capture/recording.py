@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attnscope.capture.error_handlers import handled
+from attnscope.capture.watching import handled
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor, nn
 
-    from attnscope.capture.error_handlers import ErrorHandler
+    from attnscope.capture.watching import ErrorHandler
 
 
 class Recorder(Protocol):

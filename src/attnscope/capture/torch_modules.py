@@ -20,13 +20,13 @@ from torch import nn
 from torch.nn import functional
 
 from attnscope.capture.attention import AttentionCall
-from attnscope.capture.error_handlers import handled
+from attnscope.capture.watching import handled
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from attnscope.capture.error_handlers import ErrorHandler
+    from attnscope.capture.watching import ErrorHandler
 
     Observer = Callable[[AttentionCall], None]
 

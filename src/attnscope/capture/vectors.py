@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from attnscope.capture.layers import Layers
+from attnscope.capture.modules import Layers
 from attnscope.capture.vector_kinds import VectorKind
 from attnscope.capture.watching import WatchedForward
-from attnscope.errors import ModelError
-from attnscope.parameters import parameter
+from attnscope.errors import ModelError, parameter
 
 if TYPE_CHECKING:
     from jaxtyping import Float

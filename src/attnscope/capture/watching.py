@@ -1,4 +1,4 @@
-"""The forward pass being observed: its thread, the models that run in it, and which of their tokens are padding.
+"""The forward pass being observed: its thread, its models, which tokens are padding, and where errors go.
 
 A kernel's mask says which keys are hidden. It shows which queries are padding only if no query may attend to padding.
 That is not so in cross-attention, whose keys belong to another sequence, after an indexer, which chooses keys, or where
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.layers import is_cross_attention, kind_of
+from attnscope.capture.modules import is_cross_attention, kind_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -27,6 +27,19 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from attnscope.capture.attention import ObservedCall
+
+ErrorHandler = Callable[[Exception], None]
+
+
+@contextmanager
+def handled(on_error: ErrorHandler | None) -> Iterator[None]:
+    """Pass an exception of this block to the handler; without one it is raised."""
+    try:
+        yield
+    except Exception as error:
+        if on_error is None:
+            raise
+        on_error(error)
 
 
 # Hooks on PyTorch's modules, or on modules inside them, disable their fast path, which changes the numbers.

@@ -22,8 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from attnscope.cli.interrupts import INTERRUPTED, handle_interrupts, ignore_interrupts
-from attnscope.errors import AttnscopeError, InputError, shown
-from attnscope.parameters import written_as
+from attnscope.errors import AttnscopeError, InputError, shown, written_as
 
 BAD_USAGE, CLOSED_PIPE = 2, 141  # the latter is what shells report for a command that SIGPIPE ended
 _LONGEST = 500  # characters of a message about usage

@@ -15,7 +15,7 @@ from attnscope.cli.runs import JsonOption, VerboseOption, compiling_announced
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
-    from attnscope.theory.audit import Claim
+    from attnscope.studies.audit import Claim
 
 CORRECTED_VIOLATED = 1
 
@@ -49,14 +49,14 @@ def audit(
     seed
         Seed of the random configurations.
     claims_file
-        A Python file with your own claims: every attnscope.theory.audit.Claim in it is tested instead.
+        A Python file with your own claims: every attnscope.studies.audit.Claim in it is tested instead.
     """
     from rich.console import Console
 
     from attnscope.cli.closing import command_line, print_closing
     from attnscope.report.audit import print_audit, print_claim
-    from attnscope.theory import audit as referee
-    from attnscope.theory.claims import CLAIMS, find_claim
+    from attnscope.studies import audit as referee
+    from attnscope.studies.audit.claims import CLAIMS, find_claim
 
     claims = _load_claims(claims_file) if claims_file else list(CLAIMS)
     if claim is not None:
@@ -82,7 +82,7 @@ def _load_claims(path: Path) -> list[Claim[Any]]:
     """The claims defined in a Python file, in order."""
     import runpy
 
-    from attnscope.theory.audit import Claim
+    from attnscope.studies.audit import Claim
 
     if not path.is_file():
         raise InputError(f"--own takes a Python file, and there is none at {path}")
@@ -94,5 +94,5 @@ def _load_claims(path: Path) -> list[Claim[Any]]:
         raise InputError(f"{path} cannot be run: {type(error).__name__}: {reason}") from error
     claims = [value for value in defined.values() if isinstance(value, Claim)]
     if not claims:
-        raise InputError(f"{path} defines no attnscope.theory.audit.Claim; see docs/theory.md for an example")
+        raise InputError(f"{path} defines no attnscope.studies.audit.Claim; see docs/theory.md for an example")
     return claims

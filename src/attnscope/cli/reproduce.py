@@ -110,9 +110,9 @@ def reproduce(
     from attnscope.capture.documents import read_source
     from attnscope.cli.closing import command_line, print_closing
     from attnscope.experiments.reproduction import reproduce as run_experiments
-    from attnscope.folders import folder_name
     from attnscope.planning import row_choice
     from attnscope.report.reproduction import print_claims
+    from attnscope.store.folders import folder_name
 
     folder = out or Path("runs") / f"reproduce-{folder_name(model)}"
     with compiling_announced(), resumable(folder):

@@ -126,7 +126,7 @@ def require_model(model: str | None, revision: str | None) -> None:
 
 def dated_folder(model: str | None) -> Path:
     """The default folder for the results of a run: runs/MODEL-DATE-TIME."""
-    from attnscope.folders import folder_name
+    from attnscope.store.folders import folder_name
 
     return Path("runs") / f"{folder_name(model)}-{datetime.now():%Y%m%d-%H%M%S}"
 
@@ -144,7 +144,7 @@ def resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        from attnscope.manifest import UNFINISHED
+        from attnscope.store.manifest import UNFINISHED
 
         if (folder / UNFINISHED).is_dir():
             print(

@@ -156,7 +156,7 @@ def scan(
     from attnscope.capture.documents import read_source
     from attnscope.capture.text import Text
     from attnscope.cli.closing import print_closing
-    from attnscope.diagnosis.thresholds import Thresholds
+    from attnscope.diagnosis.states import Thresholds
     from attnscope.planning import row_choice
     from attnscope.scanning import scan as scan_model
 

@@ -57,10 +57,10 @@ def scorecard(
     from rich.console import Console
 
     from attnscope.cli.closing import print_closing
-    from attnscope.experiments.recall.running import QUICK, changed
-    from attnscope.experiments.scorecard.cards import scorecard as measure
     from attnscope.report.recall import print_recall
     from attnscope.report.scorecard import print_scorecard
+    from attnscope.studies.recall.running import QUICK, changed
+    from attnscope.studies.scorecard.cards import scorecard as measure
 
     if no_recall and recall is not None:
         raise InputError("--recall and --no-recall exclude each other")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from attnscope.cli.numbers import WholeNumber
 from attnscope.cli.runs import Flag
-from attnscope.errors import InputError, shown
-from attnscope.parameters import written_as
+from attnscope.errors import InputError, shown, written_as
 
 
 def serve(

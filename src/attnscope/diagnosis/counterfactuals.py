@@ -1,19 +1,19 @@
 """A head's output when only some of its keys keep weight, and how many keys are enough for nearly the same output.
 
-A rule keeps some of a row's visible keys (`attnscope.key_rules`) and gives them the softmax of their logits, so that
+A rule keeps some of a row's visible keys (`swapping.key_rules`) and gives them the softmax of their logits, so that
 the row's total weight stays what it was; where the model has a sink logit, it stays in the sum. The same rules replace
-a head's weights inside the model when a diagnosis is verified (`attnscope.swapping.interventions`).
+a head's weights inside the model when a diagnosis is verified (`swapping.interventions`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from attnscope._threads import share_out
-from attnscope.diagnosis._kernels import growing_errors
+from attnscope._compiling import loop
+from attnscope._process import share_out
 from attnscope.diagnosis.states import RULES
 
 if TYPE_CHECKING:
@@ -22,7 +22,43 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from attnscope.diagnosis.thresholds import Thresholds
+    from attnscope.diagnosis.states import Thresholds
+
+
+@loop
+def growing_errors(
+    order: Any,  # (rows, keys), the row's keys with the largest weight first
+    lengths: Any,  # (rows,)
+    weights: Any,  # (rows, keys)
+    values: Any,  # (keys, dims)
+    context: Any,  # (rows, dims)
+    sizes: Any,  # (sizes,), ascending
+    out: Any,  # (rows, sizes)
+) -> None:
+    """|c - c_k| of the top k keys, in the proportions they had and the total unchanged, for each k of `sizes`."""
+    dims = values.shape[1]
+    partial = np.empty(dims)
+    for r in range(len(order)):
+        total = 0.0
+        for j in range(lengths[r]):
+            total += weights[r, order[r, j]]
+        partial[:] = 0
+        mass = 0.0
+        done = 0
+        for s in range(len(sizes)):
+            while done < min(sizes[s], lengths[r]):
+                key = order[r, done]
+                weight = weights[r, key]
+                mass += weight
+                for d in range(dims):
+                    partial[d] += weight * values[key, d]
+                done += 1
+            square = 0.0
+            scale = total / mass if mass > 0 else 0.0
+            for d in range(dims):
+                gap = context[r, d] - scale * partial[d]
+                square += gap * gap
+            out[r, s] = np.sqrt(square) if done < lengths[r] else 0.0
 
 
 def rule_error_squares(

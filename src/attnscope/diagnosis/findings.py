@@ -18,17 +18,26 @@ from attnscope.diagnosis.measure_findings import (
     separability_finding,
     what_if_findings,
 )
-from attnscope.diagnosis.next_step import SHAKY, too_short
-from attnscope.diagnosis.sentences import Described, carrying, column, finding, listed_states, times
-from attnscope.diagnosis.states import STATES, Finding, most_pressing_first
-from attnscope.diagnosis.thresholds import limit_words
+from attnscope.diagnosis.states import (
+    STATES,
+    Described,
+    Finding,
+    carrying,
+    column,
+    finding,
+    limit_words,
+    listed_states,
+    most_pressing_first,
+    times,
+)
+from attnscope.diagnosis.verdict import SHAKY, too_short
 from attnscope.results.words import counted
 
 if TYPE_CHECKING:
     import polars as pl
 
     from attnscope.diagnosis.situation import Situation
-    from attnscope.diagnosis.thresholds import Thresholds
+    from attnscope.diagnosis.states import Thresholds
 
 _ORDER = {"act": 0, "watch": 1, "note": 2}
 MANY = 0.25  # share of the heads from which on a state is more pressing

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attnscope.diagnosis.explanations import count, tokens
-from attnscope.diagnosis.sentences import Described, column, finding, times
-from attnscope.diagnosis.statistics import LEVEL
-from attnscope.tables import OWN
+from attnscope.diagnosis.heads import count, tokens
+from attnscope.diagnosis.states import Described, column, finding, times
+from attnscope.intervals import LEVEL
+from attnscope.store.tables import OWN
 from attnscope.theory.heads import coverage_independent, coverage_range, heads_needed
 
 if TYPE_CHECKING:
     import polars as pl
 
     from attnscope.diagnosis.situation import Situation
-    from attnscope.diagnosis.thresholds import Thresholds
+    from attnscope.diagnosis.states import Thresholds
 from attnscope.results.words import counted
 
 

@@ -1,38 +1,105 @@
-"""What a diagnosis measures of each head and row, and at which rows: the measurer of a diagnosis.
+"""What a diagnosis measures of each head and row, at which rows, with the null models and the shares of keys it needs.
+
+Two null models on the same vectors: the head's top set with equal weights (the weights carry no information), and
+random sets of the same size with the weights that the head gives them (the choice carries no information).
 
 Rows for the states lie evenly in the second half of a window, where lengths are within a factor of two: short rows
 would make every head look local. Some rows at shorter lengths show how a head's needs grow.
+
+A head's share is measured at several errors and interpolated between them by power laws.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
 from attnscope.diagnosis import counterfactuals as rules
-from attnscope.diagnosis.budgets import ERRORS, keys_column
-from attnscope.diagnosis.nulls import separability_columns
 from attnscope.diagnosis.states import TOP_SHARE
 from attnscope.engine.parts import Head as Head
 from attnscope.engine.parts import WindowRecord
-from attnscope.engine.windows import plan_windows
-from attnscope.key_rules import first_visible
-from attnscope.measure.rows import Rows, row_entropy
-from attnscope.swapping.effective_normalizer import effective_normalizer
+from attnscope.engine.run import plan_windows
+from attnscope.measure.specification import Rows, row_entropy, unit
+from attnscope.swapping.key_rules import first_visible
+from attnscope.swapping.replacement import effective_normalizer
+from attnscope.theory.configuration import Configuration, top_sets
+from attnscope.theory.geometry import ball
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from jaxtyping import Bool, Float
     from numpy.typing import NDArray
     from torch import Tensor
 
     from attnscope.capture.models import ModelFacts
     from attnscope.capture.vector_kinds import VectorKind
-    from attnscope.diagnosis.thresholds import Thresholds
-    from attnscope.engine.run import LayerCall
-    from attnscope.engine.windows import Positions, WindowPlan
+    from attnscope.diagnosis.states import Thresholds
+    from attnscope.engine.run import LayerCall, Positions, WindowPlan
+
+RANDOM_SETS = 1  # for each row; means over rows and windows are reported
+
+
+def separability_columns(
+    weights: Float[Tensor, "groups rows keys"],
+    visible: Bool[Tensor, "groups rows keys"],
+    vectors: Float[Tensor, "groups keys dims"],
+    n: int,
+    generator: torch.Generator,
+) -> dict[str, Float[Tensor, "groups rows"]]:
+    """Separability of the top n, without the first key, and under both nulls.
+
+    NaN where no other key is left, or fewer than n keys get weight: keys of weight zero fill up a top set by position.
+    """
+    units = unit(vectors)
+    top = top_sets(weights, visible, [n])
+    measured = ball(Configuration(weights, units, visible, top)).separability
+    equal = visible / visible.sum(-1, keepdim=True).clamp_min(1)
+    uniform = ball(Configuration(equal.to(weights.dtype), units, visible, top)).separability
+    rest = visible & (visible.cumsum(-1) > 1)
+    without = torch.where(rest, weights, 0)
+    no_first = ball(Configuration(without, units, rest, top_sets(without, rest, [n]))).separability
+    defined = (visible.sum(-1) > n) & ((weights > 0).sum(-1) >= n)
+    columns = {
+        "separability": (measured[..., 0], defined),
+        "null_random": (random_separability(weights, visible, vectors, n, generator), defined),
+        "null_uniform": (uniform[..., 0], defined),
+        "separability_without_sink": (no_first[..., 0], (rest.sum(-1) > n) & ((without > 0).sum(-1) >= n)),
+    }
+    return {name: torch.where(where, value, torch.nan) for name, (value, where) in columns.items()}
+
+
+def random_separability(
+    weights: Float[Tensor, "groups rows keys"],
+    visible: Bool[Tensor, "groups rows keys"],
+    vectors: Float[Tensor, "groups keys dims"],
+    n: int,
+    generator: torch.Generator,
+) -> Float[Tensor, "groups rows"]:
+    """Separability of random sets of n keys with the weights that the head gives them.
+
+    NaN where no other key is left, or fewer than n keys get weight.
+    """
+    drawn = random_sets(visible, n, RANDOM_SETS, generator)
+    separability = ball(Configuration(weights, unit(vectors), visible, drawn)).separability.mean(-1)
+    defined = (visible.sum(-1) > n) & ((weights > 0).sum(-1) >= n)
+    return torch.where(defined, separability, torch.nan)
+
+
+def random_sets(
+    visible: Bool[Tensor, "*batch keys"], n: int, count: int, generator: torch.Generator
+) -> Bool[Tensor, "*batch sets keys"]:
+    """Uniformly random sets of n visible keys."""
+    shape = (*visible.shape[:-1], count, visible.shape[-1])
+    scores = torch.rand(shape, generator=generator, dtype=torch.float64).to(visible.device)
+    scores = torch.where(visible.unsqueeze(-2), scores, -1)
+    keys = scores.topk(min(n, visible.shape[-1]), dim=-1).indices
+    chosen = torch.zeros(shape, dtype=torch.bool, device=visible.device).scatter_(-1, keys, True)
+    return chosen & visible.unsqueeze(-2)
+
 
 SHORTER_ROWS = 16
 SHORTEST = 16
@@ -214,3 +281,51 @@ def residual_columns(
     keys = TOP_SHARE.keys(thresholds)(weights, rows.visible, rows.positions)
     change = rules.error_squares(weights, outputs, context, keys).sqrt()
     return {"residual_share": context.norm(dim=-1) / size, "residual_change": change / size}
+
+
+ERRORS = (0.02, 0.05, 0.1, 0.2, 0.4)
+_STEPS = 40  # halvings of the interval of errors
+
+
+class Budget(NamedTuple):
+    """The share of its keys that every head keeps, and the error for which it is enough."""
+
+    error: float
+    shares: dict[Head, float]
+
+
+def keys_column(error: float) -> str:
+    """Name of the column with the number of keys that is enough for an error."""
+    return f"keys_enough_{error:g}"
+
+
+def mean_share(windows: Sequence[WindowRows], head: Head, column: str) -> float:
+    """Mean over rows of the share of its keys that a head needs."""
+    return float(np.mean(np.concatenate([w.rows[head][column] / w.rows[head]["length"] for w in windows])))
+
+
+def budget_by_error(windows: Sequence[WindowRows], heads: Iterable[Head], error: float) -> Budget:
+    """The share that every head needs for the error that `keys_enough` was measured at."""
+    return Budget(error, {head: mean_share(windows, head, "keys_enough") for head in heads})
+
+
+def budget_by_share(windows: Sequence[WindowRows], heads: Iterable[Head], share: float) -> Budget:
+    """The smallest error, the same for all heads, at which they need this share of the keys in the mean.
+
+    Limited to the range of `ERRORS`: heads that need less even at the smallest error keep less.
+    """
+    heads = list(heads)
+    known = np.log([[mean_share(windows, head, keys_column(error)) for error in ERRORS] for head in heads])
+    errors = np.log(ERRORS)
+
+    def shares(at: float) -> list[float]:
+        return [float(np.exp(np.interp(at, errors, line))) for line in known]
+
+    low, high = float(errors[0]), float(errors[-1])
+    if np.mean(shares(low)) > share:
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if np.mean(shares(middle)) > share else (low, middle)
+    else:
+        high = low
+    return Budget(float(np.exp(high)), dict(zip(heads, shares(high), strict=True)))

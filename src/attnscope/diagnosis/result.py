@@ -74,14 +74,14 @@ class Diagnosis(Result, Mapping[str, Any]):
 
     def write(self, folder: Path) -> None:
         """Write `findings.json` into a folder that is locked already."""
-        from attnscope.folders import as_file, write_all
+        from attnscope.store.folders import as_file, write_all
 
         write_all(folder, {"findings.json": as_file(self.content)})
 
     @classmethod
     def load(cls, folder: str | Path) -> Diagnosis:
         """Read a diagnosis that was saved before."""
-        from attnscope.tables import load_findings
+        from attnscope.store.tables import load_findings
 
         content = load_findings(Path(folder))
         if content is None:

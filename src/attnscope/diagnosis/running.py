@@ -8,29 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope._forks import uses_threads
+from attnscope._process import uses_threads
 from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text
-from attnscope.capture.tokens import TokenizedText, WindowChoice, tokenized
-from attnscope.capture.windows import window_tokens
-from attnscope.diagnosis.budgets import budget_by_error, budget_by_share
+from attnscope.capture.tokens import TokenizedText, WindowChoice, tokenized, window_tokens
 from attnscope.diagnosis.findings import findings
 from attnscope.diagnosis.heads import Labels, describe, label
-from attnscope.diagnosis.observing import DiagnosisMeasurer, WindowRows, plan_diagnosis
-from attnscope.diagnosis.ranking import candidates
+from attnscope.diagnosis.observing import (
+    DiagnosisMeasurer,
+    WindowRows,
+    budget_by_error,
+    budget_by_share,
+    plan_diagnosis,
+)
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.diagnosis.situation import DiagnosisWindows, situation
-from attnscope.diagnosis.statistics import agreement
-from attnscope.diagnosis.thresholds import Thresholds, given_thresholds
-from attnscope.diagnosis.verdict import verdict, withdraw
-from attnscope.engine.blocks import Blocks, Engine, Work, run_all
-from attnscope.engine.opening import chosen_workers, opened
+from attnscope.diagnosis.states import Thresholds, given_thresholds
+from attnscope.diagnosis.verdict import candidates, verdict, withdraw
+from attnscope.engine.blocks import Blocks, Engine, Work, chosen_workers, opened, run_all
 from attnscope.engine.parts import Head, merge_skipped
 from attnscope.errors import InputError, ModelError
+from attnscope.intervals import agreement
 from attnscope.planning import plan, whole_number
 from attnscope.progress import Progress, Report, Step, reporting
-from attnscope.tables import FINDINGS_VERSION
+from attnscope.store.tables import FINDINGS_VERSION
 
 if TYPE_CHECKING:
     import polars as pl

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from attnscope.diagnosis.thresholds import Thresholds
+from attnscope.diagnosis.states import Thresholds
 from attnscope.planning import DEFAULT_LENGTH
 
 if TYPE_CHECKING:

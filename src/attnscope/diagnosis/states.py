@@ -1,4 +1,6 @@
-"""The states of a diagnosis: one object each, in the order in which they are tried. Everything else reads them here.
+"""The states of a diagnosis in the order in which they are tried, the numbers that decide, and words for them.
+
+docs/diagnosis.md shows the data behind each of them and how labels change with them.
 
 A state is defined by a simpler rule for a head's output. A row's error under a rule is |c - c_rule| / |c| in the space
 of the head's value vectors, a head's error the mean over its rows. (Root mean squares and medians were tried too: the
@@ -12,12 +14,93 @@ stand for the numbers of the run (`thresholds.limit_words`); a finding's sentenc
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
 
-from attnscope.diagnosis.thresholds import Thresholds
-from attnscope.key_rules import KeyRule, keep_first, keep_near, keep_top
+import numpy as np
+
+from attnscope.errors import InputError, parameter, shown
+from attnscope.swapping.key_rules import KeyRule, keep_first, keep_near, keep_top
+
+# Below one: a share of the keys, a weight, a probability.
+_SHARES = ("top_share", "budget", "off_weight", "over_sharp_weight", "coverage")
+_COUNTS = ("near_keys", "separability_n")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Limits of the states and of the findings; errors are relative errors of a head's output.
+
+    >>> from attnscope import Thresholds
+    >>> Thresholds(local=0.2).local
+    0.2
+    >>> Thresholds.parse(["local=0.2", "near_keys=16"]).near_keys
+    16.0
+    """
+
+    sink_bound: float = 0.3  # error with the first key alone, below: sink-bound
+    constant: float = 0.5  # error with the head's mean output, below: constant
+    local: float = 0.3  # error with the first key and the nearest ones, below: local
+    broad: float = 0.3  # error with the top share of the keys, from here on: broad; below: selective
+    near_keys: float = 8  # how many nearest keys the local rule keeps
+    top_share: float = 0.05  # share of a row's keys that the top rule keeps
+    off_weight: float = 0.9  # sink weight above which a row is off
+    over_sharp_weight: float = 0.9  # max weight above which a row is over-sharp
+    enough: float = 0.1  # error at which the keys that remain count as enough
+    budget: float = 0.15  # share of all keys that the whole model may keep when each head gets the keys it needs
+    separability_n: float = 20  # size of the top set for separability
+    coverage: float = 0.99  # share of a top set that heads together should separate
+    least_top_keys: float = 20  # keys in the top share of a window, below: too short to tell broad from selective
+    held_ratio: float = 2.0  # how many times apart two KL divergences must be for a prediction to hold
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise InputError(f"threshold {name} takes a positive number; received {value!r}")
+            if name in _SHARES and value >= 1:
+                raise InputError(f"threshold {name} is a share below 1; received {value!r}")
+            if name in _COUNTS and value != int(value):
+                raise InputError(f"threshold {name} takes a whole number from 1 up; received {value!r}")
+
+    @classmethod
+    def parse(cls, settings: Iterable[str]) -> Thresholds:
+        """Default thresholds with some replaced, each given as `name=value`."""
+        names = [field.name for field in fields(cls)]
+        changed: dict[str, float] = {}
+        for setting in settings:
+            name, equals, value = (part.strip() for part in setting.partition("="))
+            name = name.replace("-", "_")
+            if not equals or name not in names:
+                raise InputError(
+                    f"{parameter('thresholds')} takes name=value, name one of {', '.join(names)}; received {setting!r}"
+                )
+            try:
+                changed[name] = float(value)
+            except ValueError:
+                raise InputError(f"threshold {name} takes a positive number; received {value!r}") from None
+        return replace(cls(), **changed)
+
+    def as_json(self) -> dict[str, float]:
+        """All thresholds by name."""
+        return asdict(self)
+
+
+def given_thresholds(thresholds: Thresholds | None) -> Thresholds:
+    """The thresholds given as an argument, or those by default; InputError for anything else."""
+    if thresholds is None or isinstance(thresholds, Thresholds):
+        return thresholds or Thresholds()
+    raise InputError(f"{parameter('thresholds')} takes attnscope.Thresholds(...); received {shown(thresholds)}")
+
+
+def limit_words(limits: Mapping[str, Any]) -> dict[str, str]:
+    """The numbers that texts about states mention, formatted; thresholds missing in `limits` have their defaults."""
+    values = Thresholds().as_json() | dict(limits)
+    names = {"top": "top_share", "enough": "enough", "off": "off_weight", "sharp": "over_sharp_weight"}
+    return {"near": f"{values['near_keys']:g}"} | {word: f"{100 * values[name]:g}%" for word, name in names.items()}
+
 
 Severity = Literal["note", "watch", "act"]
 
@@ -214,3 +297,62 @@ RULES = tuple(dict.fromkeys(state.rule for state in _STATES))
 def most_pressing_first() -> list[State]:
     """The states in the order of their groups, as reports show them."""
     return [state for group in GROUPS.values() for state in STATES.values() if state.group is group]
+
+
+Described = list[dict[str, Any]]
+"""Entries of `findings.json`, one for each head."""
+
+
+def finding(
+    name: str, severity: Severity, title: str, sentence: str, advice: str, heads: Described, **evidence: Any
+) -> dict[str, Any]:
+    """A finding as `findings.json` has it, without its rank."""
+    return {
+        "id": name,
+        "severity": severity,
+        "title": title,
+        "sentence": sentence,
+        "evidence": evidence,
+        "advice": advice,
+        "heads": [[head["layer"], head["head"]] for head in heads],
+    }
+
+
+def carrying(heads: Described, *states: str) -> Described:
+    """The heads with one of these labels."""
+    return [head for head in heads if head["state"] in states]
+
+
+def listed_states(heads: Described, names: Iterable[str], thresholds: Thresholds) -> str:
+    """States with the number of their heads and what is enough for those: "53 local (...), 137 selective (...)"."""
+    counts = {name: len(carrying(heads, name)) for name in names}
+    words = limit_words(thresholds.as_json())
+    return ", ".join(f"{count} {name} ({STATES[name].part.format(**words)})" for name, count in counts.items() if count)
+
+
+def times(effect: Mapping[str, Any]) -> str:
+    """How many times two effects inside the model are apart, with the range over the held-out windows."""
+    windows = len(effect["ratio_windows"])
+    spread = f"{_ratio(effect['ratio_low'])} to {_ratio(effect['ratio_high'])} over {windows} windows"
+    return f"{_ratio(effect['ratio'])} times ({spread if windows > 1 else 'one window'})"
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return "infinitely many"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def effect_words(
+    prediction: Mapping[str, Any], thresholds: Mapping[str, Any], labeled: str = "them", others: str = "other heads"
+) -> str:
+    """What putting a state's rule into its heads does to the model, compared with other heads."""
+    state = STATES[prediction["state"]]
+    rule = state.rule.words.format(**limit_words(thresholds))
+    larger, smaller = (others, labeled) if state.enough else (labeled, others)  # as predicted
+    return f"{rule} in {larger} changes the next-token distribution {times(prediction)} as much as in {smaller}"
+
+
+def column(heads: Described, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """One number of the evidence for every head; NaN where it is missing."""
+    return np.array([head["evidence"][name] for head in heads], dtype=np.float64)

@@ -16,19 +16,16 @@ import numpy as np
 import torch
 
 from attnscope.capture.huggingface import SWAP_CONFIG_KEY
-from attnscope.capture.modes import evaluating
+from attnscope.capture.modules import evaluating
 from attnscope.columns import head_name
-from attnscope.diagnosis.sentences import effect_words
-from attnscope.diagnosis.states import STATES, State
-from attnscope.divergence import kl_divergence
-from attnscope.engine.next_token import next_token_logits
-from attnscope.errors import InputError, ModelError
-from attnscope.key_rules import keep_top
-from attnscope.parameters import parameter
+from attnscope.diagnosis.states import STATES, State, effect_words
+from attnscope.errors import InputError, ModelError, parameter
 from attnscope.progress import Step
 from attnscope.results.words import counted
 from attnscope.swapping import intervene, swap
+from attnscope.swapping.fidelity import kl_divergence, next_token_logits
 from attnscope.swapping.interventions import WeightRule, softmax_over
+from attnscope.swapping.key_rules import keep_top
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -36,10 +33,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.models import Model
-    from attnscope.diagnosis.budgets import Budget
     from attnscope.diagnosis.heads import Labels
-    from attnscope.diagnosis.observing import Head
-    from attnscope.diagnosis.thresholds import Thresholds
+    from attnscope.diagnosis.observing import Budget, Head
+    from attnscope.diagnosis.states import Thresholds
     from attnscope.normalizers import Normalizer
     from attnscope.progress import Report
 

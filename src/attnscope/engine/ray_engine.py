@@ -25,13 +25,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnscope import __version__
 from attnscope.engine.blocks import Block, Failure, Work
-from attnscope.errors import AttnscopeError, InputError
-from attnscope.parameters import parameter
+from attnscope.errors import AttnscopeError, InputError, parameter
 from attnscope.progress import Report, Step
 
 if TYPE_CHECKING:
     from attnscope.capture.models import Model, ModelFacts, ModelSource
-    from attnscope.engine.opening import Workers
+    from attnscope.engine.blocks import Workers
 
 P = TypeVar("P")
 R = TypeVar("R")

@@ -18,10 +18,9 @@ import polars as pl
 
 from attnscope.engine.blocks import Failure, run_blocks
 from attnscope.engine.parts import BlockFiles, Part, encode_parts, merge_parts
-from attnscope.errors import OutputError
-from attnscope.folders import write_all
-from attnscope.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest
-from attnscope.parameters import parameter
+from attnscope.errors import OutputError, parameter
+from attnscope.store.folders import write_all
+from attnscope.store.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest
 
 if TYPE_CHECKING:
     from attnscope.engine.blocks import Blocks, Engine, Work

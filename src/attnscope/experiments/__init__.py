@@ -24,15 +24,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnscope._lazy import lazy
+from attnscope._process import lazy
 
 if TYPE_CHECKING:
-    from attnscope.experiments.compare import Comparison as Comparison
     from attnscope.experiments.reproduction import Reproduction as Reproduction
     from attnscope.experiments.reproduction import reproduce as reproduce
+    from attnscope.studies.compare.comparing import Comparison as Comparison
 
 _NAMES = {
-    "Comparison": "attnscope.experiments.compare",
+    "Comparison": "attnscope.studies.compare.comparing",
     "Reproduction": "attnscope.experiments.reproduction",
     "reproduce": "attnscope.experiments.reproduction",
 }

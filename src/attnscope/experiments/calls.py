@@ -9,7 +9,7 @@ import torch
 
 from attnscope.errors import ModelError
 from attnscope.normalizers import SinkSoftmax, Softmax
-from attnscope.swapping.effective_normalizer import effective_normalizer
+from attnscope.swapping.replacement import effective_normalizer
 
 if TYPE_CHECKING:
     from torch import Tensor

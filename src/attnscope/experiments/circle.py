@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from attnscope.measure.separability import unit
+from attnscope.measure.specification import unit
 from attnscope.theory.configuration import Configuration, top_sets
 from attnscope.theory.geometry import ball
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from attnscope.capture.tokens import TokenizedText, tokenized, window_choice
-from attnscope.capture.windows import window_tokens
+from attnscope.capture.tokens import TokenizedText, tokenized, window_choice, window_tokens
 from attnscope.engine.blocks import Blocks, Work
 from attnscope.engine.parts import Part, WindowRecord, merge_notes, without_heads
+from attnscope.engine.run import WindowPlan, plan_windows
 from attnscope.engine.store import collect as collect_blocks
-from attnscope.engine.windows import WindowPlan, plan_windows
 from attnscope.experiments.protocol.measuring import ProtocolMeasurer, ProtocolWindow
 from attnscope.experiments.store import table_names
 from attnscope.experiments.window import PaperMeasurer, Window
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
     from attnscope.capture.vector_kinds import VectorKind
     from attnscope.engine.blocks import Engine
     from attnscope.engine.parts import Head
-    from attnscope.engine.run import LayerCall, Measurer
+    from attnscope.engine.run import LayerCall, Measurer, Positions
     from attnscope.engine.store import PartStore
-    from attnscope.engine.windows import Positions
     from attnscope.experiments.settings import Settings
     from attnscope.progress import Report
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnscope._arithmetic import exp, largest
 from attnscope._compiling import helper, loop
+from attnscope._numerics import exp, largest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope import __version__, folders
-from attnscope._forks import uses_threads
+from attnscope import __version__
+from attnscope._process import uses_threads
 from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.text import Text
 from attnscope.errors import OutputError
@@ -24,6 +24,7 @@ from attnscope.experiments.settings import FigureStyle, FigureWidth, plan
 from attnscope.planning import RowChoice, listed_names, plain
 from attnscope.progress import Progress, Step, reporting
 from attnscope.results.base import Result, View
+from attnscope.store import folders
 
 if TYPE_CHECKING:
     import polars as pl
@@ -198,7 +199,7 @@ def reproduce(
     Reproduction
         Tables, evaluated claims, figures.
     """
-    from attnscope.engine.opening import chosen_workers, opened
+    from attnscope.engine.blocks import chosen_workers, opened
     from attnscope.engine.store import Parts
     from attnscope.experiments.collect import ReproductionWork
 

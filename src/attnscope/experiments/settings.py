@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
-from attnscope.errors import InputError
-from attnscope.parameters import parameter
+from attnscope.errors import InputError, parameter
 from attnscope.planning import RowChoice, listed_names, row_choice, whole_number
 
 FigureWidth = Literal["one-column", "two-column"]

@@ -15,7 +15,7 @@ import polars as pl
 
 from attnscope import __version__
 from attnscope.errors import OutputError
-from attnscope.folders import as_file, write_all
+from attnscope.store.folders import as_file, write_all
 
 if TYPE_CHECKING:
     from attnscope.experiments.settings import Settings

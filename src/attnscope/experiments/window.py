@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from attnscope._threads import share_out
+from attnscope._process import share_out
 from attnscope.capture.attention import AttentionCall
 from attnscope.engine.parts import Part, WindowRecord
 from attnscope.errors import InputError
@@ -39,7 +39,7 @@ from attnscope.experiments.settings import (
 )
 from attnscope.experiments.store import LAST_ROW_NAMES
 from attnscope.measure import Rows, columns, softmax_weights
-from attnscope.measure.separability import unit
+from attnscope.measure.specification import unit
 from attnscope.theory.configuration import Configuration, top_sets
 from attnscope.theory.geometry import ball
 from attnscope.theory.gradient import finite_difference_bound, jacobian_norm, softmax_bound_printed
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.vector_kinds import VectorKind
-    from attnscope.engine.run import LayerCall
-    from attnscope.engine.windows import Positions
+    from attnscope.engine.run import LayerCall, Positions
 
 MOST_HEADS = 8  # of a layer, taken together for coverage
 Pieces = dict[str, list[pl.DataFrame]]

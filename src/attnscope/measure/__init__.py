@@ -9,7 +9,6 @@
 """
 
 from attnscope.measure.columns import columns
-from attnscope.measure.rows import Rows, softmax_weights
-from attnscope.measure.visibility import Visibility
+from attnscope.measure.specification import Rows, Visibility, softmax_weights
 
 __all__ = ["Rows", "Visibility", "columns", "softmax_weights"]

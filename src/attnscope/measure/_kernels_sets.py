@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from attnscope._arithmetic import exp, largest
 from attnscope._compiling import helper, loop
-from attnscope.measure._kernels_top import Contexts, TopSets
-from attnscope.measure._kernels_vectors import Group, Groups, dot, group_at
+from attnscope._numerics import exp, largest
+from attnscope.measure._kernels import Contexts, Group, Groups, TopSets, dot, group_at
 
 _CANCELLED = 1e-4  # of the sum of the squares: below it, four of sixteen digits are lost
 _SMALLEST_SQUARE = 1e-290  # below it, digits are lost

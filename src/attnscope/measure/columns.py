@@ -15,17 +15,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from attnscope._threads import share_out
+from attnscope._process import share_out
 from attnscope.columns import ROW_NAMES, SET_NAMES, RowArrays, SetArrays
-from attnscope.measure import _kernels_rows
+from attnscope.measure import _kernels as _kernels_rows
+from attnscope.measure._kernels import (
+    Contexts,
+    Groups,
+    TopSets,
+    choose_top_sets,
+    group_at,
+    prepare_groups,
+    sum_contexts,
+)
 from attnscope.measure._kernels_sets import set_columns
-from attnscope.measure._kernels_top import Contexts, TopSets, choose_top_sets, sum_contexts
-from attnscope.measure._kernels_vectors import Groups, group_at, prepare_groups
 from attnscope.measure.pairs import pair_distances
-from attnscope.measure.rows import row_columns
-from attnscope.measure.topn import topn_columns
-from attnscope.measure.visibility import Visibility
-from attnscope.normalizers import _loops
+from attnscope.measure.specification import Visibility, row_columns, topn_columns
+from attnscope.normalizers import _rows as _loops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from attnscope.measure.rows import Rows
+    from attnscope.measure.specification import Rows
 
 ALL_ROWS = sys.maxsize
 _ROWS, _PRODUCTS = 32, 1 << 19  # of a matrix product at a time: what fits into a core's own cache

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attnscope._arithmetic import largest
 from attnscope._compiling import helper, loop
-from attnscope.measure._kernels_top import TopSets
-from attnscope.measure._kernels_vectors import Group, squared_distance, squared_distance_of_units
+from attnscope._numerics import largest
+from attnscope.measure._kernels import Group, TopSets, squared_distance, squared_distance_of_units
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

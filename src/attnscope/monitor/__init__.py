@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnscope._lazy import lazy
+from attnscope._process import lazy
 
 if TYPE_CHECKING:
     from attnscope.monitor.alarms import Alarm as Alarm
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from attnscope.monitor.alarms import StopTraining as StopTraining
     from attnscope.monitor.lightning import LightningMonitor as LightningMonitor
     from attnscope.monitor.monitor import Monitor as Monitor
-    from attnscope.monitor.run_reading import load as load
+    from attnscope.monitor.run_files import load as load
     from attnscope.monitor.trainer import TrainerMonitor as TrainerMonitor
     from attnscope.monitor.training_run import TrainingRun as TrainingRun
 
@@ -24,7 +24,7 @@ _NAMES = {
     "StopTraining": "attnscope.monitor.alarms",
     "TrainerMonitor": "attnscope.monitor.trainer",
     "TrainingRun": "attnscope.monitor.training_run",
-    "load": "attnscope.monitor.run_reading",
+    "load": "attnscope.monitor.run_files",
 }
 
 __getattr__, __dir__ = lazy(__name__, __path__, _NAMES)

@@ -23,13 +23,13 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from attnscope.capture.error_handlers import handled
 from attnscope.capture.forward import observed, possible_batches
+from attnscope.capture.watching import handled
 from attnscope.monitor.refusals import attention_modules, refuse_changed
 
 if TYPE_CHECKING:
     from attnscope.capture.attention import Call, Observer
-    from attnscope.capture.error_handlers import ErrorHandler
+    from attnscope.capture.watching import ErrorHandler
 
 
 def _intercepted(live: weakref.ref[LiveCalls], part: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The numbers that trackers get: a bounded set of names, however many heads a model has.
+"""The numbers that trackers get: a bounded set of names, and TensorBoard event files for plain loops.
 
 | names | what |
 |---|---|
@@ -10,7 +10,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -74,3 +77,31 @@ class LogValues:
 def _spread(name: str, values: pl.Series, ends: Sequence[str] = _ENDS) -> dict[str, float | None]:
     numbers = {"median": values.median(), "lowest": values.min(), "highest": values.max()}
     return {f"{name}/{end}": numbers[end] for end in ends}  # type: ignore[misc]
+
+
+class TensorBoardWriter:
+    """Writes the numbers of measured steps to event files; the writer is made with the first of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: Any = None
+
+    @staticmethod
+    def available() -> bool:
+        """Whether the package `tensorboard` is installed."""
+        return importlib.util.find_spec("tensorboard") is not None
+
+    def __call__(self, step: int, values: dict[str, float]) -> None:
+        """Write the numbers of one step."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._folder))
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._writer is not None:
+            self._writer.close()

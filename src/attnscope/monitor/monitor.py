@@ -16,18 +16,15 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from attnscope import __version__
-from attnscope.capture.error_handlers import handled
-from attnscope.capture.layers import Layers
+from attnscope.capture.modules import Layers
+from attnscope.capture.watching import handled
 from attnscope.errors import AttnscopeError, InputError, ModelError, shown
 from attnscope.monitor.alarms import Alarm, AlarmDetector, AlarmThresholds, StopTraining, describe
-from attnscope.monitor.history import History
 from attnscope.monitor.live_calls import LiveCalls, innermost
-from attnscope.monitor.log_values import LogValues
-from attnscope.monitor.measuring import TOP_N, StepMeasurement, learned_parameters
-from attnscope.monitor.ranks import Ranks
+from attnscope.monitor.log_values import LogValues, TensorBoardWriter
+from attnscope.monitor.measuring import TOP_N, Ranks, StepMeasurement, learned_parameters
 from attnscope.monitor.refusals import attention_modules, refuse_unwatchable
-from attnscope.monitor.run_files import ALARMS, PARAMETERS, SCALARS, now
-from attnscope.monitor.tensorboard import TensorBoardWriter
+from attnscope.monitor.run_files import ALARMS, PARAMETERS, SCALARS, History, now
 from attnscope.scanning.record import version
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
 
 from attnscope.capture.huggingface import refuse_unreadable
-from attnscope.capture.layers import INTERFACE, WRITTEN_OUT, uses_interface
 from attnscope.capture.models import refuse_empty
+from attnscope.capture.modules import INTERFACE, WRITTEN_OUT, uses_interface
 from attnscope.errors import InputError, ModelError, shown
 
 _ATTENTION = WRITTEN_OUT | {"record", INTERFACE}

@@ -1,4 +1,4 @@
-"""The files of a training run: their schemas, and writing while the model trains (`run_reading.py` reads them).
+"""The files of a training run: their schemas, writing while the model trains, and reading them as they grow.
 
 | file | holds |
 |---|---|
@@ -22,17 +22,21 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
+from attnscope.capture.watching import handled
 from attnscope.errors import OutputError
-from attnscope.folders import given_folder, output_folder, without_infinities, write_all
+from attnscope.monitor.training_run import TrainingRun, last_change, status_of
+from attnscope.store.folders import given_folder, output_folder, without_infinities, write_all
 
 KIND = "training"
 SCHEMA_VERSION = 1
@@ -173,3 +177,164 @@ def read_lines(file: Path, schema: pl.Schema, start: int = 0) -> tuple[pl.DataFr
             continue
     table = pl.DataFrame(lines, schema=schema, orient="row").sort("step", maintain_order=True)
     return table, start + len(whole) + len(end)
+
+
+class WentBackError(OutputError):
+    """The run dropped steps that were read already: it was resumed at an earlier one, or replaced."""
+
+
+class Position(NamedTuple):
+    """How far a run was read: its last step, and the inode and the number of bytes of each file of lines."""
+
+    step: int = -1
+    alarms: tuple[int, int] = (0, 0)
+    scalars: tuple[int, int] = (0, 0)
+
+    def __str__(self) -> str:
+        """As text, for `parse`."""
+        return "-".join(str(number) for number in (self.step + 1, *self.alarms, *self.scalars))
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """The position that `str` gave; ValueError for any other text."""
+        after, *numbers = (int(part) for part in text.split("-"))
+        alarms, alarm_bytes, scalars, scalar_bytes = numbers
+        return cls(after - 1, (alarms, alarm_bytes), (scalars, scalar_bytes))
+
+
+def load(folder: str | Path) -> TrainingRun:
+    """Read the folder of a training run, while it is written or later.
+
+    >>> model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+    >>> attnscope.Monitor(model, out="runs/train").close()
+    >>> attnscope.monitor.load("runs/train").status
+    'finished'
+
+    Parameters
+    ----------
+    folder
+        What was given to `attnscope.Monitor` as `out`.
+
+    Returns
+    -------
+    TrainingRun
+        What was written so far.
+    """
+    return read_after(given_folder(folder), Position())[0]
+
+
+def read_after(path: Path, since: Position) -> tuple[TrainingRun, Position]:
+    """What was written to a training run after a position, and the position now; WentBackError if that is not told."""
+    run = read_record(path)
+    if run is None or run.get("kind") != KIND:
+        raise OutputError(f"{str(path)!r} holds no training run; give the folder that a Monitor has as `out`")
+    schema = run.get("schema")
+    if not isinstance(schema, int) or schema > SCHEMA_VERSION:
+        raise OutputError(
+            f"{str(path)!r} was written by a newer attnscope (training schema {schema}, this one reads "
+            f"{SCHEMA_VERSION}); upgrade attnscope"
+        )
+    model = run.get("model")
+    if (
+        not isinstance(model, dict)
+        or not isinstance(model.get("name"), str)
+        or not isinstance(run.get("settings"), dict)
+    ):
+        raise OutputError(f"run.json in {str(path)!r} is damaged: it names no model or no settings")
+    updated = last_change(path)
+    tables = {name: _read_parts(path / name, kinds, since.step) for name, kinds in TABLES.items()}
+    heads = tables["heads"]["step"]
+    step = -1 if heads.is_empty() else int(heads[-1])
+    if step < since.step:
+        raise WentBackError(f"{str(path)!r} ends before step {since.step:,} now")
+    tables = {name: table.filter(pl.col("step") > since.step) for name, table in tables.items()}
+    lines, read = {}, {}
+    for name, (inode, start) in (("alarms", since.alarms), ("scalars", since.scalars)):
+        file = path / f"{name}.jsonl"
+        now = _inode_and_size(file)
+        if inode and (now[0] != inode or now[1] < start):
+            raise WentBackError(f"{file.name} in {str(path)!r} was replaced")
+        lines[name], end = read_lines(file, LINES[name], start)
+        read[name] = (now[0], end)
+    found = TrainingRun(run, **tables, **lines, folder=path, status=status_of(run, updated), updated=updated)
+    return found, Position(step, read["alarms"], read["scalars"])
+
+
+def _inode_and_size(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_size
+
+
+def _read_parts(folder: Path, schema: pl.Schema, since: int) -> pl.DataFrame:
+    """The parts that may hold a step from this one on; others are not opened."""
+    files = sorted(folder.glob("part-*.parquet"))
+    here = f"part-{max(0, since):09d}.parquet"
+    wanted = [file for file, following in pairwise(files) if following.name > here] + files[-1:]
+    parts = [read_part(file, schema) for file in wanted]
+    return pl.concat([pl.DataFrame(schema=schema), *parts]).sort("step", "layer", "head", maintain_order=True)
+
+
+class History:
+    """The tables of a training run. With a folder, one rank writes, and the others keep nothing."""
+
+    def __init__(self, out: str | Path | None, run: Mapping[str, Any], *, writes: bool) -> None:
+        """`run` is what run.json says of the run as a whole."""
+        self._keeps = out is None
+        self._run = {"started": now(), **run}
+        self._written = time.monotonic()
+        self._files = TrainingFiles(out) if out is not None and writes else None
+        self._tables = {name: pl.DataFrame(schema=schema) for name, schema in (TABLES | LINES).items()}
+        self._begin: int | None = 0  # the step after which lines are written, until an earlier run's are dropped
+        if self._files is not None and read_record(self._files.folder) is None:
+            self.write_record({"status": "running", "finished": None, "steps": 0, "measured": 0})
+
+    def begin_after(self, step: int) -> None:
+        """Go on after this step: what an earlier run wrote after it is dropped with the next lines."""
+        self._begin = step
+        self._tables = {name: table.filter(pl.col("step") <= step) for name, table in self._tables.items()}
+
+    def table(self, name: str) -> pl.DataFrame:
+        """The table `heads`, `parameters`, `alarms` or `scalars`."""
+        if self._files is None:
+            return self._tables[name]
+        table: pl.DataFrame = getattr(load(self._files.folder), name)
+        return table if self._begin is None else table.filter(pl.col("step") <= self._begin)
+
+    def add(self, tables: Mapping[str, pl.DataFrame], progress: Mapping[str, Any]) -> None:
+        """Add lines to tables, and say in run.json how far the run is; every file is tried if one fails."""
+        files = self._files
+        if self._keeps:
+            for name, lines in tables.items():
+                self._tables[name] = pl.concat([self._tables[name], lines])
+        if files is None:
+            return
+        if self._begin is not None:
+            files.keep_until(self._begin)
+            self._begin = None
+        errors: list[Exception] = []
+        for name, lines in tables.items():
+            with handled(errors.append):
+                if name in TABLES:
+                    files.add_table(name, lines)
+                else:
+                    files.add_lines(name, lines.iter_rows(named=True))
+        with handled(errors.append):
+            self.write_record(progress)
+        if errors:
+            raise errors[0]
+
+    def write_record(self, progress: Mapping[str, Any]) -> None:
+        """Write run.json; `interval` is the time since the last one, after which a reader can expect the next."""
+        if self._files is not None:
+            clock = time.monotonic()
+            interval = round(clock - self._written, 3)
+            self._files.write_record({**self._run, "updated": now(), "interval": interval, **progress})
+            self._written = clock
+
+    def close(self) -> None:
+        """Leave the folder to others."""
+        if self._files is not None:
+            self._files.close()

@@ -12,9 +12,9 @@ Each is available as a function, as a `Normalizer` with its properties and bound
 learnable parameters, as a module. Requirement: nothing here imports models, measures or theory.
 """
 
-from attnscope._lazy import lazy
+from attnscope._process import lazy
 from attnscope.normalizers._base import Facts, MappedNormalizer, Normalizer, RowMap, get, names, register
-from attnscope.normalizers._loops import reference_only
+from attnscope.normalizers._rows import reference_only
 from attnscope.normalizers._spec import Tempered, parse
 from attnscope.normalizers.entropy import AdaptiveTemperature, adaptive_temperature
 from attnscope.normalizers.mixture import Lipmix, lipmix

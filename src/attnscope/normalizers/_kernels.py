@@ -24,9 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from attnscope._arithmetic import exp, largest
 from attnscope._compiling import helper, loop
-from attnscope._selection import empty_keys, order_keys, top_level
+from attnscope._numerics import empty_keys, exp, largest, order_keys, top_level
 
 BLOCK = 1024
 

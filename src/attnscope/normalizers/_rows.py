@@ -1,12 +1,136 @@
-"""Preparation of the arguments of all normalizers: dtypes, masks, lengths, per-row parameters."""
+"""The arguments of all normalizers: dtypes, masks, lengths, per-row parameters, and tensors for compiled loops.
+
+Decisions:
+
+- rows are shared out to as many threads as torch uses (`attnscope._process`); the loops hold no interpreter lock;
+- compiling happens once for each loop and element type, before threads share the rows, and is kept on disk.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from attnscope._process import share_out
 from attnscope.errors import InputError
-from attnscope.normalizers import _kernels, _loops
+from attnscope.normalizers import _kernels
+
+_TYPES = {torch.float32: np.float32, torch.float64: np.float64}
+_SMALL = 1 << 16  # entries below which a second thread costs more than it saves
+_CHUNKS_PER_THREAD = 4  # small enough that a delayed thread does not hold up the others for long
+
+_reference: ContextVar[bool] = ContextVar("attnscope_reference", default=False)
+_ready: set[tuple[str, str, torch.dtype]] = set()
+
+
+@contextlib.contextmanager
+def reference_only() -> Iterator[None]:
+    """Within this context every normalizer runs its torch reference, on any tensor.
+
+    >>> from attnscope.normalizers import sparsemax
+    >>> with reference_only():
+    ...     sparsemax(torch.tensor([1.0, 0.8, -2.0]))
+    tensor([0.6000, 0.4000, 0.0000])
+
+    For tests and benchmarks: the compiled loops give the same numbers faster.
+
+    Yields
+    ------
+    None
+    """
+    token = _reference.set(True)
+    try:
+        yield
+    finally:
+        _reference.reset(token)
+
+
+def usable(logits: Tensor, *others: Tensor | None) -> bool:
+    """Whether the compiled loops can take these: plain CPU tensors, outside any tracing."""
+    return (
+        logits.device.type == "cpu"
+        and logits.dtype in _TYPES
+        and not torch.compiler.is_compiling()
+        and not _recorded()
+        and not _reference.get()
+        and all(_has_memory(tensor) for tensor in (logits, *others) if tensor is not None)
+    )
+
+
+def _recorded() -> bool:
+    """Whether operations are recorded for replay, e.g. by torch.func.linearize, which would miss a loop's writes."""
+    recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return recorder is not None and recorder.get_proxy_mode() is not None
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Whether a tensor has memory of its own; inside torch's transforms it is only a placeholder."""
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        return False
+    try:
+        tensor.data_ptr()
+    except RuntimeError:
+        return False
+    return True
+
+
+def rows(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """A tensor as a two-dimensional array of its rows, without a copy if it is contiguous."""
+    return tensor.detach().contiguous().view(-1, tensor.shape[-1]).numpy()
+
+
+def row_values(parameter: Tensor | None, logits: Tensor, default: float) -> np.ndarray[Any, Any]:
+    """One number per row, in the dtype of the logits."""
+    count = logits.shape[:-1].numel()
+    if parameter is None:
+        return np.full(count, default, dtype=_TYPES[logits.dtype])
+    return parameter.detach().to(logits.dtype).reshape(-1).numpy()
+
+
+def mask_rows(visible: Tensor | None, shape: torch.Size) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The distinct rows of a broadcast mask and, for every row of the logits, the index of its mask."""
+    if visible is None:
+        return np.empty((0, 0), dtype=np.bool_), np.empty(0, dtype=np.int64)
+    visible = visible.detach().expand(shape)
+    distinct = visible[
+        tuple(
+            slice(0, 1) if stride == 0 and dim < len(shape) - 1 else slice(None)
+            for dim, stride in enumerate(visible.stride())
+        )
+    ]
+    index = np.arange(distinct.shape[:-1].numel()).reshape(distinct.shape[:-1])
+    return rows(distinct), np.broadcast_to(index, shape[:-1]).reshape(-1)
+
+
+def run(loop: Callable[..., None], like: Tensor, *arguments: Any) -> None:
+    """Call `loop(*arguments, start, stop)` over all rows of `like`, distributed over threads."""
+    count = like.shape[:-1].numel()
+    _compile(loop, like.dtype, arguments)
+    threads = min(torch.get_num_threads(), count) if like.numel() > _SMALL else 1
+    if threads <= 1:
+        loop(*arguments, 0, count)
+        return
+    chunks = min(count, threads * _CHUNKS_PER_THREAD)
+    bounds = [count * i // chunks for i in range(chunks + 1)]
+    share_out(lambda ends: loop(*arguments, *ends), itertools.pairwise(bounds))
+
+
+def _compile(loop: Callable[..., None], dtype: torch.dtype, arguments: tuple[Any, ...]) -> None:
+    """Compile the loop for these types by running it over no rows."""
+    key = (loop.__module__, loop.__name__, dtype)
+    if key in _ready:
+        return
+    loop(*arguments, 0, 0)
+    _ready.add(key)
+
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -58,10 +182,10 @@ def lengths(z: Tensor, visible: Tensor | None) -> Tensor:
     ln n is defined; its weights are zero at any scale.
     """
     values = z.detach()
-    if _loops.usable(values, visible):
+    if usable(values, visible):
         counts = torch.empty(z.shape[:-1], dtype=z.dtype)
-        mask, index = _loops.mask_rows(visible, z.shape)
-        _loops.run(_kernels.lengths, values, _loops.rows(values), mask, index, counts.view(-1).numpy())
+        mask, index = mask_rows(visible, z.shape)
+        run(_kernels.lengths, values, rows(values), mask, index, counts.view(-1).numpy())
     else:
         counts = effective_mask(values, visible).sum(-1).to(z.dtype)
     return counts.clamp(min=1).unsqueeze(-1)

@@ -20,10 +20,9 @@ from torch import Tensor
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register, softmax_bounds
-from attnscope.normalizers._composed import Loops, compose
+from attnscope.normalizers._composed import COEFFICIENTS, FROM_ENTROPY, Loops, adaptive_temperature_gradient, compose
+from attnscope.normalizers._composed import adaptive_temperature as adaptive_temperature_loop
 from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, sum_without
-from attnscope.normalizers._kernels_composed import COEFFICIENTS, FROM_ENTROPY, adaptive_temperature_gradient
-from attnscope.normalizers._kernels_composed import adaptive_temperature as adaptive_temperature_loop
 from attnscope.normalizers._rows import effective_mask, prepare
 
 # The maximum of P, at H = 4.4124, rounded up.

@@ -26,8 +26,7 @@ from torch import Tensor
 
 from attnscope.normalizers import _checks
 from attnscope.normalizers._base import Facts, MappedNormalizer, Normalizer, RowMap, check_range, register
-from attnscope.normalizers._loops import usable
-from attnscope.normalizers._rows import column, effective_mask, lengths, prepare
+from attnscope.normalizers._rows import column, effective_mask, lengths, prepare, usable
 from attnscope.normalizers.sparse import entmax_map, smooth_minimum
 
 

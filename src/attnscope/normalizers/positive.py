@@ -20,9 +20,8 @@ from attnscope.errors import InputError
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._base import Facts, Normalizer, check_range, register, softmax_bounds
-from attnscope.normalizers._composed import Loops, compose
+from attnscope.normalizers._composed import ONE_PLUS_SQUARE, SIGMOID, SOFTPLUS, Loops, compose, share, share_gradient
 from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, sum_without
-from attnscope.normalizers._kernels_composed import ONE_PLUS_SQUARE, SIGMOID, SOFTPLUS, share, share_gradient
 from attnscope.normalizers._rows import effective_mask, prepare
 
 _LINEAR_BELOW = -30.0

@@ -13,7 +13,7 @@ from attnscope.results.words import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.theory.audit import AuditReport, ClaimReport, Counterexample, Trial
+    from attnscope.studies.audit import AuditReport, ClaimReport, Counterexample, Trial
 
 _STYLES = {"fails": "red", "holds with condition": "yellow", "vacuous": "yellow", "holds": "green"}
 _COUNTED = {  # one, several

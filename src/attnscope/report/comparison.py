@@ -11,7 +11,7 @@ from rich.text import Text
 from attnscope.columns import COLUMNS, label
 from attnscope.report.terminal import add_row, paragraph, short_path, table, tables, titled
 from attnscope.results.words import measured, number
-from attnscope.tables import COMPARED, OWN, comparable, named
+from attnscope.store.tables import COMPARED, OWN, comparable, named
 
 _MODEL = ("perplexity", "agreement", "kl", "time_ratio", "memory_ratio")
 _HEADS = ("separability", "distance_ratio", "entropy_ratio", "sink_weight", "support", "jacobian_norm")

@@ -18,7 +18,7 @@ from attnscope.report.notes import notable_numbers
 from attnscope.report.overview import Overview
 from attnscope.report.patterns import page_patterns
 from attnscope.report.states import state_looks, state_rules, withdrawn_states
-from attnscope.tables import OWN, TokenWeights
+from attnscope.store.tables import OWN, TokenWeights
 
 DATA_VERSION = 2
 

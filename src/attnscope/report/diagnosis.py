@@ -9,9 +9,8 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from attnscope.columns import head_name, label
-from attnscope.diagnosis.sentences import times
-from attnscope.diagnosis.states import GROUPS, NO_LABEL
-from attnscope.parameters import parameter
+from attnscope.diagnosis.states import GROUPS, NO_LABEL, times
+from attnscope.errors import parameter
 from attnscope.report.maps import state_map
 from attnscope.report.states import state_looks, withdrawn_states
 from attnscope.report.terminal import add_row, paragraph, table, titled

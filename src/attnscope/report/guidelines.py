@@ -14,7 +14,7 @@ from attnscope.results.words import measured, number
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.experiments.guidelines import Guidelines
+    from attnscope.studies.compare.guidelines import Guidelines
 
 _STYLES = {"agrees": "green", "disagrees": "red", "undecided": "yellow"}
 _COUNTED = {  # one, several

@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.columns import head_name, label
-from attnscope.experiments.horizon.extended_row import MEASURES
-from attnscope.experiments.horizon.verdicts import MEANINGS, VERDICTS, with_mass_kept
 from attnscope.report.maps import HeadMap, on_color
 from attnscope.report.terminal import add_row, paragraph, short_path, table, titled
 from attnscope.results.words import measured, number
-from attnscope.tables import OWN
+from attnscope.store.tables import OWN
+from attnscope.studies.horizon.extended_row import MEASURES
+from attnscope.studies.horizon.prediction import MEANINGS, VERDICTS, with_mass_kept
 
 LOOKS = {
     "holds": ("H", "#0072b2"),

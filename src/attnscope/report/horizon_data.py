@@ -7,10 +7,10 @@ from typing import Any
 import polars as pl
 
 from attnscope.columns import HORIZON
-from attnscope.experiments.horizon.verdicts import with_mass_kept
 from attnscope.report.data import rounded_columns
 from attnscope.report.measures import explained_measure
-from attnscope.tables import OWN
+from attnscope.store.tables import OWN
+from attnscope.studies.horizon.prediction import with_mass_kept
 
 _CURVE_NUMBERS = 150_000  # that a page can hold
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnscope import columns
-from attnscope.diagnosis.states import RULES
-from attnscope.diagnosis.thresholds import limit_words
+from attnscope.diagnosis.states import RULES, limit_words
 
 # In the order in which the page offers them.
 HEAD_MEASURES = (

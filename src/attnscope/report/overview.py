@@ -17,11 +17,11 @@ from typing import Any
 import polars as pl
 
 from attnscope import columns
-from attnscope.folders import write_all
 from attnscope.report.aggregates import Merged, Moments, Ranges
 from attnscope.report.measures import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES
 from attnscope.results.words import counted
-from attnscope.tables import OWN, within_support
+from attnscope.store.folders import write_all
+from attnscope.store.tables import OWN, within_support
 
 # The size of the top set where only one is shown; else the nearest measured size.
 USUAL_N = 20

@@ -20,7 +20,7 @@ from attnscope.report.data import page_data
 
 if TYPE_CHECKING:
     from attnscope.report.overview import Overview
-    from attnscope.tables import TokenWeights
+    from attnscope.store.tables import TokenWeights
 
 # In the order in which they use each other.
 _SCRIPTS = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from attnscope.parameters import parameter
+from attnscope.errors import parameter
 from attnscope.report.protocol_table import STYLES, print_protocol
 from attnscope.report.terminal import add_row, paragraph, short_path, table
 from attnscope.results.words import counted, number
@@ -93,7 +93,7 @@ def _range(low: float | None, high: float | None) -> str:
 
 def _caution(windows: int) -> str:
     """A warning that there are too few windows for the verdicts."""
-    from attnscope.experiments.intervals import coverage_at_most
+    from attnscope.intervals import coverage_at_most
 
     if windows == 1:
         return (

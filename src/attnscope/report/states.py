@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from attnscope.diagnosis.states import NO_LABEL, RULES, STATES, most_pressing_first
-from attnscope.diagnosis.thresholds import limit_words
+from attnscope.diagnosis.states import NO_LABEL, RULES, STATES, limit_words, most_pressing_first
 
 
 def state_looks(thresholds: Mapping[str, Any], withdrawn: Collection[str] = ()) -> dict[str, dict[str, str]]:

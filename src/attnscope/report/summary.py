@@ -11,8 +11,8 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from attnscope.columns import COLUMNS, label
-from attnscope.diagnosis.thresholds import Thresholds, limit_words
-from attnscope.parameters import parameter
+from attnscope.diagnosis.states import Thresholds, limit_words
+from attnscope.errors import parameter
 from attnscope.report import overview
 from attnscope.report.diagnosis import print_details, print_state_map, print_verdict
 from attnscope.report.maps import separability_map

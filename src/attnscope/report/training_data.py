@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from attnscope import columns
-from attnscope.folders import without_infinities
 from attnscope.monitor.alarms import RULES
-from attnscope.monitor.readings import page_readings
+from attnscope.monitor.training_run import page_readings
 from attnscope.report.data import rounded_columns
 from attnscope.report.measures import explained_measure
+from attnscope.store.folders import without_infinities
 
 if TYPE_CHECKING:
     from attnscope.monitor.training_run import TrainingRun

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from attnscope import columns
 from attnscope.columns import head_name
+from attnscope.errors import parameter
 from attnscope.monitor.alarms import RULES
-from attnscope.monitor.readings import LISTED, reading_looks
-from attnscope.parameters import parameter
+from attnscope.monitor.training_run import LISTED, reading_looks
 from attnscope.report.maps import state_map
 from attnscope.report.terminal import add_row, paragraph, table
 from attnscope.results.words import counted, measured, model_name, number

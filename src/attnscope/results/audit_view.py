@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from attnscope.results.altair_charts import OfflineChart
-    from attnscope.theory.audit.report import AuditReport, ClaimReport
+    from attnscope.studies.audit.report import AuditReport, ClaimReport
 
 _NOTE = "Violated: share of the configurations drawn."
 _PLURAL = {"holds": "hold", "fails": "fail", "holds with condition": "hold with a condition", "vacuous": "vacuous"}

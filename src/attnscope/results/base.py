@@ -21,7 +21,7 @@ from html import escape as quoted
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attnscope._forks import uses_threads
+from attnscope._process import uses_threads
 from attnscope.progress import in_notebook
 from attnscope.results import html
 
@@ -128,7 +128,7 @@ class Result(ABC):
         Path
             The folder; `attnscope.load_run` reads it.
         """
-        from attnscope.folders import given_folder, output_folder
+        from attnscope.store.folders import given_folder, output_folder
 
         with output_folder(given_folder(folder)) as path:
             self.write(path)

@@ -12,13 +12,13 @@ from attnscope.errors import InputError, shown
 from attnscope.report.terminal import short_path
 from attnscope.results import html
 from attnscope.results.words import counted, measured, shortened
-from attnscope.tables import OWN, comparable, named
+from attnscope.store.tables import OWN, comparable, named
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.experiments.compare import Comparison
     from attnscope.results.altair_charts import OfflineChart
+    from attnscope.studies.compare.comparing import Comparison
 
 MEASURES = (
     "perplexity",
@@ -106,8 +106,8 @@ class ComparisonPlots:
         Chart
             An Altair chart, which a notebook displays without a network.
         """
-        from attnscope.experiments.figures import capacity
         from attnscope.results.altair_charts import offline
+        from attnscope.studies.compare import chart as capacity
 
         if "swapped" not in self._result.table["mode"]:
             raise InputError("capacity needs the mode swapped; compare with modes=['swapped'] or both")

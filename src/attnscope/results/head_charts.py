@@ -9,8 +9,7 @@ import polars as pl
 
 from attnscope import columns
 from attnscope.columns import head_name
-from attnscope.diagnosis.states import NO_LABEL
-from attnscope.diagnosis.thresholds import limit_words
+from attnscope.diagnosis.states import NO_LABEL, limit_words
 from attnscope.errors import InputError, shown
 from attnscope.planning import whole_number
 from attnscope.report import overview

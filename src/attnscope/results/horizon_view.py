@@ -8,20 +8,20 @@ import polars as pl
 
 from attnscope import columns
 from attnscope.errors import InputError, shown
-from attnscope.experiments.horizon.extended_row import MEASURES
-from attnscope.experiments.horizon.verdicts import MEANINGS, VERDICTS, with_mass_kept
 from attnscope.report.horizon import LOOKS, warnings
 from attnscope.report.terminal import short_path
 from attnscope.results import html
 from attnscope.results.heat_map import Cell, head_map
 from attnscope.results.words import counted, measured
-from attnscope.tables import OWN
+from attnscope.store.tables import OWN
+from attnscope.studies.horizon.extended_row import MEASURES
+from attnscope.studies.horizon.prediction import MEANINGS, VERDICTS, with_mass_kept
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.experiments.horizon.result import Horizon
     from attnscope.results.altair_charts import OfflineChart
+    from attnscope.studies.horizon.result import Horizon
 
 _SHOWN = ("mass_kept", "half_length", "reach")
 

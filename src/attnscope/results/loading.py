@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope._forks import uses_threads
+from attnscope._process import uses_threads
 from attnscope.errors import OutputError, shown
-from attnscope.folders import given_folder
+from attnscope.store.folders import given_folder
 
 if TYPE_CHECKING:
     from attnscope.diagnosis.result import Diagnosis
-    from attnscope.experiments.compare import Comparison
-    from attnscope.experiments.horizon.result import Horizon
     from attnscope.experiments.reproduction import Reproduction
     from attnscope.monitor.training_run import TrainingRun
     from attnscope.scanning.result import ScanResult
-    from attnscope.theory.audit import AuditReport
+    from attnscope.studies.audit import AuditReport
+    from attnscope.studies.compare.comparing import Comparison
+    from attnscope.studies.horizon.result import Horizon
 
 # What these commands write is read as it is: a table or a page.
 _TABLES_ONLY = {"recall.parquet": "recall", "scorecard.html": "scorecard", "budget.json": "budget"}
@@ -49,11 +49,11 @@ def load_run(
     if not path.is_dir():
         raise OutputError(f"{shown(str(folder))} is not a folder; give one that a run was saved to")
     if (path / "compare.json").is_file():
-        from attnscope.experiments.compare import Comparison
+        from attnscope.studies.compare.comparing import Comparison
 
         return Comparison.load(path)
     if (path / "audit.json").is_file():
-        from attnscope.theory.audit import AuditReport
+        from attnscope.studies.audit import AuditReport
 
         return AuditReport.load(path)
     if not (path / "run.json").is_file() and (path / "findings.json").is_file():
@@ -61,7 +61,7 @@ def load_run(
 
         return Diagnosis.load(path)
     if (path / "horizon.json").is_file() and not (path / "run.json").is_file():
-        from attnscope.experiments.horizon.result import Horizon
+        from attnscope.studies.horizon.result import Horizon
 
         return Horizon.load(path)
     for file, command in _TABLES_ONLY.items():
@@ -69,7 +69,7 @@ def load_run(
             raise OutputError(f"{str(path)!r} holds what `attnscope {command}` wrote: open {file} in it")
     record = _record(path)
     if record.get("kind") == "training":
-        from attnscope.monitor.run_reading import load
+        from attnscope.monitor.run_files import load
 
         return load(path)
     if "identity" in record:

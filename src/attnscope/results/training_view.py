@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnscope.columns import head_name
-from attnscope.monitor.readings import LISTED
+from attnscope.monitor.training_run import LISTED
 from attnscope.report.training_summary import alarm_words, evidence, loss_words, print_training, reading_words, subject
 from attnscope.results import html
 from attnscope.results.heat_map import Cell, head_map

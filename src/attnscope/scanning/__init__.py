@@ -15,27 +15,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from attnscope import folders
-from attnscope._forks import uses_threads
+from attnscope._process import uses_threads
 from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.forward import Inputs
 from attnscope.capture.models import Model, plain_model, refuse_options, resolve_model
 from attnscope.capture.text import Text
-from attnscope.capture.tokens import Choice, TokenizedText, tokenized, window_choice
+from attnscope.capture.tokens import Choice, TokenizedText, text_length, tokenized, window_choice
 from attnscope.capture.vector_kinds import VectorKind
-from attnscope.capture.windows import text_length
 from attnscope.diagnosis.result import Diagnosis
-from attnscope.diagnosis.thresholds import Thresholds, given_thresholds
-from attnscope.engine.opening import chosen_workers, opened
-from attnscope.errors import InputError
+from attnscope.diagnosis.states import Thresholds, given_thresholds
+from attnscope.engine.blocks import chosen_workers, opened
+from attnscope.errors import InputError, parameter
 from attnscope.normalizers import Softmax
-from attnscope.parameters import parameter
 from attnscope.planning import DEFAULT_DELTA_MAX_LENGTH, DEFAULT_MEMORY, RowChoice, Settings, plan, plan_inputs
 from attnscope.progress import Progress, Report, Step, reporting
 from attnscope.scanning.measuring import what_ifs
 from attnscope.scanning.result import ScanResult
-from attnscope.scanning.tensor_scan import scan_inputs
-from attnscope.scanning.text_scan import TextScan
+from attnscope.scanning.sources import TextScan, scan_inputs
+from attnscope.store import folders
 
 if TYPE_CHECKING:
     from torch import nn

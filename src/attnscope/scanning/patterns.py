@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 from torch.nn import functional
 
-from attnscope import tables
 from attnscope.capture.attention import unpadded
+from attnscope.store import tables
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Shaped

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attnscope import __version__, tables
-from attnscope.capture.fingerprint import weights_digest
+from attnscope import __version__
 from attnscope.capture.huggingface import SWAP_CONFIG_KEY
+from attnscope.capture.loading import weights_digest
+from attnscope.store import tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from attnscope import tables
-from attnscope._forks import uses_threads
+from attnscope._process import uses_threads
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import OutputError
-from attnscope.experiments.horizon.result import Horizon
-from attnscope.manifest import FINISHED, Manifest
 from attnscope.results.base import Result, View
+from attnscope.store import tables
+from attnscope.store.manifest import FINISHED, Manifest
+from attnscope.studies.horizon.result import Horizon
 
 if TYPE_CHECKING:
     from attnscope.report.overview import Overview

@@ -27,12 +27,12 @@ from starlette.routing import Route
 
 from attnscope.errors import AttnscopeError, OutputError
 from attnscope.report.page import document, policy
-from attnscope.serve import reproductions, training
-from attnscope.serve.assets import load_assets
+from attnscope.serve import library as reproductions
+from attnscope.serve import training
 from attnscope.serve.forms import FormError, parse_form, refuse_missing
 from attnscope.serve.guard import Guard, is_from_page, limited_body
 from attnscope.serve.jobs import Jobs
-from attnscope.serve.library import DAMAGED, Library
+from attnscope.serve.library import DAMAGED, Library, load_assets
 
 
 def create_app(root: Path, host: str = "127.0.0.1", *, read_only: bool = False) -> Starlette:

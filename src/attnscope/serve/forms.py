@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from attnscope.capture.checkpoints import locate
-from attnscope.capture.corpora import BOOKS, PREFIX
-from attnscope.capture.text import read_text
+from attnscope.capture.text import BOOKS, PREFIX, read_text
 from attnscope.errors import AttnscopeError, InputError, shown
 from attnscope.planning import row_choice, whole_number
 

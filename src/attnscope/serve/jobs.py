@@ -19,11 +19,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from attnscope import folders
 from attnscope.errors import InputError
-from attnscope.manifest import UNFINISHED, Manifest
 from attnscope.serve.forms import ScanRequest
-from attnscope.serve.written import REQUEST
+from attnscope.serve.library import REQUEST
+from attnscope.store import folders
+from attnscope.store.manifest import UNFINISHED, Manifest
 
 _GRACE = 5.0  # seconds a process has to end before it is killed
 _HIDDEN = ("process", "watch", "first_step", "cancelled")

@@ -8,19 +8,145 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from string import Template
+from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
-from attnscope import folders, tables
 from attnscope.errors import InputError, OutputError, shown
-from attnscope.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest
 from attnscope.report.data import page_data
+from attnscope.report.page import packed, policy
 from attnscope.scanning.result import ScanResult
-from attnscope.serve import reproductions, training
-from attnscope.serve.written import REQUEST, foreign_files, is_run
+from attnscope.serve import training
+from attnscope.store import folders, tables
+from attnscope.store.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest
+
+
+class Assets(NamedTuple):
+    """The parts of a page: its template, and the style and script to be inlined into it."""
+
+    template: Template
+    style: str
+    script: str
+
+
+@lru_cache
+def load_assets(page: str, report_scripts: tuple[str, ...]) -> Assets:
+    """The assets of one of the server's pages, whose script follows `report_scripts` of the report."""
+    report, serve = resources.files("attnscope.report") / "web", resources.files("attnscope.serve") / "web"
+    scripts = [*(report / "js" / name for name in report_scripts), serve / f"{page}.js"]
+    return Assets(
+        Template((serve / f"{page}.html").read_text("utf-8")),
+        (report / "page.css").read_text("utf-8") + (serve / "index.css").read_text("utf-8"),
+        "\n".join(script.read_text("utf-8") for script in scripts),
+    )
+
+
+REQUEST = ".request.json"
+
+# The files of a scan, a prediction for longer inputs, a reproduction, a training run, and of any of them while it runs.
+_WRITTEN = (
+    *("run.json", "rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet", "tokens.json"),
+    *("horizon.json", "horizon.parquet", "heads.parquet"),
+    *("findings.json", "report.html", "claims.json", "claims.md", "protocol.html", "tables/*.parquet"),
+    *("alarms.jsonl", "scalars.jsonl", "heads/part-*.parquet", "parameters/part-*.parquet"),
+    *(f"figures/*/*.{kind}" for kind in ("svg", "pdf", "png", "parquet", "json")),
+    *(
+        f"{folder}/{name}"
+        for folder in (".parts", "parts")
+        for name in ("manifest.jsonl", "*.parquet", "overview.json")
+    ),
+    *(REQUEST, ".parts/plan.json", ".parts/window-*", ".attnscope-*", "*/.attnscope-*"),
+)
+# Beside a record that cannot be read, they show whose it was.
+_RUN_TABLES = ("topn.parquet", "tables/topn.parquet", "parts/manifest.jsonl")
+
+
+def is_run(folder: Path, record: Mapping[str, Any] | None) -> bool:
+    """Whether a folder with a `run.json`, whose content is the record, is a run of attnscope, damaged or not."""
+    known = record or {}
+    named = "attnscope" in known or known.get("kind") == "training"
+    return named or any((folder / table).is_file() for table in _RUN_TABLES)
+
+
+def foreign_files(folder: Path) -> list[str]:
+    """Files below a folder, as relative paths, that attnscope does not write."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
+    paths = (path.relative_to(folder).as_posix() for path in files)
+    return [path for path in paths if not any(fnmatchcase(path, written) for written in _WRITTEN)]
+
+
+FIGURES = "figures"
+_SCRIPTS = ("format.js", "colors.js", "svg.js", "model.js", "claims.js")
+_VERDICTS = ("agrees", "depends", "disagrees")
+
+
+def is_reproduction(record: Mapping[str, Any]) -> bool:
+    """Whether a `run.json`, or the plan of a stopped run, was written by `attnscope reproduce`."""
+    settings = record.get("settings")
+    return isinstance(settings, dict) and "draws" in settings
+
+
+def describe(record: Mapping[str, Any], claims: Mapping[str, Any] | None) -> tuple[str, str]:
+    """One line each about what was measured and how many claims have which verdict."""
+    settings = record["settings"]
+    size = f"reproduction: {settings['windows']} x {settings['lengths'][-1]:,} tokens"
+    answers = (claims or {}).get("claims")
+    counts = Counter(claim.get("verdict") for claim in answers) if isinstance(answers, list) else Counter()
+    verdicts = ", ".join(f"{verdict} {counts[verdict]}" for verdict in _VERDICTS if counts[verdict])
+    return size, f"{counts.total()} claims: {verdicts}" if verdicts else ""
+
+
+def figures(folder: Path) -> list[str]:
+    """The SVG figures of a reproduction, as paths relative to its folder; links are left out."""
+    parent = folder / FIGURES
+    if not parent.is_dir() or parent.is_symlink():
+        return []
+    readings = sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink())
+    return [
+        f"{FIGURES}/{reading.name}/{path.name}"
+        for reading in readings
+        for path in sorted(reading.glob("*.svg"))
+        if path.is_file() and not path.is_symlink()
+    ]
+
+
+def captions(folder: Path) -> dict[str, str]:
+    """What the figures show, by the path of the figure; those of a damaged file are left out."""
+    found = {}
+    for figure in figures(folder):
+        reading, name = Path(figure).parent, Path(figure).stem
+        try:
+            caption = json.loads((folder / reading / "captions.json").read_text("utf-8"))[name]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            continue
+        if isinstance(caption, str):
+            found[figure] = caption
+    return found
+
+
+def page(name: str, folder: Path) -> str:
+    """The HTML page with the claims and figures of a reproduction."""
+    try:
+        run = json.loads((folder / "run.json").read_text("utf-8"))
+        claims = json.loads((folder / "claims.json").read_text("utf-8"))
+        describe(run, claims)  # fails on a damaged record
+        record = {key: run[key] for key in ("model", "text", "settings", "finished", "attnscope")}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise OutputError(f"the reproduction {name!r} cannot be read ({type(error).__name__}); run it again") from None
+    template, style, script = load_assets("reproduction", _SCRIPTS)
+    data = {"run": record, "name": name, "claims": claims, "figures": figures(folder), "captions": captions(folder)}
+    return template.substitute(
+        policy=policy(script, style, images="'self' data:"), style=style, script=script, data=packed(data)
+    )
+
 
 # The files that a page is built from; every one must lie inside the folder.
 _TABLES = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet")
@@ -82,17 +208,17 @@ class Library:
     def figure(self, name: str, figure: str) -> Path:
         """The path of a figure of a reproduction; OutputError if it is not one of `reproductions.figures`."""
         folder = self.folder(name)
-        if figure not in reproductions.figures(folder):
+        if figure not in figures(folder):
             raise OutputError(f"run {name!r} has no figure {figure!r}")
         return folder / figure
 
     def reproduction(self, name: str) -> str | None:
         """The page of a reproduction; None if the run is a scan."""
         folder = self.folder(name)
-        if not reproductions.is_reproduction(self._json(folder / "run.json") or {}):
+        if not is_reproduction(self._json(folder / "run.json") or {}):
             return None
         self._check_inside(folder, "claims.json")
-        return reproductions.page(name, folder)
+        return page(name, folder)
 
     def training(self, name: str) -> Path | None:
         """The folder of a training run, whose files all lie inside `root`; None for any other run."""
@@ -106,7 +232,7 @@ class Library:
         """The data of a scan's page, from its tables."""
         folder = self.folder(name)
         self._check_inside(folder, *_READ)
-        if reproductions.is_reproduction(self._json(folder / "run.json") or {}):
+        if is_reproduction(self._json(folder / "run.json") or {}):
             raise OutputError(f"{name!r} is a reproduction: it has claims and figures, but no heads to compare")
         if self.training(name) is not None:
             raise OutputError(f"{name!r} is a training run, which cannot be compared; open it on its own")
@@ -178,7 +304,7 @@ class Library:
             if not is_run(folder, record):
                 return None
             try:
-                if reproductions.is_reproduction(record):
+                if is_reproduction(record):
                     return _reproduced(name, record, self._json(folder / "claims.json"))
                 if self.training(name) is not None:
                     return _trained(name, folder, record)
@@ -192,7 +318,7 @@ class Library:
         plan, windows, finished = manifest.header["plan"], manifest.header["windows"], manifest.finished_windows
         names = manifest.header.get("names") or {}
         model, source = (str(names.get(each) or "") for each in ("model", "text"))
-        kind: Literal["scan", "reproduction"] = "reproduction" if reproductions.is_reproduction(plan) else "scan"
+        kind: Literal["scan", "reproduction"] = "reproduction" if is_reproduction(plan) else "scan"
         state: Literal["running", "stopped"] = "running" if folders.is_being_written(folder) else "stopped"
         return Entry(name, state, model, source, "", "", finished, windows, kind=kind)
 
@@ -224,7 +350,7 @@ def _finished(name: str, record: dict[str, Any], verdict: str) -> Entry:
 
 
 def _reproduced(name: str, record: dict[str, Any], claims: dict[str, Any] | None) -> Entry:
-    settings, verdict = reproductions.describe(record, claims)
+    settings, verdict = describe(record, claims)
     model, source, finished = record["model"]["name"], record["text"]["source"], record["finished"]
     names = _text(model), _text(source), settings, _text(finished)
     return Entry(name, "finished", *names, verdict=verdict, kind="reproduction")

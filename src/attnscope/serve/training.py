@@ -14,8 +14,7 @@ from urllib.parse import quote
 from starlette.concurrency import run_in_threadpool
 
 from attnscope.errors import OutputError
-from attnscope.monitor.run_files import KIND, LINES, TABLES, read_record
-from attnscope.monitor.run_reading import Position, WentBackError, read_after
+from attnscope.monitor.run_files import KIND, LINES, TABLES, Position, WentBackError, read_after, read_record
 from attnscope.monitor.training_run import Status, last_change, status_of
 from attnscope.report.page import packed
 from attnscope.report.training_data import (

@@ -15,7 +15,7 @@ from typing import Any
 
 from attnscope.errors import AttnscopeError
 from attnscope.progress import watch_compiling
-from attnscope.serve.written import REQUEST
+from attnscope.serve.library import REQUEST
 
 _LONGEST = 10_000  # characters of a message
 

@@ -7,9 +7,8 @@
 ...     changed = model(ids, labels=ids).loss
 """
 
-from attnscope._lazy import lazy
-from attnscope.swapping.budget_cache import cache_bytes
-from attnscope.swapping.budgets import AppliedBudget, apply_budget
+from attnscope._process import lazy
+from attnscope.swapping.budgets import AppliedBudget, apply_budget, cache_bytes
 from attnscope.swapping.changes import Swap, intervene, swap
 from attnscope.swapping.interventions import first_key, mean_outputs, sink_and_last, top_share
 from attnscope.swapping.key_budget import HeadBudget, KeyBudget, load_budget

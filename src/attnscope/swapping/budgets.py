@@ -1,4 +1,9 @@
-"""Have a loaded model attend only to the keys that a budget keeps, in forwards and in `generate`.
+"""Have a loaded model attend only to the keys that a budget keeps, with a cache that stores no others.
+
+For a head of kind first_recent, a layer stores the first keys of every item and the most recent ones; other heads keep
+everything. While a layer of the model runs, its keys are laid out at their positions, with zeros where nothing is
+stored, so that attention, masks and positions are those of the whole sequence; the budget's rules give those keys no
+weight. That takes the room of one layer's full cache for a moment, as torch.cat does in transformers' own cache.
 
 Heads of kind first_recent see the first keys and the nearest ones, heads of kind top those with the largest weights;
 both give them the softmax of their logits. An empty cache is prepared so that it does not store what heads of kind
@@ -9,29 +14,225 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from transformers.cache_utils import DynamicCache
+import torch
+from transformers.cache_utils import CacheLayerMixin, DynamicCache
 
 from attnscope.capture.huggingface import SWAP_CONFIG_KEY
 from attnscope.errors import InputError, ModelError
-from attnscope.key_rules import keep_near, largest, top_counts
 from attnscope.normalizers import softmax
-from attnscope.swapping.budget_cache import Owner, prepare_cache, set_padding
 from attnscope.swapping.changes import Swap
 from attnscope.swapping.interventions import softmax_over
 from attnscope.swapping.key_budget import HeadBudget, KeyBudget, given_budget
-from attnscope.swapping.layout import Site, sites
-from attnscope.swapping.replacement import Entry
+from attnscope.swapping.key_rules import keep_near, largest, top_counts
+from attnscope.swapping.replacement import Entry, Site, sites
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from jaxtyping import Float, Int
     from torch import Tensor, nn
 
     from attnscope.swapping.interventions import WeightRule
+
+
+@dataclass
+class Owner:
+    """The applied budget that a cache belongs to."""
+
+    active: bool = True
+
+    def __deepcopy__(self, memo: object) -> Owner:
+        """The same: copies of a cache belong to the same budget."""
+        return self
+
+
+@dataclass
+class _Part:
+    """What is stored of heads with the same number of first and recent keys; `recent` None: everything."""
+
+    heads: list[int]
+    first: int
+    recent: int | None
+    stored: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (first, recent) of the keys and of the values
+
+
+class BudgetLayer(CacheLayerMixin):
+    """The keys and values that the heads of one layer keep."""
+
+    is_sliding = False
+    is_croppable = False
+
+    def __init__(self, kv_heads: int, budgets: Sequence[HeadBudget], owner: Owner) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kv_heads, self.owner = kv_heads, owner
+        limits: dict[int, tuple[int, int | None]] = dict.fromkeys(range(kv_heads), (0, None))
+        limits |= {b.kv_head: (b.first, b.recent) for b in budgets if b.kind == "first_recent"}
+        sizes = list(dict.fromkeys(limits.values()))
+        self.parts = [_Part([h for h, size in limits.items() if size == each], *each) for each in sizes]
+        self.length = 0
+        self.padding: Int[Tensor, " batch"] | None = None  # tokens of padding on the left of each item
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Everything that is stored."""
+        return [tensor for part in self.parts for pair in part.stored for tensor in pair]
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Remember device and number type."""
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Float[Tensor, "batch kv_heads keys dims"], Float[Tensor, "batch kv_heads keys dims"]]:
+        """Add new keys and values, and return all of them at their positions, zeros where they were dropped."""
+        if not self.owner.active:
+            raise InputError("this cache belongs to a budget that was undone; start with an empty cache")
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if self.padding is None:
+            self.padding = torch.zeros(len(key_states), dtype=torch.long, device=key_states.device)
+        states = [self._laid_out(number, new) for number, new in enumerate((key_states, value_states))]
+        self.length += key_states.shape[-2]
+        for part in self.parts:
+            part.stored = [self._chosen(part, laid_out) for laid_out in states]
+        return states[0], states[1]
+
+    def _laid_out(self, number: int, new: Tensor) -> Tensor:
+        """The stored keys (number 0) or values (1) at their positions, followed by the new ones."""
+        if self.length == 0:
+            return new
+        batch, heads, count, dims = new.shape
+        out = new.new_zeros(batch, heads, self.length + count, dims)
+        out[:, :, self.length :] = new
+        for part in self.parts:
+            first, recent = part.stored[number]
+            out[self._first_index(part, first.shape[2])] = first
+            out[:, part.heads, self.length - recent.shape[2] : self.length] = recent
+        return out
+
+    def _chosen(self, part: _Part, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of what a part stores: indexing by lists never gives views, which would hold all keys."""
+        first = min(part.first, self.length)
+        recent = self.length - first if part.recent is None else min(part.recent, self.length - first)
+        return states[self._first_index(part, first)], states[:, part.heads, self.length - recent :]
+
+    def _first_index(self, part: _Part, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Index of the first keys of each item after its padding; of the last key where there are not that many."""
+        assert self.padding is not None
+        device = self.padding.device
+        positions = (self.padding[:, None] + torch.arange(count, device=device)).clamp_max(self.length - 1)
+        items = torch.arange(len(positions), device=device)
+        return items[:, None, None], torch.tensor(part.heads, device=device)[None, :, None], positions[:, None]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """The number of keys that masks cover, those that were dropped included, and the first one."""
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """The number of tokens seen."""
+        return self.length
+
+    def get_max_length(self) -> int:
+        """-1: no limit."""
+        return -1
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.length, self.padding, self.is_initialized = 0, None, False
+        for part in self.parts:
+            part.stored = []
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """The items in another order, for beam search."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every item."""
+        if self.padding is not None:
+            self.batch_select_indices(torch.arange(len(self.padding)).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep only these items."""
+        if self.padding is None:
+            return
+        chosen = indices.to(self.padding.device)
+        self.padding = self.padding[chosen]
+        for part in self.parts:
+            part.stored = [(first[chosen], recent[chosen]) for first, recent in part.stored]
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refused: keys that were dropped when later ones came cannot be put back."""
+        raise ModelError("a cache with a budget cannot be cropped: dropped keys cannot come back; generate without it")
+
+    def offload(self) -> None:
+        """Refused."""
+        raise ModelError("a cache with a budget cannot be offloaded; generate without cache_implementation='offloaded'")
+
+
+def cache_bytes(cache: Any) -> int:
+    """Bytes of the keys and values that a cache stores.
+
+    >>> model = attnscope.load_model().module
+    >>> budget = [attnscope.swapping.HeadBudget(0, head, "first_recent", first=1, recent=3) for head in range(6)]
+    >>> ids = torch.arange(12)[None]
+    >>> full = attnscope.swapping.cache_bytes(model(ids).past_key_values)
+    >>> with attnscope.swapping.apply_budget(model, budget):
+    ...     small = attnscope.swapping.cache_bytes(model(ids).past_key_values)
+    >>> full - small == 2 * 6 * (12 - 4) * 32 * 4  # keys and values, heads, dropped tokens, dimensions, bytes
+    True
+
+    Parameters
+    ----------
+    cache
+        A `DynamicCache`, with or without a budget.
+
+    Returns
+    -------
+    int
+    """
+    layers = [layer.tensors if isinstance(layer, BudgetLayer) else [layer.keys, layer.values] for layer in cache.layers]
+    return sum(tensor.untyped_storage().nbytes() for layer in layers for tensor in layer if tensor is not None)
+
+
+def prepare_cache(cache: Any, layers: Sequence[tuple[int, Sequence[HeadBudget]]], owner: Owner) -> None:
+    """Have an empty cache store what the budgets keep: (key-value heads, budgets) of each layer."""
+    if cache.layers and all(isinstance(layer, BudgetLayer) and layer.owner is owner for layer in cache.layers):
+        return
+    if type(cache) is not DynamicCache:
+        raise ModelError(
+            f"a budget is applied to DynamicCache, transformers' default; received a {type(cache).__name__}: leave "
+            "cache_implementation and past_key_values out"
+        )
+    if cache.offloading:
+        raise ModelError("a cache with a budget cannot be offloaded; leave cache_implementation='offloaded' out")
+    if cache.get_seq_length() > 0:
+        raise InputError("this cache was filled before the budget was applied; start with an empty one")
+    cache.layers = [BudgetLayer(kv_heads, budgets, owner) for kv_heads, budgets in layers]
+    cache.layer_class_to_replicate = None
+
+
+def set_padding(cache: Any, mask: Any) -> None:
+    """Tell the layers of a cache how many tokens on the left of each item an attention mask hides."""
+    if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):
+        raise ModelError("a cache with a budget takes an attention mask of shape (batch, tokens), or none")
+    hidden: Any = None if mask is None else mask == 0
+    padding = None if mask is None else hidden.cumprod(-1).sum(-1)
+    if padding is not None and not torch.equal(hidden.sum(-1), padding):
+        raise ModelError(
+            "a cache with a budget takes padding on the left only; this attention mask hides tokens elsewhere: set "
+            "tokenizer.padding_side = 'left'"
+        )
+    for layer in cache.layers:
+        if layer.padding is not None:
+            now = torch.zeros_like(layer.padding) if padding is None else padding
+            # Padding may go on in tokens that the cache has not seen yet.
+            if not torch.equal(now.clamp_max(layer.length), layer.padding):
+                raise InputError("the attention mask does not hide the padding of the tokens that the cache holds")
+        layer.padding = padding
 
 
 class AppliedBudget(Swap):

@@ -19,9 +19,8 @@ import torch
 
 from attnscope.errors import InputError
 from attnscope.swapping import storage
-from attnscope.swapping.layout import Site, sites
-from attnscope.swapping.replacement import Entry, add_change, remove_change
-from attnscope.swapping.rules import check, rule_for
+from attnscope.swapping.replacement import Entry, Site, add_change, remove_change, sites
+from attnscope.swapping.weights import check, rule_for
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -1,6 +1,6 @@
 """Rules that replace the weights of single heads, and the mean outputs of heads.
 
-Each rule keeps some of a row's visible keys (`attnscope.key_rules`) and gives them the softmax of their logits.
+Each rule keeps some of a row's visible keys (`swapping.key_rules`) and gives them the softmax of their logits.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from attnscope.capture.attention import unpadded
 from attnscope.capture.huggingface import observed
 from attnscope.capture.watching import WatchedForward
 from attnscope.errors import InputError
-from attnscope.key_rules import KeyRule, first_visible, keep_near, keep_top
 from attnscope.normalizers import softmax
-from attnscope.swapping.layout import sites
+from attnscope.swapping.key_rules import KeyRule, first_visible, keep_near, keep_top
+from attnscope.swapping.replacement import sites
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

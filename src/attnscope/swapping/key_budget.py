@@ -121,7 +121,7 @@ def given_budget(budget: KeyBudget | Sequence[HeadBudget] | str | Path) -> KeyBu
 def load_budget(source: str | Path) -> KeyBudget:
     """Read `budget.json`, or the one in a folder.
 
-    >>> from attnscope.experiments.budget.running import budget
+    >>> from attnscope.studies.budget.running import budget
     >>> result = budget(keep=0.5, length=32, windows=3, calibration_windows=1, progress=False)
     >>> attnscope.swapping.load_budget(result.save("a budget")) == result.budget
     True

@@ -28,9 +28,8 @@ from attnscope.normalizers import (
     Normalizer,
     Tempered,
 )
-from attnscope.swapping.layout import sites
-from attnscope.swapping.replacement import Entry, add_change, replacement_of
-from attnscope.swapping.rules import check, rule_for
+from attnscope.swapping.replacement import Entry, add_change, replacement_of, sites
+from attnscope.swapping.weights import check, rule_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

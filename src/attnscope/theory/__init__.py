@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import pkgutil
 
-from attnscope._lazy import lazy
+from attnscope._process import lazy
 from attnscope.theory.appendix import first_accepted as first_accepted
 from attnscope.theory.appendix import literal_distance as literal_distance
 from attnscope.theory.appendix import literal_radius as literal_radius

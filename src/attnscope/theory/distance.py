@@ -278,7 +278,7 @@ def farthest(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     >>> farthest(c)
     tensor([[1.4142, 1.4142]])
 
-    Builds all keys x keys distances; `attnscope.measure.distance` avoids that matrix.
+    Builds all keys x keys distances; `attnscope.measure.specification` avoids that matrix.
 
     Parameters
     ----------

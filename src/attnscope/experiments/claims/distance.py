@@ -16,8 +16,8 @@ from attnscope.experiments.claims.evidence import (
     window_values,
 )
 from attnscope.experiments.critical import LEVEL, critical_n
-from attnscope.experiments.intervals import proportion
 from attnscope.experiments.settings import FIXED_N
+from attnscope.intervals import proportion
 
 LINEAR = (0.9, 1.1)
 EQUAL = (1 / 1.1, 1.1)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import polars as pl
 
-from attnscope.experiments.intervals import Estimate, bootstrap, power_law
+from attnscope.intervals import Estimate, bootstrap_median, power_law
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -134,7 +134,7 @@ class Evidence:
     ) -> list[Measurement]:
         """The median of a statistic over windows with its interval; empty if no window has a finite value."""
         values = window_values(table, statistic)
-        return [Measurement(name, bootstrap(values), accepted, at)] if len(values) else []
+        return [Measurement(name, bootstrap_median(values), accepted, at)] if len(values) else []
 
     def every_row(self, name: str, table: pl.DataFrame, holds: pl.Expr, at: str = "") -> list[Measurement]:
         """The share of lines where `holds` is true, for a claim about all of them; null values are ignored."""

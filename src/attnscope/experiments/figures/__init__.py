@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import vl_convert
 
-from attnscope.experiments.figures import capacity, circle, critical, distance, gradient, separability
-from attnscope.experiments.figures.composition import Figure
-from attnscope.experiments.figures.labels import DPI
+from attnscope.experiments.figures import circle, critical, distance, gradient, separability
 from attnscope.experiments.settings import FigureStyle
-from attnscope.folders import write_all
+from attnscope.show.figures import DPI, Figure
+from attnscope.store.folders import write_all
+from attnscope.studies.compare import chart as capacity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,7 @@ import numpy as np
 import polars as pl
 
 from attnscope.columns import head_name
-from attnscope.experiments.figures.composition import Figure, Panel, Series
-from attnscope.experiments.figures.marks import BLACK, GRAY, PURPLE, SKY, STAR, Mark
+from attnscope.show.figures import BLACK, GRAY, PURPLE, SKY, STAR, Figure, Mark, Panel, Series
 
 SELECTED = Mark("in the top set", PURPLE, line=0, point=STAR, size=60)
 LEFT_OUT = Mark("left out", BLACK, line=0, point="circle", size=10, fill="white")

@@ -9,11 +9,9 @@ import polars as pl
 from attnscope.columns import label
 from attnscope.experiments.claims.distance import common_criticals, criticals
 from attnscope.experiments.claims.evidence import Evidence, window_values
-from attnscope.experiments.figures.axes import log_axis, log_range
-from attnscope.experiments.figures.composition import Figure, Panel
-from attnscope.experiments.figures.marks import BLACK, BLUE, GREEN, ORANGE, Mark
 from attnscope.experiments.figures.statistics import dodged
-from attnscope.experiments.intervals import bootstrap
+from attnscope.intervals import bootstrap_median
+from attnscope.show.figures import BLACK, BLUE, GREEN, ORANGE, Figure, Mark, Panel, log_axis, log_range
 
 SHARE = 0.06  # of L, as the paper states
 GUIDE = Mark(f"{SHARE:g} L", BLACK, line=1, dash=(2, 2))
@@ -38,7 +36,7 @@ def data(e: Evidence) -> pl.DataFrame:
     for form in FORMS:
         for kind in ("first", "persistent"):
             for (prefix,), table in criticals(e, form, kind).group_by(["prefix"], maintain_order=True):
-                estimate = bootstrap(window_values(table, pl.first("n").cast(pl.Float64)))
+                estimate = bootstrap_median(window_values(table, pl.first("n").cast(pl.Float64)))
                 ends = estimate[1:] if estimate.has_interval else (None, None)
                 lines.append(
                     (form, kind, int(str(prefix)), estimate.value, *ends, float(table["none"].to_numpy().mean()))

@@ -6,11 +6,22 @@ import polars as pl
 
 from attnscope.columns import label
 from attnscope.experiments.claims.evidence import Evidence
-from attnscope.experiments.figures.axes import log_axis, log_range
-from attnscope.experiments.figures.composition import Figure, Panel
-from attnscope.experiments.figures.marks import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, Channel, Mark
 from attnscope.experiments.figures.statistics import over_windows
 from attnscope.experiments.settings import FIXED_N
+from attnscope.show.figures import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    Channel,
+    Figure,
+    Mark,
+    Panel,
+    log_axis,
+    log_range,
+)
 
 PRINTED, CORRECTED = "as printed", "corrected"
 SPREAD = "bands: range over windows"

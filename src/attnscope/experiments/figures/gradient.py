@@ -6,10 +6,21 @@ import polars as pl
 
 from attnscope.experiments.claims.evidence import Evidence
 from attnscope.experiments.claims.gradient import maxima
-from attnscope.experiments.figures.axes import linear_range, log_axis, log_range
-from attnscope.experiments.figures.composition import Figure, Panel
-from attnscope.experiments.figures.marks import BLACK, BLUE, GRAY, GREEN, ORANGE, Channel, Mark
 from attnscope.experiments.settings import STEPS, TEMPERATURES
+from attnscope.show.figures import (
+    BLACK,
+    BLUE,
+    GRAY,
+    GREEN,
+    ORANGE,
+    Channel,
+    Figure,
+    Mark,
+    Panel,
+    linear_range,
+    log_axis,
+    log_range,
+)
 
 # Curves of different eps coincide for large T: the line of a smaller eps is wider and drawn first.
 CURVES = {

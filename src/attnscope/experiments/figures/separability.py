@@ -7,11 +7,9 @@ import polars as pl
 
 from attnscope.columns import label
 from attnscope.experiments.claims.evidence import Evidence
-from attnscope.experiments.figures.axes import linear_range
-from attnscope.experiments.figures.composition import Figure, Panel
 from attnscope.experiments.figures.distance import CORRECTED, PRINTED
-from attnscope.experiments.figures.marks import BLACK, BLUE, GRAY, GREEN, RED, Mark
 from attnscope.experiments.settings import SEPARABILITY_N
+from attnscope.show.figures import BLACK, BLUE, GRAY, GREEN, RED, Figure, Mark, Panel, linear_range
 
 BOUNDS = {
     "printed": ("separability_upper_printed", "separability_lower_printed"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from attnscope._threads import share_out
+from attnscope._process import share_out
 from attnscope.capture.attention import AttentionCall
 from attnscope.engine.parts import Part, WindowRecord, without_heads
 from attnscope.experiments.calls import check_call, usable_heads
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     from attnscope.capture.vector_kinds import VectorKind
     from attnscope.engine.parts import Head
-    from attnscope.engine.run import LayerCall
-    from attnscope.engine.windows import Positions
+    from attnscope.engine.run import LayerCall, Positions
 
 _MOST_ROWS = 256  # of a block
 _COPIES = 6  # float64 arrays of heads x rows x keys that a block needs

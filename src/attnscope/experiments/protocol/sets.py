@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from attnscope._arithmetic import exp
 from attnscope._compiling import loop
+from attnscope._numerics import exp
 from attnscope.measure import Rows, Visibility, columns
 
 if TYPE_CHECKING:

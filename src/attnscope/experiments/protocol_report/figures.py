@@ -13,8 +13,6 @@ import polars as pl
 from attnscope.columns import label
 from attnscope.experiments.claims.distance import ENDS
 from attnscope.experiments.figures import critical, gradient, separability
-from attnscope.experiments.figures.axes import log_axis, log_range
-from attnscope.experiments.figures.composition import Figure, Panel, Series
 from attnscope.experiments.figures.distance import (
     AS_PRINTED,
     CORRECTED,
@@ -26,11 +24,11 @@ from attnscope.experiments.figures.distance import (
     expected_range,
     series,
 )
-from attnscope.experiments.figures.marks import BLUE, GREEN, ORANGE, RED, Channel, Mark
 from attnscope.experiments.figures.statistics import dodged, over_windows
 from attnscope.experiments.protocol_report.claims import criticals
 from attnscope.experiments.protocol_report.evidence import CLOSED, TABLES, readings
 from attnscope.experiments.settings import FIXED_N
+from attnscope.show.figures import BLUE, GREEN, ORANGE, RED, Channel, Figure, Mark, Panel, Series, log_axis, log_range
 
 if TYPE_CHECKING:
     from attnscope.experiments.claims import Evidence, Labels

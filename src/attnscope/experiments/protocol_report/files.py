@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.experiments.figures import draw_into
 from attnscope.experiments.protocol_report.figures import draw_protocol
 from attnscope.experiments.protocol_report.page import protocol_page
-from attnscope.folders import write_all
+from attnscope.store.folders import write_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

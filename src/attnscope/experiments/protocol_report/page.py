@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from attnscope.experiments.intervals import coverage_at_most
 from attnscope.experiments.protocol_report.comparisons import (
     MARKS,
     Comparison,
@@ -24,6 +23,7 @@ from attnscope.experiments.protocol_report.comparisons import (
     nearest,
     summary,
 )
+from attnscope.intervals import coverage_at_most
 
 ENOUGH = 0.95
 INTRODUCTION = (

@@ -1,0 +1,130 @@
+"""The tables of a prediction, and the record of how it was made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from attnscope.errors import OutputError
+from attnscope.results.base import Result, View
+from attnscope.store.folders import given_folder, output_folder, without_infinities, write_all
+
+if TYPE_CHECKING:
+    from attnscope.results.horizon_view import HorizonPlots
+
+KEYS = {"normalizer": pl.String, "layer": pl.Int32, "head": pl.Int32}
+CURVES = pl.Schema(
+    KEYS
+    | {
+        "length": pl.Int32,
+        "measure": pl.String,  # top5, participation, entropy_ratio or max_weight
+        "predicted": pl.Float64,  # up to the window's length: measured in the windows
+        "lower": pl.Float64,
+        "upper": pl.Float64,
+    }
+)
+CHECKED = pl.Schema(dict(CURVES) | {"measured": pl.Float64})  # on long inputs, with a check
+HEADS = pl.Schema(
+    KEYS
+    | {
+        "half_length": pl.Float64,  # null: not before the last length
+        "reach": pl.Float64,  # null: further than the last length
+        "verdict": pl.String,
+    }
+)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Horizon(Result):
+    """What is predicted of every head at longer inputs, and how it was done.
+
+    >>> result = attnscope.horizon(length=64, to=256, windows=2, progress=False)
+    >>> result.table.columns[:5]
+    ['normalizer', 'layer', 'head', 'length', 'measure']
+
+    Attributes
+    ----------
+    table
+        One line for each normalizer, head, length and measure (`horizon.parquet`).
+    heads
+        One line for each normalizer and head: half length, reach, verdict (`heads.parquet`).
+    run
+        Model, text, settings, back-test, check, finding (`horizon.json`).
+    """
+
+    table: pl.DataFrame
+    heads: pl.DataFrame
+    run: dict[str, Any]
+
+    @property
+    def plot(self) -> HorizonPlots:
+        """Altair charts: `plot.curve(3, 5)`, `plot.map()`."""
+        from attnscope.results.horizon_view import HorizonPlots
+
+        return HorizonPlots(self)
+
+    @property
+    def skipped_heads(self) -> list[dict[str, Any]]:
+        """Heads left out of the tables, with the reason."""
+        skipped: list[dict[str, Any]] = self.run["skipped_heads"]
+        return skipped
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `horizon.parquet`, `heads.parquet` and `horizon.json` to a folder.
+
+        Returns
+        -------
+        Path
+            The folder; `attnscope.load_run` reads it.
+        """
+        with output_folder(given_folder(folder)) as path:
+            self.write(path)
+        return path
+
+    def write(self, folder: Path) -> None:
+        """The same into a folder that is locked already."""
+        record = json.dumps(without_infinities(self.run), indent=1, allow_nan=False) + "\n"
+        files: dict[str, Callable[[Path], object]] = {
+            "horizon.parquet": self.table.write_parquet,
+            "heads.parquet": self.heads.write_parquet,
+            "horizon.json": lambda path: path.write_text(record, encoding="utf-8"),
+        }
+        write_all(folder, files)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Horizon:
+        """Read a prediction that was saved before."""
+        path = Path(folder)
+        try:
+            run = json.loads((path / "horizon.json").read_text("utf-8"))
+            schema = CHECKED if run["check"] else CURVES
+            table = pl.read_parquet(path / "horizon.parquet", schema=schema)
+            return cls(table, pl.read_parquet(path / "heads.parquet", schema=HEADS), run)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise OutputError(f"{str(path)!r} is not a readable prediction: {reason}; predict again") from error
+
+    @classmethod
+    def beside(cls, folder: Path) -> Horizon | None:
+        """The prediction in the folder of a scan; None if there is none that can be read."""
+        with suppress(OutputError):
+            return cls.load(folder) if (folder / "horizon.json").is_file() else None
+        return None
+
+    def page_data(self) -> dict[str, Any]:
+        """What the page of a scan shows of it."""
+        from attnscope.report.horizon_data import horizon_data
+
+        return horizon_data(self.table, self.heads, self.run)
+
+    @staticmethod
+    def _view() -> View:
+        from attnscope.results import horizon_view
+
+        return horizon_view
