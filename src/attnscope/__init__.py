@@ -29,8 +29,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnscope import _process as _forks  # noqa: F401  (remembers which process imported the package)
-from attnscope._process import lazy
+from attnscope._process import keep_old_names, lazy  # it also remembers which process imported the package
 from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
@@ -117,6 +116,16 @@ __all__ = [
     "swapping",
     "theory",
 ]
+
+# Modules that docs of 0.2 named; these names go with 0.4.
+keep_old_names(
+    __name__,
+    {
+        "tables": {"*": "attnscope.store.tables"},
+        "theory.audit": {"*": "attnscope.studies.audit"},
+        "theory.spaces": {"*": "attnscope.studies.audit.spaces"},
+    },
+)
 
 __getattr__, _ = lazy(__name__, __path__, _LAZY)
 

@@ -14,15 +14,17 @@ import os
 import pkgutil
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, wraps
-from typing import Any, ParamSpec, TypeVar
-
-import torch
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from attnscope.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 
 def lazy(
@@ -38,6 +40,8 @@ def lazy(
         if name in submodules:
             return importlib.import_module(f"{package}.{name}")
         if name not in names:
+            if f"{package}.{name}" in sys.modules:  # a module that has moved
+                return sys.modules[f"{package}.{name}"]
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(names[name]), name)
         setattr(sys.modules[package], name, value)
@@ -48,6 +52,30 @@ def lazy(
         return sorted({*own, *names, *submodules})
 
     return getattribute, directory
+
+
+class _Moved(ModuleType):
+    """An old module name: its names are those of other modules now, each with a warning when it is used."""
+
+    def __init__(self, old: str, names: Mapping[str, str]) -> None:
+        super().__init__(old)
+        self.__path__: list[str] = []  # its submodules have moved as well
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        new = self._names.get(name) or self._names.get("*")
+        if new is None or name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        message = f"{self.__name__}.{name} has moved: import it from {new}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(importlib.import_module(new), name)
+
+
+def keep_old_names(package: str, moved: Mapping[str, Mapping[str, str]]) -> None:
+    """Let moved modules be imported by their old names: for each name its new module, `*` for all others."""
+    for old, names in moved.items():
+        full = f"{package}.{old}"
+        sys.modules[full] = _Moved(full, names)
 
 
 P = ParamSpec("P")
@@ -116,6 +144,8 @@ def _polars_works() -> bool:
 
 def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
     """Call `work` on every piece, without gradients, on as many threads as torch uses; raises the first error."""
+    import torch
+
     pieces = list(pieces)
     threads = min(torch.get_num_threads(), len(pieces))
     if threads <= 1:
@@ -150,6 +180,10 @@ def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
     """The threads of a process, each running torch's operations single-threaded; the caller keeps its thread count."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+
     started = threading.Barrier(threads + 1)
     pool = ThreadPoolExecutor(threads, "attnscope", _use_one_thread)
     for _ in range(threads):
@@ -160,6 +194,8 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 
 def _use_one_thread() -> None:
+    import torch
+
     torch.set_num_threads(1)
     torch.get_num_threads()  # torch adopts the number in this thread when it is first queried
     torch.set_grad_enabled(False)
