@@ -65,14 +65,15 @@ ROOMS = [
     "capture",
     "doctor",
     "theory",
-    "theory.audit",
-    "theory.spaces",
+    "studies",
+    "studies.audit",
+    "studies.audit.spaces",
     "progress",
 ]
 DEEPER = {  # not at its top
-    "attnscope": ["tables.within_support"],
+    "attnscope": ["store.tables.within_support"],
     "attnscope.capture": ["forward.run"],
-    "attnscope.experiments": ["budget.running.budget", "guidelines.guidelines", "recall.recall", "recall.Plan"],
+    "attnscope.studies": ["budget.running.budget", "compare.guidelines.guidelines", "recall.recall", "recall.Plan"],
 }
 
 
@@ -88,7 +89,7 @@ def write_reference(folder: Path) -> None:
             if value not in known:
                 kind = "class" if inspect.isclass(value) else "function"
                 lines += [f".. auto{kind}:: {name}.{member}", *["   :members:"] * (kind == "class"), ""]
-        if name == "attnscope.theory.spaces":
+        if name == "attnscope.studies.audit.spaces":
             for member in module.__all__:
                 lines += [f".. py:data:: {name}.{member}", "", f"   {getattr(module, member).name}", ""]
         known |= set(public(module).values())
