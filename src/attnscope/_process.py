@@ -66,9 +66,10 @@ class _Moved(ModuleType):
         new = self._names.get(name) or self._names.get("*")
         if new is None or name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(new), name)
         message = f"{self.__name__}.{name} has moved: import it from {new}"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return getattr(importlib.import_module(new), name)
+        return found
 
 
 def keep_old_names(package: str, moved: Mapping[str, Mapping[str, str]]) -> None:
