@@ -31,5 +31,5 @@ def test_an_old_module_is_an_attribute_of_its_package() -> None:
 
 
 def test_what_never_was_there_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="has no attribute .nothing."):
+    with pytest.raises(AttributeError, match=r"has no attribute .nothing."):
         _ = attnscope.tables.nothing

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
+import pickle
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from families import tiny_model
 from models import VOCABULARY, build
 
 from attnscope.errors import InputError, ModelError
@@ -254,3 +257,53 @@ def test_budgets_that_do_not_fit_are_refused(given: Any, reason: str) -> None:
 def test_a_head_budget_that_keeps_nothing_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         HeadBudget(0, 0, **settings)
+
+
+def short_budget() -> list[HeadBudget]:
+    return [HeadBudget(0, 0, "first_recent", first=1, recent=3)]
+
+
+@pytest.mark.parametrize(
+    "change", [lambda model: swap(model, "ssmax"), lambda model: apply_budget(model, short_budget())]
+)
+def test_nothing_is_changed_on_top_of_a_budget(change: Any) -> None:
+    model = build("llama-gqa")
+    expected = model(token_ids(1)).logits
+    with apply_budget(model, short_budget()), pytest.raises(ModelError, match=r"budget.*undo it first|one already"):
+        change(model)
+    assert torch.equal(model(token_ids(1)).logits, expected)
+
+
+@pytest.mark.parametrize("family", ["diffllama", "deepseek_v3"])
+def test_a_model_whose_cache_is_not_what_its_heads_see_is_refused(family: str) -> None:
+    with pytest.raises(ModelError, match=f"{family}.*stores other keys or values"):
+        apply_budget(tiny_model(family), short_budget())
+
+
+def test_a_saved_cache_is_refused_with_and_without_the_budget() -> None:
+    model, ids = build("llama-gqa"), token_ids(1)
+    with apply_budget(model, short_budget()):
+        cache = model(ids[:, :20]).past_key_values
+        loaded = pickle.loads(pickle.dumps(cache))
+        with pytest.raises(InputError, match="saved and loaded since"):
+            model(ids[:, 20:], past_key_values=loaded)
+    with pytest.raises(InputError, match="start with an empty cache"):
+        model(ids[:, 20:], past_key_values=pickle.loads(pickle.dumps(cache)))
+
+
+def test_the_cache_of_one_model_is_refused_by_another_without_a_budget() -> None:
+    model, other, ids = build("llama-gqa"), build("llama-gqa"), token_ids(1)
+    with apply_budget(model, short_budget()):
+        cache = model(ids[:, :20]).past_key_values
+        with pytest.raises(InputError, match="another model"):
+            other(ids[:, 20:], past_key_values=cache)
+
+
+def test_a_copy_of_a_model_keeps_its_budget_when_the_original_loses_it() -> None:
+    model, ids = build("llama-gqa"), token_ids(1)
+    with apply_budget(model, short_budget()):
+        expected = model(ids).logits
+        copied = copy.deepcopy(model)
+    cache = copied(ids[:, :20]).past_key_values
+    rest = copied(ids[:, 20:], past_key_values=cache).logits
+    torch.testing.assert_close(rest, expected[:, 20:], **EXACT)

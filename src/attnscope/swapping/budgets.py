@@ -14,28 +14,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.cache_utils import CacheLayerMixin, DynamicCache
 
-from attnscope.capture.huggingface import SWAP_CONFIG_KEY
+from attnscope.capture.huggingface import SWAP_CONFIG_KEY, observed
+from attnscope.capture.modules import evaluating, without_hooks
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import softmax
-from attnscope.swapping.changes import Swap
+from attnscope.swapping.changes import Swap, has_budget
 from attnscope.swapping.interventions import softmax_over
 from attnscope.swapping.key_budget import HeadBudget, KeyBudget, given_budget
 from attnscope.swapping.key_rules import keep_near, largest, top_counts
-from attnscope.swapping.replacement import Entry, Site, sites
+from attnscope.swapping.replacement import Entry, Site, probe_inputs, sites
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from jaxtyping import Float, Int
-    from torch import Tensor, nn
+    from torch import Tensor
 
+    from attnscope.capture.attention import AttentionCall
     from attnscope.swapping.interventions import WeightRule
 
 
@@ -48,6 +51,10 @@ class Owner:
     def __deepcopy__(self, memo: object) -> Owner:
         """The same: copies of a cache belong to the same budget."""
         return self
+
+    def __reduce__(self) -> tuple[type[Owner], tuple[bool]]:
+        """Inactive: what is saved and loaded belongs to no budget of the process that loads it."""
+        return Owner, (False,)
 
 
 @dataclass
@@ -75,6 +82,7 @@ class BudgetLayer(CacheLayerMixin):
         self.parts = [_Part([h for h, size in limits.items() if size == each], *each) for each in sizes]
         self.length = 0
         self.padding: Int[Tensor, " batch"] | None = None  # tokens of padding on the left of each item
+        self.expected = False  # whether the model that has the budget is about to use this layer
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -89,8 +97,11 @@ class BudgetLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Float[Tensor, "batch kv_heads keys dims"], Float[Tensor, "batch kv_heads keys dims"]]:
         """Add new keys and values, and return all of them at their positions, zeros where they were dropped."""
-        if not self.owner.active:
-            raise InputError("this cache belongs to a budget that was undone; start with an empty cache")
+        if not (self.owner.active and self.expected):
+            raise InputError(
+                "this cache belongs to a budget that was undone, or that another model has; start with an empty cache"
+            )
+        self.expected = False
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if self.padding is None:
@@ -210,7 +221,9 @@ def prepare_cache(cache: Any, layers: Sequence[tuple[int, Sequence[HeadBudget]]]
     if cache.offloading:
         raise ModelError("a cache with a budget cannot be offloaded; leave cache_implementation='offloaded' out")
     if cache.get_seq_length() > 0:
-        raise InputError("this cache was filled before the budget was applied; start with an empty one")
+        raise InputError(
+            "this cache was filled before the budget was applied, or saved and loaded since; start with an empty one"
+        )
     cache.layers = [BudgetLayer(kv_heads, budgets, owner) for kv_heads, budgets in layers]
     cache.layer_class_to_replicate = None
 
@@ -233,6 +246,38 @@ def set_padding(cache: Any, mask: Any) -> None:
             if not torch.equal(now.clamp_max(layer.length), layer.padding):
                 raise InputError("the attention mask does not hide the padding of the tokens that the cache holds")
         layer.padding = padding
+        layer.expected = True
+
+
+class _PrepareCaches:
+    """Before a model with a budget runs: have its cache store what the budget keeps."""
+
+    attnscope_budget = True  # how `has_budget` knows it
+
+    def __init__(self, model: Any, layers: Sequence[tuple[int, Sequence[HeadBudget]]]) -> None:
+        self.layers, self.owner = layers, Owner()
+        parameters = inspect.signature(model.forward).parameters.values()
+        self.names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+
+    def __deepcopy__(self, memo: object) -> _PrepareCaches:
+        """The copy of a model has a budget of its own, which outlives that of the original."""
+        copied = copy(self)
+        copied.owner = Owner(self.owner.active)
+        return copied
+
+    def __call__(
+        self, model: Any, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        given = dict(zip(self.names, args, strict=False)) | named
+        use_cache = given.get("use_cache")
+        if use_cache is None:
+            use_cache = getattr(model.config.get_text_config(), "use_cache", True)
+        if given.get("past_key_values") is None and use_cache:
+            given["past_key_values"] = DynamicCache()
+        if given.get("past_key_values") is not None:
+            prepare_cache(given["past_key_values"], self.layers, self.owner)
+            set_padding(given["past_key_values"], given.get("attention_mask"))
+        return args[len(self.names) :], given
 
 
 class AppliedBudget(Swap):
@@ -247,29 +292,14 @@ class AppliedBudget(Swap):
 
     def __init__(self, model: Any, all_sites: Sequence[Site], budget: KeyBudget) -> None:
         self.budget = budget
-        self._owner = Owner()
-        self._layers = [(site.kv_heads, [b for b in budget.heads if b.layer == site.layer]) for site in all_sites]
-        parameters = inspect.signature(model.forward).parameters.values()
-        names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-
-        def prepare(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            given = dict(zip(names, args, strict=False)) | named
-            use_cache = given.get("use_cache")
-            if use_cache is None:
-                use_cache = getattr(model.config.get_text_config(), "use_cache", True)
-            if given.get("past_key_values") is None and use_cache:
-                given["past_key_values"] = DynamicCache()
-            if given.get("past_key_values") is not None:
-                prepare_cache(given["past_key_values"], self._layers, self._owner)
-                set_padding(given["past_key_values"], given.get("attention_mask"))
-            return args[len(names) :], given
-
         super().__init__(model, [(site, entry) for site in all_sites for entry in _entries(site, budget)])
-        self._hook = model.register_forward_pre_hook(prepare, with_kwargs=True)
+        layers = [(site.kv_heads, [b for b in budget.heads if b.layer == site.layer]) for site in all_sites]
+        self._prepare = _PrepareCaches(model, layers)
+        self._hook = model.register_forward_pre_hook(self._prepare, with_kwargs=True)
 
     def undo(self) -> None:
         """Undo the change; caches that were filled with it cannot be used any more. A second call does nothing."""
-        self._owner.active = False
+        self._prepare.owner.active = False
         self._hook.remove()
         super().undo()
 
@@ -309,6 +339,7 @@ def apply_budget(model: Any, budget: KeyBudget | Sequence[HeadBudget] | str | Pa
             f"{type(model).__name__} does not have one attention module in each of its {layers} layers; a budget needs "
             "one cache for each"
         )
+    _refuse_other_caches(model, all_sites)
     kv_heads = {site.layer: site.kv_heads for site in all_sites}
     for head in given.heads:
         if head.kv_head >= kv_heads.get(head.layer, 0):
@@ -329,12 +360,37 @@ def refusal(model: Any) -> str | None:
         return f"{name} does not predict the next token; load a causal language model"
     if getattr(config, SWAP_CONFIG_KEY, None):
         return f"{name} has a swapped normalizer, and budgets are for softmax; undo the swap first"
+    if has_budget(model):
+        return f"{name} has one already; undo it first"
     if any(part.rpartition(".")[2] == "sinks" for part, _ in model.named_parameters()):
         return f"{name} has sink logits, which heads with a budget would lose"
     kinds = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
     if kinds or (getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)):
         return f"{name} has layers of kind {', '.join(kinds) or 'sliding_attention'}, whose caches are bounded already"
     return None
+
+
+def _refuse_other_caches(model: Any, all_sites: Sequence[Site]) -> None:
+    """Raise unless the cache stores the very keys and values that the heads attend to, found by running the model."""
+    calls: dict[Any, AttentionCall] = {}
+
+    def remember(call: AttentionCall) -> None:
+        calls[call.module] = call
+
+    cache = DynamicCache()
+    with torch.no_grad(), evaluating(model), without_hooks(model), observed(model, remember, alone=True):
+        model(**probe_inputs(model), past_key_values=cache, use_cache=True)
+    for site, layer in zip(all_sites, cache.layers, strict=False):
+        call = calls[site.module]
+        if not (_same(layer.keys, call.key) and _same(layer.values, call.value)):
+            raise ModelError(
+                f"no budget can be applied: the cache of {type(model).__name__} ({model.config.model_type}) stores "
+                f"other keys or values than the heads of layer {site.layer} attend to"
+            )
+
+
+def _same(stored: Any, used: Tensor) -> bool:
+    return isinstance(stored, torch.Tensor) and torch.equal(stored, used)
 
 
 def _refuse_models(model: Any) -> None:

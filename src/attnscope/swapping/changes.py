@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attnscope.errors import InputError
+from attnscope.errors import InputError, ModelError
 from attnscope.swapping import storage
 from attnscope.swapping.replacement import Entry, Site, add_change, remove_change, sites
 from attnscope.swapping.weights import check, rule_for
@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     Intervention = Callable[[Tensor, Tensor], Tensor] | Tensor
 
 
+BUDGET_HOOK = "attnscope_budget"  # attribute of the hook of a model with a budget
+
+
+def has_budget(model: Any) -> bool:
+    """Whether `apply_budget` has given a model, or the model that it is a copy of, a budget."""
+    return any(hasattr(hook, BUDGET_HOOK) for hook in model._forward_pre_hooks.values())
+
+
 class Swap:
     """A change to a model: use it as a context manager, or call `undo()` later.
 
@@ -42,6 +50,8 @@ class Swap:
     """
 
     def __init__(self, model: nn.Module, changes: Iterable[tuple[Site, Entry]]) -> None:
+        if has_budget(model):
+            raise ModelError(f"{type(model).__name__} has a budget: its heads do not see all keys; undo it first")
         self.model = model
         self._changes = [(site, add_change(site.module, site.heads, entry), entry) for site, entry in changes]
         storage.write_swap_config(model)

@@ -79,7 +79,7 @@ def _probe(model: Any) -> list[Site]:
 
     try:
         with torch.no_grad(), evaluating(model), without_hooks(model), observed(model, add_site, alone=True):
-            model(**_inputs(model))
+            model(**probe_inputs(model))
     except ModelError:
         raise
     except Exception as error:
@@ -92,7 +92,8 @@ def _probe(model: Any) -> list[Site]:
     return list(modules.values())
 
 
-def _inputs(model: Any) -> dict[str, torch.Tensor]:
+def probe_inputs(model: Any) -> dict[str, torch.Tensor]:
+    """A few tokens, or an empty picture, to run a model on."""
     config = model.config.get_text_config()
     if model.main_input_name == "pixel_values":
         size = model.config.image_size
