@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import attnscope
-from attnscope._process import share_out
+from attnscope._process import parallel_for
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_every_piece_is_done_once_on_two_threads(two_threads: None) -> None:
             meet.wait()
         done.append((piece, threading.get_ident()))
 
-    share_out(work, range(50))
+    parallel_for(work, range(50))
     assert Counter(piece for piece, _ in done) == Counter(range(50))
     assert len({thread for _, thread in done}) == 2
 
@@ -49,7 +49,7 @@ def test_torch_in_a_piece_runs_on_its_thread_alone_and_has_no_gradient(two_threa
         threads.add(torch.get_num_threads())
 
     threads: set[int] = set()
-    share_out(work, range(6))
+    parallel_for(work, range(6))
     assert threads == {1}
     expected = (weight @ weight).detach()
     for piece, result in enumerate(results):
@@ -68,24 +68,24 @@ def test_an_error_ends_all_and_is_raised(two_threads: None, error: BaseException
             raise error
 
     with pytest.raises(type(error)) as caught:
-        share_out(work, range(10_000))
+        parallel_for(work, range(10_000))
     assert caught.value is error
     assert len(started) < 10_000
-    share_out(started.append, [-1, -2])
+    parallel_for(started.append, [-1, -2])
     assert {-1, -2} <= set(started)
 
 
 def test_nothing_and_one_piece(two_threads: None) -> None:
     done: list[int] = []
-    share_out(done.append, [])
-    share_out(done.append, [7])
+    parallel_for(done.append, [])
+    parallel_for(done.append, [7])
     assert done == [7]
 
 
 def test_threads_of_the_caller_may_share_out_at_once(two_threads: None) -> None:
     def one(offset: int) -> int:
         found: list[int] = []
-        share_out(found.append, range(offset, offset + 40))
+        parallel_for(found.append, range(offset, offset + 40))
         return sum(found) - 40 * offset
 
     with ThreadPoolExecutor(4) as pool:
@@ -94,18 +94,18 @@ def test_threads_of_the_caller_may_share_out_at_once(two_threads: None) -> None:
 
 FORK = """
 import os, signal, torch
-from attnscope._process import share_out
+from attnscope._process import parallel_for
 torch.set_num_threads(2)
-share_out(lambda piece: None, range(8))
+parallel_for(lambda piece: None, range(8))
 child = os.fork()
 if child == 0:
     signal.alarm(20)
     done = []
-    share_out(done.append, range(8))
+    parallel_for(done.append, range(8))
     os._exit(0 if sorted(done) == list(range(8)) else 1)
 _, status = os.waitpid(child, 0)
 done = []
-share_out(done.append, range(8))
+parallel_for(done.append, range(8))
 raise SystemExit(os.waitstatus_to_exitcode(status) or len(done) != 8)
 """
 

@@ -3,6 +3,8 @@
 Work passed to threads that do not exist waits forever. polars has one pool per process, so a child of a process that
 used it is refused; torch's operations run without other threads if it is set to use one.
 
+Requirement: importing this module, which the package itself does, loads nothing heavy: torch is imported on use.
+
 The compiled loops release the interpreter lock. A pool belongs to the process that created it: a forked child creates
 its own.
 """
@@ -88,7 +90,7 @@ _imported_in = os.getpid()
 _used_in: int | None = None
 
 
-def uses_threads(function: Callable[P, R]) -> Callable[P, R]:
+def refuses_after_fork(function: Callable[P, R]) -> Callable[P, R]:
     """Run the function with working threads; raises AttnscopeError immediately if a fork left them in the parent."""
 
     @wraps(function)
@@ -143,7 +145,7 @@ def _polars_works() -> bool:
     return not probe.is_alive()
 
 
-def share_out(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
+def parallel_for(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
     """Call `work` on every piece, without gradients, on as many threads as torch uses; raises the first error."""
     import torch
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from attnscope._compiling import loop
-from attnscope._process import share_out
+from attnscope._process import parallel_for
 from attnscope.diagnosis.states import RULES
 
 if TYPE_CHECKING:
@@ -156,5 +156,5 @@ def _top_errors(
         errors = out[head].numpy()
         growing_errors(keys[head], lengths[head], shares[head], vectors[head], outputs[head], wanted, errors)
 
-    share_out(head_errors, range(len(weights)))
+    parallel_for(head_errors, range(len(weights)))
     return out.to(weights.device)

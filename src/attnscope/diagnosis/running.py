@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope._process import uses_threads
+from attnscope._process import refuses_after_fork
 from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 WINDOWS, HELD_OUT, ROWS = 4, 4, 64
 
 
-@uses_threads
+@refuses_after_fork
 def diagnose(
     model: str | Path | PreTrainedModel | Model | None = None,
     text: str | Path | Text | Corpus | None = None,

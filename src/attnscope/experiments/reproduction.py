@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope import __version__
-from attnscope._process import uses_threads
+from attnscope._process import refuses_after_fork
 from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.text import Text
 from attnscope.errors import OutputError
@@ -84,7 +84,7 @@ class Reproduction(Result):
         folders.copy_run(self.folder, folder)
 
     @classmethod
-    @uses_threads
+    @refuses_after_fork
     def load(cls, folder: str | Path) -> Reproduction:
         """Read a reproduction that was written before."""
         path = Path(folder)
@@ -119,7 +119,7 @@ class Reproduction(Result):
         return reproduction_view
 
 
-@uses_threads
+@refuses_after_fork
 def reproduce(
     model: str | Path | None = None,
     text: str | Path | Text | Corpus | None = None,

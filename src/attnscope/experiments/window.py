@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from attnscope._process import share_out
+from attnscope._process import parallel_for
 from attnscope.capture.attention import AttentionCall
 from attnscope.engine.parts import Part, WindowRecord
 from attnscope.errors import InputError
@@ -179,7 +179,7 @@ class Window(WindowRecord):
         def measure(job: int) -> None:
             measured[job] = self._row(*jobs[job])
 
-        share_out(measure, reversed(range(len(jobs))))  # the longest first
+        parallel_for(measure, reversed(range(len(jobs))))  # the longest first
         for job in range(len(jobs)):
             for name, tables in measured[job].items():
                 self._pieces[name] += tables

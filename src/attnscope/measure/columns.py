@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from attnscope._process import share_out
+from attnscope._process import parallel_for
 from attnscope.columns import ROW_NAMES, SET_NAMES, RowArrays, SetArrays
 from attnscope.measure import _kernels as _kernels_rows
 from attnscope.measure._kernels import (
@@ -64,7 +64,7 @@ def columns(
     single = rows.vectors if rows.vectors.dtype == torch.float64 else rows.vectors.float()
     vectors = single.detach().contiguous().numpy()
     block = _Block(_flat(weights), _flat(rows.logits), vectors, visibility, np.array(top_n), delta_max_length)
-    share_out(block.measure, block.tasks())
+    parallel_for(block.measure, block.tasks())
     shape = weights.shape[:2]
     arrays = block.row_arrays._asdict() | {"length": visibility.length.copy()}
     per_row = {name: torch.from_numpy(values.reshape(shape)) for name, values in arrays.items()}

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope._process import share_out
+from attnscope._process import parallel_for
 from attnscope.errors import InputError
 from attnscope.normalizers import _kernels
 
@@ -120,7 +120,7 @@ def run(loop: Callable[..., None], like: Tensor, *arguments: Any) -> None:
         return
     chunks = min(count, threads * _CHUNKS_PER_THREAD)
     bounds = [count * i // chunks for i in range(chunks + 1)]
-    share_out(lambda ends: loop(*arguments, *ends), itertools.pairwise(bounds))
+    parallel_for(lambda ends: loop(*arguments, *ends), itertools.pairwise(bounds))
 
 
 def _compile(loop: Callable[..., None], dtype: torch.dtype, arguments: tuple[Any, ...]) -> None:

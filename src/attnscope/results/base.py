@@ -21,7 +21,7 @@ from html import escape as quoted
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attnscope._process import uses_threads
+from attnscope._process import refuses_after_fork
 from attnscope.progress import in_notebook
 from attnscope.results import html
 
@@ -110,7 +110,7 @@ class Result(ABC):
         """Print the summary to a console of rich."""
         self._view().print_summary(console, self, verbose)
 
-    @uses_threads
+    @refuses_after_fork
     def save(self, folder: str | Path) -> Path:
         """Write the result to a folder.
 

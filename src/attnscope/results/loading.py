@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope._process import uses_threads
+from attnscope._process import refuses_after_fork
 from attnscope.errors import OutputError, shown
 from attnscope.store.folders import given_folder
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _TABLES_ONLY = {"recall.parquet": "recall", "scorecard.html": "scorecard", "budget.json": "budget"}
 
 
-@uses_threads
+@refuses_after_fork
 def load_run(
     folder: str | Path,
 ) -> ScanResult | Diagnosis | Comparison | Horizon | Reproduction | AuditReport | TrainingRun:

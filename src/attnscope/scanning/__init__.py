@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from attnscope._process import uses_threads
+from attnscope._process import refuses_after_fork
 from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.forward import Inputs
 from attnscope.capture.models import Model, plain_model, refuse_options, resolve_model
@@ -48,7 +48,7 @@ LOADING = "loading the model"
 _MOST_DIAGNOSED = 64  # windows of a large run that a diagnosis looks at
 
 
-@uses_threads
+@refuses_after_fork
 def scan(
     model: str | Path | PreTrainedModel | nn.Module | Model | None = None,
     text: str | Path | Text | Corpus | None = None,

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from attnscope._process import share_out
+from attnscope._process import parallel_for
 from attnscope.engine.parts import Part, WindowRecord, without_heads
 from attnscope.errors import ModelError
 from attnscope.measure import Rows, Visibility, columns
@@ -84,7 +84,7 @@ def table(blocks: Sequence[ColumnBlock], schema: pl.Schema, order: Sequence[str]
         data[name] = pl.Series(name, values, nan_to_null=True)
 
     if size > _SMALL:
-        share_out(fill, schema)
+        parallel_for(fill, schema)
     else:
         for name in schema:
             fill(name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from attnscope._process import uses_threads
+from attnscope._process import refuses_after_fork
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import OutputError
 from attnscope.results.base import Result, View
@@ -179,7 +179,7 @@ class ScanResult(Result):
             ) from error
 
     @classmethod
-    @uses_threads
+    @refuses_after_fork
     def load(cls, folder: str | Path) -> ScanResult:
         """Read a run that was saved before."""
         path = Path(folder)

@@ -74,7 +74,7 @@ def largest(
     import torch
 
     from attnscope._numerics import mark_top
-    from attnscope._process import share_out
+    from attnscope._process import parallel_for
 
     masked = scores.detach().masked_fill(~visible, -torch.inf)
     rows = masked.reshape(-1, masked.shape[-1]).to("cpu", torch.promote_types(masked.dtype, torch.float32))
@@ -82,5 +82,5 @@ def largest(
     counts = count.expand(*masked.shape[:-1], 1).reshape(-1).cpu()
     arrays = (rows.numpy(), counts.numpy(), marks.numpy())
     step = -(-len(rows) // torch.get_num_threads())
-    share_out(lambda start: mark_top(*arrays, start, min(start + step, len(rows))), range(0, len(rows), step))
+    parallel_for(lambda start: mark_top(*arrays, start, min(start + step, len(rows))), range(0, len(rows), step))
     return marks.view(masked.shape).to(visible.device)

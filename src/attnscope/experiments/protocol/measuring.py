@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from attnscope._process import share_out
+from attnscope._process import parallel_for
 from attnscope.capture.attention import AttentionCall
 from attnscope.engine.parts import Part, WindowRecord, without_heads
 from attnscope.experiments.calls import check_call, usable_heads
@@ -124,7 +124,7 @@ class ProtocolMeasurer:
                 random = deepcopy(heads[head].random)
                 measured[head] = self._sums(rows, about, heads[head].vectors, random), random
 
-            share_out(of_head, usable.nonzero().flatten().tolist())
+            parallel_for(of_head, usable.nonzero().flatten().tolist())
             for head, (sums, random) in measured.items():
                 heads[head].add(sums, random)
 

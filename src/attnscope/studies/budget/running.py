@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from attnscope._process import uses_threads
+from attnscope._process import refuses_after_fork
 from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.modules import evaluating
 from attnscope.capture.text import Text, given_text
@@ -101,7 +101,7 @@ def refuse_folder(folder: Path) -> None:
         )
 
 
-@uses_threads
+@refuses_after_fork
 def budget(
     model: str | Path | PreTrainedModel | Model | None = None,
     text: str | Path | Text | None = None,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import polars as pl
 import torch
 
-from attnscope._process import uses_threads
+from attnscope._process import refuses_after_fork
 from attnscope.bench.memory import peak_bytes
 from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.modules import evaluating
@@ -142,7 +142,7 @@ class _Subject:
     scope: str = "none"
 
 
-@uses_threads
+@refuses_after_fork
 def compare(
     model: str | Path | PreTrainedModel | Model | None = None,
     text: str | Path | Text | None = None,

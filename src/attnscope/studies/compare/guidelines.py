@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from attnscope._process import uses_threads
+from attnscope._process import refuses_after_fork
 from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.text import Text, given_text
 from attnscope.planning import plan
@@ -56,7 +56,7 @@ class Guidelines:
         return {"run": self.comparison.run, "findings": [asdict(finding) for finding in self.findings]}
 
 
-@uses_threads
+@refuses_after_fork
 def guidelines(
     model: str | Path | PreTrainedModel | Model | None = None,
     text: str | Path | Text | None = None,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from attnscope._process import uses_threads
+from attnscope._process import refuses_after_fork
 from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.text import Text, given_text
 from attnscope.capture.tokens import WindowChoice, tokenized
@@ -117,7 +117,7 @@ def _verdicts(prediction: Prediction, measured: Stack) -> dict[str, Any]:
     }
 
 
-@uses_threads
+@refuses_after_fork
 def horizon(
     model: str | Path | PreTrainedModel | Model | None = None,
     text: str | Path | Text | None = None,

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from attnscope import __version__
-from attnscope._process import uses_threads
+from attnscope._process import refuses_after_fork
 from attnscope.errors import InputError, parameter
 from attnscope.normalizers.from_file import load_normalizer
 from attnscope.planning import whole_number
@@ -34,7 +34,7 @@ class Scorecard:
     page: str
 
 
-@uses_threads
+@refuses_after_fork
 def scorecard(
     normalizers: Sequence[str],
     *,
