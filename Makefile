@@ -2,7 +2,7 @@
 # rebuilt only when the dependencies change.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-browser test-real check format docs notebooks dist bench columns families sample-model \
+.PHONY: help setup demo test test-browser test-real check size format docs notebooks dist bench columns families sample-model \
 	results pictures clean
 
 PYTHON ?= python3
@@ -39,6 +39,9 @@ check: $(READY) ## Lint, formatting and strict types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+size: $(READY) ## Print lines, files and imports by room, and fail above a room's ceiling
+	@$(BIN)/python scripts/size
 
 format: $(READY) ## Format the code and apply safe lint fixes
 	@$(BIN)/ruff check --fix .
