@@ -16,13 +16,13 @@ from rich.console import Console
 import attnscope
 from attnscope import progress
 from attnscope.errors import InputError
-from attnscope.experiments.reproduction import reproduce
 from attnscope.progress import COMPILING, Step, _TerminalBar, reporting
 from attnscope.studies.audit import audit
 from attnscope.studies.audit.claims import CLAIMS
 from attnscope.studies.budget.running import budget
 from attnscope.studies.compare.comparing import compare
 from attnscope.studies.compare.guidelines import guidelines
+from attnscope.studies.paper.reproduction import reproduce
 
 LONG = [attnscope.scan, attnscope.diagnose, compare, budget, guidelines, reproduce, audit]
 

@@ -39,8 +39,8 @@ from attnscope.experiments.protocol_report.comparisons import (
     given_by_none,
     number,
 )
-from attnscope.experiments.settings import PAPER_LENGTHS
 from attnscope.intervals import coverage_at_most
+from attnscope.studies.paper.settings import PAPER_LENGTHS
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from attnscope.diagnosis.result import Diagnosis as Diagnosis
     from attnscope.diagnosis.running import diagnose as diagnose
     from attnscope.diagnosis.states import Thresholds as Thresholds
-    from attnscope.experiments.reproduction import Reproduction as Reproduction
-    from attnscope.experiments.reproduction import reproduce as reproduce
     from attnscope.monitor.monitor import Monitor as Monitor
     from attnscope.monitor.training_run import TrainingRun as TrainingRun
     from attnscope.results.loading import load_run as load_run
@@ -58,6 +56,8 @@ if TYPE_CHECKING:
     from attnscope.studies.compare.comparing import compare as compare
     from attnscope.studies.horizon.predicting import horizon as horizon
     from attnscope.studies.horizon.result import Horizon as Horizon
+    from attnscope.studies.paper.reproduction import Reproduction as Reproduction
+    from attnscope.studies.paper.reproduction import reproduce as reproduce
     from attnscope.swapping import swap as swap
 
 __version__ = "0.2.0"
@@ -68,7 +68,7 @@ _LAZY = {
     "Diagnosis": "attnscope.diagnosis.result",
     "Horizon": "attnscope.studies.horizon.result",
     "Monitor": "attnscope.monitor.monitor",
-    "Reproduction": "attnscope.experiments.reproduction",
+    "Reproduction": "attnscope.studies.paper.reproduction",
     "ScanResult": "attnscope.scanning",
     "Thresholds": "attnscope.diagnosis.states",
     "TrainingRun": "attnscope.monitor.training_run",
@@ -78,7 +78,7 @@ _LAZY = {
     "horizon": "attnscope.studies.horizon.predicting",
     "load_model": "attnscope.capture.models",
     "load_run": "attnscope.results.loading",
-    "reproduce": "attnscope.experiments.reproduction",
+    "reproduce": "attnscope.studies.paper.reproduction",
     "scan": "attnscope.scanning",
     "swap": "attnscope.swapping",
 }

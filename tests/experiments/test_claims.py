@@ -12,9 +12,9 @@ from models import build
 from reproductions import collect
 
 from attnscope.experiments.claims import CLAIMS, answer, readings_of
-from attnscope.experiments.claims.evidence import NO_INTERVAL, Measurement, both_ends, every
 from attnscope.experiments.figures import critical
 from attnscope.intervals import Estimate
+from attnscope.studies.paper.evidence import NO_INTERVAL, Measurement, both_ends, every
 
 WINDOWS = 3
 LENGTHS = (32, 64, 128)

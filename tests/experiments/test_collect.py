@@ -21,13 +21,13 @@ from attnscope.capture.models import load_model
 from attnscope.engine.blocks import LocalEngine
 from attnscope.engine.store import MemoryParts, Parts
 from attnscope.errors import ModelError
-from attnscope.experiments import reproduction
-from attnscope.experiments.collect import Collected, ReproductionWork
-from attnscope.experiments.collect import collect as collect_all
-from attnscope.experiments.settings import plan
-from attnscope.experiments.store import LAST_ROW_NAMES, PROTOCOL_NAMES
 from attnscope.progress import Step
 from attnscope.store.manifest import Manifest
+from attnscope.studies.paper import reproduction
+from attnscope.studies.paper.collect import Collected, ReproductionWork
+from attnscope.studies.paper.collect import collect as collect_all
+from attnscope.studies.paper.settings import plan
+from attnscope.studies.paper.store import LAST_ROW_NAMES, PROTOCOL_NAMES
 
 TABLE_NAMES = LAST_ROW_NAMES + PROTOCOL_NAMES
 OPTIONS: dict[str, Any] = {"length": 64, "windows": 2, "draws": 9}

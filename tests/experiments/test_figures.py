@@ -12,15 +12,25 @@ import polars as pl
 import pytest
 from protocol_tables import protocol_tables
 
-from attnscope.experiments.claims.evidence import Evidence
-from attnscope.experiments.figures import render
 from attnscope.experiments.figures.distance import AS_PRINTED, DISTANCE, E1, EXPECTED, GAPS, data
 from attnscope.experiments.protocol_report.figures import draw_protocol
-from attnscope.experiments.settings import FigureWidth
 from attnscope.normalizers import parse
-from attnscope.show.figures import RED, Figure, Mark, Panel, even_ticks, log_axis, place, round_ticks, thinned
+from attnscope.show.figure_files import render
+from attnscope.show.figures import (
+    RED,
+    Figure,
+    FigureWidth,
+    Mark,
+    Panel,
+    even_ticks,
+    log_axis,
+    place,
+    round_ticks,
+    thinned,
+)
 from attnscope.store.tables import named
 from attnscope.studies.compare import chart as capacity
+from attnscope.studies.paper.evidence import Evidence
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from models import build
 from protocol_heads import PlainHead, plain_heads
 from reproductions import BOOK, collect
 
-from attnscope.experiments.settings import PAPER_N, SEPARABILITY_N, STEPS, TEMPERATURES
+from attnscope.studies.paper.settings import PAPER_N, SEPARABILITY_N, STEPS, TEMPERATURES
 
 LENGTHS = (8, 16, 21)
 CLOSE = 2e-5

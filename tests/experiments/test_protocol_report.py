@@ -23,8 +23,8 @@ from attnscope.experiments.protocol_report import TABLES, answer_protocol, combi
 from attnscope.experiments.protocol_report.comparisons import best_readings, given_by_none, grids, nearest
 from attnscope.experiments.protocol_report.figures import draw_protocol
 from attnscope.experiments.protocol_report.page import markdown_tables, protocol_page
-from attnscope.experiments.settings import FigureStyle
 from attnscope.report.protocol_table import print_protocol
+from attnscope.show.figure_files import FigureStyle
 
 RUN = {
     "model": {"name": "tiny", "layers": 2, "heads": 6},

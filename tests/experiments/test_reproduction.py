@@ -17,10 +17,11 @@ import attnscope
 from attnscope.cli import run
 from attnscope.experiments import Reproduction, reproduce
 from attnscope.experiments.claims import answer, readings_of
-from attnscope.experiments.claims.evidence import Measurement
-from attnscope.experiments.settings import FigureStyle
 from attnscope.intervals import Estimate
 from attnscope.report.reproduction import print_claims
+from attnscope.show import figure_files
+from attnscope.show.figure_files import FigureStyle
+from attnscope.studies.paper.evidence import Measurement
 
 SETTINGS = {"length": 64, "windows": 3, "draws": 19}
 FIGURES = ["figure-1", "figure-2a", "figure-2b", "figure-2c", "figure-3", "figure-4"]
@@ -127,14 +128,14 @@ def test_a_chart_is_drawn_again_if_it_changed_or_its_picture_did(
         drawn.append(specification)
         return b"<svg/>", b"%PDF", b"PNG"
 
-    monkeypatch.setattr(figures, "render", render)
+    monkeypatch.setattr(figure_files, "render", render)
     folder = tmp_path / "figures"
     folder.mkdir()
     for style, times in ((FigureStyle(), 1), (FigureStyle(), 1), (FigureStyle("one-column"), 2)):
-        figures.draw_into(folder, one, style)
+        figure_files.draw_into(folder, one, style)
         assert len(drawn) == times
     (folder / "figure-2c.pdf").write_bytes(b"half")
-    figures.draw_into(folder, one, FigureStyle("one-column"))
+    figure_files.draw_into(folder, one, FigureStyle("one-column"))
     assert len(drawn) == 3
     assert (folder / "figure-2c.pdf").read_bytes() == b"%PDF"
 

@@ -10,9 +10,9 @@ import torch
 
 from attnscope.experiments.circle import circle
 from attnscope.experiments.coverage import layer_coverage
-from attnscope.experiments.draws import draw_sets
-from attnscope.experiments.perturbation import responses
 from attnscope.experiments.profiles import PROFILE, products, profiles
+from attnscope.studies.paper.random_sets import draw_sets
+from attnscope.studies.paper.responses import responses
 
 
 def rows(keys: int, dims: int, sink: bool, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attnscope.experiments.critical import MARGIN, critical_n, paired_test
-from attnscope.experiments.ks_test import exact_p_values, largest_gaps, p_values
 from attnscope.intervals import bootstrap_median, coverage_at_most, power_law, proportion
+from attnscope.studies.paper.ks_over_heads import (
+    MARGIN,
+    critical_n,
+    exact_p_values,
+    largest_gaps,
+    p_values,
+    paired_test,
+)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 36, 144, 270])

@@ -12,9 +12,9 @@ from models import build
 
 from attnscope.capture.text import read_text
 from attnscope.errors import InputError
-from attnscope.experiments.settings import plan as plan_reproduction
 from attnscope.planning import memory_size, plan, row_choice
 from attnscope.scanning import ScanResult, scan
+from attnscope.studies.paper.settings import plan as plan_reproduction
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path: Path, tokenizer: Any, text: str) -> None:

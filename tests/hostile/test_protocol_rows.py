@@ -12,9 +12,10 @@ from models import build
 from reproductions import collect
 
 from attnscope.experiments.profiles import products
-from attnscope.experiments.protocol import measuring, profiles
-from attnscope.experiments.protocol.sets import COLUMNS, HeadRows, sum_sets
 from attnscope.measure import Visibility
+from attnscope.studies.paper import every_n as profiles
+from attnscope.studies.paper import measuring
+from attnscope.studies.paper.sets import COLUMNS, HeadRows, sum_sets
 
 LENGTHS, SIZES = (5, 13), [[1, 2, 4], [1, 2, 4, 8]]
 CLOSE = 2e-5

@@ -14,12 +14,12 @@ from models import build, byte_tokenizer
 import attnscope
 from attnscope.diagnosis.running import diagnose
 from attnscope.errors import InputError, OutputError
-from attnscope.experiments.reproduction import Reproduction, reproduce
 from attnscope.results.base import Result, Summary, bounded
 from attnscope.scanning import scan
 from attnscope.serve.library import foreign_files
 from attnscope.studies.audit import AuditReport, audit
 from attnscope.studies.compare.comparing import Comparison, compare
+from attnscope.studies.paper.reproduction import Reproduction, reproduce
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
 

@@ -11,9 +11,9 @@ from attnscope.capture.models import load_model
 from attnscope.capture.text import Text
 from attnscope.engine.blocks import LocalEngine
 from attnscope.engine.store import MemoryParts
-from attnscope.experiments.collect import ReproductionWork
-from attnscope.experiments.collect import collect as collect_tables
-from attnscope.experiments.settings import plan
+from attnscope.studies.paper.collect import ReproductionWork
+from attnscope.studies.paper.collect import collect as collect_tables
+from attnscope.studies.paper.settings import plan
 
 BOOK = Text("The quick brown fox jumps over the lazy dog; 0123456789 (again). " * 9, "a test")
 

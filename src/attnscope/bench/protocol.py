@@ -26,8 +26,8 @@ from attnscope.bench.timing import (
     seconds_of,
 )
 from attnscope.errors import InputError
-from attnscope.experiments.settings import FIXED_N, PAPER_N, SEPARABILITY_N, plan
 from attnscope.progress import Progress, Step, reporting
+from attnscope.studies.paper.settings import FIXED_N, PAPER_N, SEPARABILITY_N, plan
 
 PAPER_MACHINE = "Apple M1 Pro, 10 cores"
 
@@ -105,7 +105,7 @@ def _times(number: int, size: dict[str, int], repeats: int) -> dict[str, Any]:
 def _algorithm(number: int, model: Any, ids: list[int]) -> Callable[[], object]:
     """One algorithm on one window."""
     from attnscope.engine.run import plan_windows, run_windows
-    from attnscope.experiments.protocol.measuring import ProtocolMeasurer
+    from attnscope.studies.paper.measuring import ProtocolMeasurer
 
     settings = plan(len(ids), length=len(ids), windows=1)
     sizes: dict[int, Sequence[int]] = {}

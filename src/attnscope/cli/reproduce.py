@@ -31,7 +31,7 @@ from attnscope.cli.runs import (
 )
 
 if TYPE_CHECKING:
-    from attnscope.experiments.reproduction import Reproduction
+    from attnscope.studies.paper.reproduction import Reproduction
 
 
 def reproduce(
@@ -109,10 +109,10 @@ def reproduce(
 
     from attnscope.capture.documents import read_source
     from attnscope.cli.closing import command_line, print_closing
-    from attnscope.experiments.reproduction import reproduce as run_experiments
     from attnscope.planning import row_choice
     from attnscope.report.reproduction import print_claims
     from attnscope.store.folders import folder_name
+    from attnscope.studies.paper.reproduction import reproduce as run_experiments
 
     folder = out or Path("runs") / f"reproduce-{folder_name(model)}"
     with compiling_announced(), resumable(folder):

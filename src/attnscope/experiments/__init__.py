@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING
 from attnscope._process import lazy
 
 if TYPE_CHECKING:
-    from attnscope.experiments.reproduction import Reproduction as Reproduction
-    from attnscope.experiments.reproduction import reproduce as reproduce
     from attnscope.studies.compare.comparing import Comparison as Comparison
+    from attnscope.studies.paper.reproduction import Reproduction as Reproduction
+    from attnscope.studies.paper.reproduction import reproduce as reproduce
 
 _NAMES = {
     "Comparison": "attnscope.studies.compare.comparing",
-    "Reproduction": "attnscope.experiments.reproduction",
-    "reproduce": "attnscope.experiments.reproduction",
+    "Reproduction": "attnscope.studies.paper.reproduction",
+    "reproduce": "attnscope.studies.paper.reproduction",
 }
 
 __getattr__, __dir__ = lazy(__name__, __path__, _NAMES)

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from attnscope.experiments.critical import critical_n, paired_test, subset_p_values
-from attnscope.experiments.ks_test import exact_p_values, largest_gaps
 from attnscope.experiments.profiles import PROFILE
+from attnscope.studies.paper.ks_over_heads import critical_n, exact_p_values, largest_gaps, paired_test, subset_p_values
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from attnscope.experiments.settings import Settings
+    from attnscope.studies.paper.settings import Settings
 
 COLUMNS = PROFILE
 FORMS = {"printed": 1, "lower": 2, "upper": 3}  # the expectation compared with the distance: its index in COLUMNS

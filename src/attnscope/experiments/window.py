@@ -21,13 +21,15 @@ from attnscope.capture.attention import AttentionCall
 from attnscope.engine.parts import Part, WindowRecord
 from attnscope.errors import InputError
 from attnscope.experiments import reduce
-from attnscope.experiments.calls import check_call, usable_heads
 from attnscope.experiments.circle import circle
 from attnscope.experiments.coverage import layer_coverage
-from attnscope.experiments.draws import draw_sets
-from attnscope.experiments.perturbation import responses
 from attnscope.experiments.profiles import products, profiles
-from attnscope.experiments.settings import (
+from attnscope.measure import Rows, columns, softmax_weights
+from attnscope.measure.specification import unit
+from attnscope.studies.paper.measuring import check_call, usable_heads
+from attnscope.studies.paper.random_sets import draw_sets
+from attnscope.studies.paper.responses import responses
+from attnscope.studies.paper.settings import (
     FIXED_N,
     SATURATION_N,
     SHARPNESS_TEMPERATURES,
@@ -37,9 +39,7 @@ from attnscope.experiments.settings import (
     Settings,
     Sink,
 )
-from attnscope.experiments.store import LAST_ROW_NAMES
-from attnscope.measure import Rows, columns, softmax_weights
-from attnscope.measure.specification import unit
+from attnscope.studies.paper.store import LAST_ROW_NAMES
 from attnscope.theory.configuration import Configuration, top_sets
 from attnscope.theory.geometry import ball
 from attnscope.theory.gradient import finite_difference_bound, jacobian_norm, softmax_bound_printed

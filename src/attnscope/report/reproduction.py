@@ -16,7 +16,7 @@ from attnscope.results.words import counted, number
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.experiments.reproduction import Reproduction
+    from attnscope.studies.paper.reproduction import Reproduction
 
 _LEAST = 1e-300
 ENOUGH_WINDOWS = 6  # with fewer, no bootstrap interval reaches a coverage of 95%

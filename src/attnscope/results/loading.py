@@ -12,12 +12,12 @@ from attnscope.store.folders import given_folder
 
 if TYPE_CHECKING:
     from attnscope.diagnosis.result import Diagnosis
-    from attnscope.experiments.reproduction import Reproduction
     from attnscope.monitor.training_run import TrainingRun
     from attnscope.scanning.result import ScanResult
     from attnscope.studies.audit import AuditReport
     from attnscope.studies.compare.comparing import Comparison
     from attnscope.studies.horizon.result import Horizon
+    from attnscope.studies.paper.reproduction import Reproduction
 
 # What these commands write is read as it is: a table or a page.
 _TABLES_ONLY = {"recall.parquet": "recall", "scorecard.html": "scorecard", "budget.json": "budget"}
@@ -73,7 +73,7 @@ def load_run(
 
         return load(path)
     if "identity" in record:
-        from attnscope.experiments.reproduction import Reproduction
+        from attnscope.studies.paper.reproduction import Reproduction
 
         return Reproduction.load(path)
     from attnscope.scanning.result import ScanResult

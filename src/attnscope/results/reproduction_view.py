@@ -13,8 +13,8 @@ from attnscope.results.words import counted, shortened
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.experiments.figures import Figure
-    from attnscope.experiments.reproduction import Reproduction
+    from attnscope.show.figures import Figure
+    from attnscope.studies.paper.reproduction import Reproduction
 
 FORMS = ("printed", "corrected")
 _PLURAL = {"agrees": "agree", "disagrees": "disagree", "depends": "depend on the reading"}

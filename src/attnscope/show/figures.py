@@ -11,13 +11,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import altair as alt
 import polars as pl
 
-from attnscope.experiments.settings import FigureWidth
-
+FigureWidth = Literal["one-column", "two-column"]
 PADDING = 7  # pixels between the first and last tick and the frame
 _PLAIN = "format(datum.value, '~g')"
 _EXPONENT = "replace(format(datum.value, '.0e'), '+', '')"

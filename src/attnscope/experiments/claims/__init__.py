@@ -6,7 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnscope.experiments.claims import distance, geometry, gradient
-from attnscope.experiments.claims.evidence import (
+from attnscope.studies.paper.evidence import (
     NO_INTERVAL,
     Claim,
     Evidence,
@@ -17,7 +17,7 @@ from attnscope.experiments.claims.evidence import (
     every,
     merged,
 )
-from attnscope.experiments.settings import SINKS
+from attnscope.studies.paper.settings import SINKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from attnscope.experiments.claims.evidence import (
+from attnscope.intervals import proportion
+from attnscope.studies.paper.evidence import (
     ROUNDING,
     UNIT,
     Claim,
@@ -15,9 +16,8 @@ from attnscope.experiments.claims.evidence import (
     both_ends,
     window_values,
 )
-from attnscope.experiments.critical import LEVEL, critical_n
-from attnscope.experiments.settings import FIXED_N
-from attnscope.intervals import proportion
+from attnscope.studies.paper.ks_over_heads import LEVEL, critical_n
+from attnscope.studies.paper.settings import FIXED_N
 
 LINEAR = (0.9, 1.1)
 EQUAL = (1 / 1.1, 1.1)

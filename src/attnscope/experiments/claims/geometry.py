@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from attnscope.experiments.claims.evidence import ROUNDING, UNIT, Claim, Evidence, Measure, Measurement
-from attnscope.experiments.settings import SATURATION_N, SEPARABILITY_N
+from attnscope.studies.paper.evidence import ROUNDING, UNIT, Claim, Evidence, Measure, Measurement
+from attnscope.studies.paper.settings import SATURATION_N, SEPARABILITY_N
 
 CEILING = 0.85
 EARLIER = 4  # changes are measured from at most a quarter of the longest length

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from attnscope.experiments.claims.evidence import ROUNDING, UNIT, Claim, Evidence, Measure, Measurement, Range
-from attnscope.experiments.settings import SHARPNESS_TEMPERATURES, STEPS
+from attnscope.studies.paper.evidence import ROUNDING, UNIT, Claim, Evidence, Measure, Measurement, Range
+from attnscope.studies.paper.settings import SHARPNESS_TEMPERATURES, STEPS
 
 LOW_T = 0.1
 NEAR = (0.9, 1.1)

@@ -8,10 +8,10 @@ import polars as pl
 
 from attnscope.columns import label
 from attnscope.experiments.claims.distance import common_criticals, criticals
-from attnscope.experiments.claims.evidence import Evidence, window_values
 from attnscope.experiments.figures.statistics import dodged
 from attnscope.intervals import bootstrap_median
 from attnscope.show.figures import BLACK, BLUE, GREEN, ORANGE, Figure, Mark, Panel, log_axis, log_range
+from attnscope.studies.paper.evidence import Evidence, window_values
 
 SHARE = 0.06  # of L, as the paper states
 GUIDE = Mark(f"{SHARE:g} L", BLACK, line=1, dash=(2, 2))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from attnscope.columns import label
-from attnscope.experiments.claims.evidence import Evidence
 from attnscope.experiments.figures.statistics import over_windows
-from attnscope.experiments.settings import FIXED_N
 from attnscope.show.figures import (
     BLUE,
     GREEN,
@@ -22,6 +20,8 @@ from attnscope.show.figures import (
     log_axis,
     log_range,
 )
+from attnscope.studies.paper.evidence import Evidence
+from attnscope.studies.paper.settings import FIXED_N
 
 PRINTED, CORRECTED = "as printed", "corrected"
 SPREAD = "bands: range over windows"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from attnscope.experiments.claims.evidence import Evidence
 from attnscope.experiments.claims.gradient import maxima
-from attnscope.experiments.settings import STEPS, TEMPERATURES
 from attnscope.show.figures import (
     BLACK,
     BLUE,
@@ -21,6 +19,8 @@ from attnscope.show.figures import (
     log_axis,
     log_range,
 )
+from attnscope.studies.paper.evidence import Evidence
+from attnscope.studies.paper.settings import STEPS, TEMPERATURES
 
 # Curves of different eps coincide for large T: the line of a smaller eps is wider and drawn first.
 CURVES = {

@@ -6,10 +6,10 @@ import altair as alt
 import polars as pl
 
 from attnscope.columns import label
-from attnscope.experiments.claims.evidence import Evidence
 from attnscope.experiments.figures.distance import CORRECTED, PRINTED
-from attnscope.experiments.settings import SEPARABILITY_N
 from attnscope.show.figures import BLACK, BLUE, GRAY, GREEN, RED, Figure, Mark, Panel, linear_range
+from attnscope.studies.paper.evidence import Evidence
+from attnscope.studies.paper.settings import SEPARABILITY_N
 
 BOUNDS = {
     "printed": ("separability_upper_printed", "separability_lower_printed"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from attnscope.experiments.claims.evidence import UNIT
+from attnscope.studies.paper.evidence import UNIT
 
 
 def over_windows(table: pl.DataFrame, by: list[str], columns: dict[str, pl.Expr]) -> pl.DataFrame:

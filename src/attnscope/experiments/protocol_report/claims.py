@@ -17,10 +17,10 @@ import polars as pl
 from attnscope.experiments import claims as paper
 from attnscope.experiments.claims import Claim, Evidence, Measurement, answer_claim
 from attnscope.experiments.claims.distance import ENDS, EQUAL, LATE_N, LINEAR
-from attnscope.experiments.claims.evidence import ROUNDING, Measure, both_ends, merged
 from attnscope.experiments.claims.gradient import maxima
 from attnscope.experiments.protocol_report.evidence import readings
-from attnscope.experiments.settings import FIXED_N, SATURATION_N, SEPARABILITY_N, STEPS
+from attnscope.studies.paper.evidence import ROUNDING, Measure, both_ends, merged
+from attnscope.studies.paper.settings import FIXED_N, SATURATION_N, SEPARABILITY_N, STEPS
 
 if TYPE_CHECKING:
     from attnscope.experiments.claims import Labels

@@ -27,8 +27,8 @@ from attnscope.experiments.figures.distance import (
 from attnscope.experiments.figures.statistics import dodged, over_windows
 from attnscope.experiments.protocol_report.claims import criticals
 from attnscope.experiments.protocol_report.evidence import CLOSED, TABLES, readings
-from attnscope.experiments.settings import FIXED_N
 from attnscope.show.figures import BLUE, GREEN, ORANGE, RED, Channel, Figure, Mark, Panel, Series, log_axis, log_range
+from attnscope.studies.paper.settings import FIXED_N
 
 if TYPE_CHECKING:
     from attnscope.experiments.claims import Evidence, Labels

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnscope.experiments.figures import draw_into
 from attnscope.experiments.protocol_report.figures import draw_protocol
 from attnscope.experiments.protocol_report.page import protocol_page
+from attnscope.show.figure_files import draw_into
 from attnscope.store.folders import write_all
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from attnscope.experiments.settings import FigureStyle
+    from attnscope.show.figure_files import FigureStyle
 
 PAGE = "protocol.html"
 FOLDER = "protocol"

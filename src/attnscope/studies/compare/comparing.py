@@ -99,7 +99,7 @@ class Comparison(Result):
 
     def write(self, folder: Path) -> None:
         """Write the table, its record and the chart of the capacity into a folder that is locked already."""
-        from attnscope.experiments.figures import render
+        from attnscope.show.figure_files import render
         from attnscope.studies.compare import chart as capacity
 
         files: dict[str, Callable[[Path], object]] = {"compare.parquet": self.table.write_parquet}

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import polars as pl
 
-from attnscope.experiments.figures import Figure, draw_into
-from attnscope.experiments.settings import FigureStyle
 from attnscope.intervals import student_deviations
+from attnscope.show.figure_files import FigureStyle, draw_into
 from attnscope.show.figures import (
     BLACK,
     BLUE,
@@ -25,6 +24,7 @@ from attnscope.show.figures import (
     PURPLE,
     RED,
     SKY,
+    Figure,
     Mark,
     Panel,
     linear_range,

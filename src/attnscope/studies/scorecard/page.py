@@ -9,10 +9,10 @@ from typing import Any
 import polars as pl
 
 from attnscope.columns import label
-from attnscope.experiments.figures import Figure, render
 from attnscope.normalizers.from_file import is_file
 from attnscope.results.html import document, escape, fragment, heading, table
-from attnscope.show.figures import Mark, Panel, linear_range, log_axis
+from attnscope.show.figure_files import render
+from attnscope.show.figures import Figure, Mark, Panel, linear_range, log_axis
 from attnscope.studies.recall.summary import budget_figure, normalizer_marks
 
 _FACTS = {

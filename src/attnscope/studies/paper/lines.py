@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from attnscope.experiments.critical import LEVELS, critical_n, subset_p_values
-from attnscope.experiments.ks_test import p_values
-from attnscope.experiments.perturbation import DIRECTIONS
-from attnscope.experiments.protocol.profiles import COLUMNS as PROFILE
-from attnscope.experiments.protocol.sets import COLUMNS
 from attnscope.experiments.reduce import FORMS, REPEATS, SUBSETS
-from attnscope.experiments.settings import PAPER_N, READINGS, SEPARABILITY_N, STEPS, TEMPERATURES
+from attnscope.studies.paper.every_n import COLUMNS as PROFILE
+from attnscope.studies.paper.ks_over_heads import LEVELS, critical_n, p_values, subset_p_values
+from attnscope.studies.paper.responses import DIRECTIONS
+from attnscope.studies.paper.sets import COLUMNS
+from attnscope.studies.paper.settings import PAPER_N, READINGS, SEPARABILITY_N, STEPS, TEMPERATURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from attnscope.experiments.protocol.sets import SetSums
+    from attnscope.studies.paper.sets import SetSums
 
 _DISTANCE = ("distance", "bound_printed", "expected_printed", "expected_lower", "expected_upper")
 _SEPARABILITY = ("separability", "lower_printed", "upper_printed", "separability_closed")

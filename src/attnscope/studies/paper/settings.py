@@ -10,8 +10,6 @@ from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
 from attnscope.errors import InputError, parameter
 from attnscope.planning import RowChoice, listed_names, row_choice, whole_number
 
-FigureWidth = Literal["one-column", "two-column"]
-FIGURE_WIDTHS: tuple[FigureWidth, ...] = get_args(FigureWidth)
 Sink = Literal["kept", "dropped"]
 SINKS: tuple[Sink, ...] = get_args(Sink)
 Reading = Literal["literal", "visible"]  # of a row, see `experiments.protocol`
@@ -66,18 +64,6 @@ class Settings:
     def as_dict(self) -> dict[str, Any]:
         """The settings as written to run.json."""
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class FigureStyle:
-    """Width of the figures on the page, and whether their captions are drawn above them."""
-
-    width: FigureWidth = "two-column"
-    titles: bool = False
-
-    def __post_init__(self) -> None:
-        if self.width not in FIGURE_WIDTHS:
-            raise InputError(f"{parameter('figure_width')} takes {' or '.join(FIGURE_WIDTHS)}; received {self.width!r}")
 
 
 def plan(

@@ -18,22 +18,24 @@ from attnscope._process import refuses_after_fork
 from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.text import Text
 from attnscope.errors import OutputError
-from attnscope.experiments import store
 from attnscope.experiments.claims import answer, readings_of
-from attnscope.experiments.settings import FigureStyle, FigureWidth, plan
 from attnscope.planning import RowChoice, listed_names, plain
 from attnscope.progress import Progress, Step, reporting
 from attnscope.results.base import Result, View
 from attnscope.store import folders
+from attnscope.studies.paper import store
+from attnscope.studies.paper.settings import plan
 
 if TYPE_CHECKING:
     import polars as pl
 
     from attnscope.engine.blocks import Engine
     from attnscope.engine.store import Parts
-    from attnscope.experiments.collect import ReproductionWork
     from attnscope.progress import Report
     from attnscope.results.reproduction_view import ReproductionPlots
+    from attnscope.show.figure_files import FigureStyle
+    from attnscope.show.figures import FigureWidth
+    from attnscope.studies.paper.collect import ReproductionWork
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -201,7 +203,8 @@ def reproduce(
     """
     from attnscope.engine.blocks import chosen_workers, opened
     from attnscope.engine.store import Parts
-    from attnscope.experiments.collect import ReproductionWork
+    from attnscope.show.figure_files import FigureStyle
+    from attnscope.studies.paper.collect import ReproductionWork
 
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
     style = FigureStyle(figure_width, figure_titles)
@@ -246,8 +249,8 @@ def reproduce(
 def _measure(
     engine: Engine, work: ReproductionWork, parts: Parts, report: Report
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
-    from attnscope.experiments.collect import collect
     from attnscope.scanning.record import model_record
+    from attnscope.studies.paper.collect import collect
 
     started = time.perf_counter()
     collected = collect(engine, work, parts, report)

@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+import torch
 
 from attnscope._process import parallel_for
 from attnscope.capture.attention import AttentionCall
 from attnscope.engine.parts import Part, WindowRecord, without_heads
-from attnscope.experiments.calls import check_call, usable_heads
+from attnscope.errors import ModelError
 from attnscope.experiments.profiles import products
-from attnscope.experiments.protocol import lines, profiles
-from attnscope.experiments.protocol.responses import Responses, add_responses
-from attnscope.experiments.protocol.sets import HeadRows, sum_sets
-from attnscope.experiments.settings import READINGS, STEPS, TEMPERATURES, Settings
-from attnscope.experiments.store import PROTOCOL_NAMES
 from attnscope.measure import Rows, Visibility, softmax_weights
+from attnscope.normalizers import SinkSoftmax, Softmax
 from attnscope.planning import DEFAULT_MEMORY
+from attnscope.studies.paper import every_n as profiles
+from attnscope.studies.paper import lines
+from attnscope.studies.paper.responses import Responses, add_responses
+from attnscope.studies.paper.sets import HeadRows, sum_sets
+from attnscope.studies.paper.settings import READINGS, STEPS, TEMPERATURES, Settings
+from attnscope.studies.paper.store import PROTOCOL_NAMES
+from attnscope.swapping.replacement import effective_normalizer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -211,3 +215,25 @@ class ProtocolMeasurer:
         if layer.factors:
             g = np.stack([each["responses"].g for each in sums], -1) / layer.call.call.queries
             window.pieces["protocol_gradient"].append(lines.gradient(keys, list(layer.factors), heads, g))
+
+
+def check_call(layer: LayerCall, visible: Tensor, queries: Sequence[int]) -> None:
+    """Raise if the paper's experiments are not defined for a call; `visible` are the masks of its queries."""
+    if not (visible == visible[:1]).all():
+        raise ModelError(f"the heads of {layer.name} see different keys; attnscope reproduce needs them to agree")
+    if layer.causal and (visible[0] & (torch.arange(visible.shape[-1]) > torch.tensor(queries)[:, None])).any():
+        raise ModelError(f"{layer.name} sees later tokens although its model is said to be causal")
+    if not isinstance(effective_normalizer(layer.call), Softmax | SinkSoftmax):
+        raise ModelError(f"{layer.name} runs with a swapped normalizer; the paper's experiments are about softmax")
+
+
+def usable_heads(
+    record: WindowRecord, layer: int, logits: Tensor, visible: Tensor, kinds: Mapping[Any, Tensor]
+) -> Tensor:
+    """Which heads have finite logits and vectors; the others are recorded as skipped."""
+    usable = torch.where(visible, logits, 0).isfinite().all(-1).all(-1)
+    for vectors in kinds.values():
+        usable = usable & vectors.isfinite().all(-1).all(-1).repeat_interleave(len(logits) // len(vectors))
+    for head in (~usable).nonzero().flatten().tolist():
+        record.skipped.setdefault((layer, head), "logits or vectors not finite")
+    return usable

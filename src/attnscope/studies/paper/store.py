@@ -18,7 +18,7 @@ from attnscope.errors import OutputError
 from attnscope.store.folders import as_file, write_all
 
 if TYPE_CHECKING:
-    from attnscope.experiments.settings import Settings
+    from attnscope.studies.paper.settings import Settings
 
 SCHEMA = 3
 TABLES = "tables"

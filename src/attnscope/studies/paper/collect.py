@@ -12,9 +12,9 @@ from attnscope.engine.blocks import Blocks, Work
 from attnscope.engine.parts import Part, WindowRecord, merge_notes, without_heads
 from attnscope.engine.run import WindowPlan, plan_windows
 from attnscope.engine.store import collect as collect_blocks
-from attnscope.experiments.protocol.measuring import ProtocolMeasurer, ProtocolWindow
-from attnscope.experiments.store import table_names
 from attnscope.experiments.window import PaperMeasurer, Window
+from attnscope.studies.paper.measuring import ProtocolMeasurer, ProtocolWindow
+from attnscope.studies.paper.store import table_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from attnscope.engine.parts import Head
     from attnscope.engine.run import LayerCall, Measurer, Positions
     from attnscope.engine.store import PartStore
-    from attnscope.experiments.settings import Settings
     from attnscope.progress import Report
+    from attnscope.studies.paper.settings import Settings
 
 
 class Collected(NamedTuple):
