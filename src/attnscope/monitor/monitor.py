@@ -8,7 +8,7 @@ import re
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, cast
 
 import polars as pl
 import torch
@@ -171,11 +171,10 @@ class Monitor:
 
     def add_scalars(self, values: Mapping[str, Any]) -> None:
         """Keep numbers of the whole model, such as the loss, for the files of the run."""
+        for name, value in values.items():
+            with handled(self._failed):
+                self._scalars.append((self._step, name, _one_number(name, value)))
         with handled(self._failed):
-            for name, value in values.items():  # of a tensor when it is needed: asking a device for it would wait
-                self._scalars.append(
-                    (self._step, name, value.detach().clone() if isinstance(value, torch.Tensor) else float(value))
-                )
             if len(self._scalars) > _MOST_WAITING:
                 self._history.add({"scalars": self._take_scalars()}, self._progress("running"))
 
@@ -196,6 +195,8 @@ class Monitor:
         with handled(self._failed):
             step, measured = int(state["step"]), int(state["measured"])
             alarms = [Alarm(*line) for line in state["alarms"]]
+            if not 0 <= measured <= step:
+                raise InputError(f"the state of a monitor has step {step} and {measured} measured steps; it is damaged")
             self._detector.load(state["detector"])
             self._step, self._measured, self._alarms = step, measured, alarms
             self._scalars.clear()
@@ -227,7 +228,13 @@ class Monitor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None and self._step == 0 and not self._closed:
+            self._failed(ModelError("no step of an optimizer that trains the model was seen; call step() after each"))
         self.close("finished" if kind is None or issubclass(kind, StopTraining) else "failed")
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refused: a monitor belongs to one model in one process."""
+        raise TypeError("a Monitor can be neither copied nor pickled: save state_dict(), and make one for the copy")
 
     def _advance(self, number: int | None, scalars: Mapping[str, Any]) -> None:
         if self._closed:
@@ -254,6 +261,8 @@ class Monitor:
     def _arm_if_due(self) -> None:
         self._live.disarm()
         self._measurement = None
+        if self._closed:  # by `on_alarm`
+            return
         self._errors_before = self.errors
         following = self._step + self._stride
         if self._step == 0 or following // self._every > self._step // self._every:
@@ -292,7 +301,6 @@ class Monitor:
         table = measured.table()
         alarms = self._detector.update(table.hstack(measured.circumstances()))
         self._alarms += alarms
-        stop = self._tell(alarms)
         tables = {
             "heads": table,
             "parameters": pl.DataFrame(self._parameters, schema=PARAMETERS),
@@ -305,7 +313,7 @@ class Monitor:
         for write in self.writers if self._ranks.rank == 0 else ():
             with handled(self._failed):
                 write(self._step, self.log_values.latest)
-        return stop
+        return self._tell(alarms)  # last: `on_alarm` may close the monitor
 
     def _why_nothing(self, layers: int) -> str:
         if layers:
@@ -360,23 +368,39 @@ class Monitor:
         }
 
 
+def _one_number(name: str, value: Any) -> Any:
+    """A number, or a tensor of one that is read when it is needed: asking a device for it would wait."""
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    if value.numel() != 1 or value.is_complex():
+        raise InputError(f"{name} is one real number; received a tensor of shape {tuple(value.shape)}: give its mean")
+    return value.detach().clone()
+
+
 class _OptimizerSteps:
     """Calls a function after each step of the optimizer that trains a model."""
 
     def __init__(self, model: nn.Module, counted: Callable[[], None]) -> None:
-        self._parameters = {id(parameter) for parameter in model.parameters()}
-        self._counted = counted
+        self._model, self._counted = model, counted
         self._optimizer: torch.optim.Optimizer | None = None
         self._handle: RemovableHandle | None = register_optimizer_step_post_hook(self._after_step)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._optimizer is None:  # of several optimizers of one model, the first one counts
-            trained = (id(each) for group in optimizer.param_groups for each in group["params"])
-            if self._parameters.isdisjoint(trained):
+            if not self._trains(optimizer):
                 return
             self._optimizer = optimizer
         if optimizer is self._optimizer:
             self._counted()
+
+    def _trains(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it has half of the model's parameters, or half of its own are the model's: some may be shared.
+
+        The model's parameters are those of now: adapters and sharding replace them after a monitor was made.
+        """
+        present = {id(each) for each in self._model.parameters() if each.requires_grad}
+        given = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        return 2 * len(present & given) >= min(len(present), len(given)) > 0
 
     def stop(self) -> bool:
         """Count no more steps; the result is whether any was counted since the last call."""

@@ -175,8 +175,18 @@ def read_lines(file: Path, schema: pl.Schema, start: int = 0) -> tuple[pl.DataFr
             lines.append({name: content[name] for name in schema})
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
-    table = pl.DataFrame(lines, schema=schema, orient="row").sort("step", maintain_order=True)
+    table = _typed(lines, schema).sort("step", maintain_order=True)
     return table, start + len(whole) + len(end)
+
+
+def _typed(lines: list[dict[str, Any]], schema: pl.Schema) -> pl.DataFrame:
+    """The lines whose values have the types of the schema; a damaged file has others."""
+    try:
+        return pl.DataFrame(lines, schema=schema, orient="row")
+    except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError):
+        half = len(lines) // 2
+        parts = (_typed(lines[:half], schema), _typed(lines[half:], schema)) if half else ()
+        return pl.concat([pl.DataFrame(schema=schema), *parts])
 
 
 class WentBackError(OutputError):
