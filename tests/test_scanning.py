@@ -14,7 +14,7 @@ from models import build, byte_tokenizer
 
 import attnscope
 from attnscope.errors import InputError, ModelError
-from attnscope.planning import plan
+from attnscope.measure.settings import plan
 from attnscope.scanning import ScanResult, Step, scan
 from attnscope.store import tables
 

@@ -16,8 +16,8 @@ from polars.testing import assert_frame_equal
 
 from attnscope.capture.huggingface import observed
 from attnscope.errors import InputError
+from attnscope.measure.settings import memory_size, plan
 from attnscope.normalizers import Softmax, entmax, parse
-from attnscope.planning import memory_size, plan
 from attnscope.scanning import scan
 from attnscope.store import tables
 from attnscope.swapping import swap

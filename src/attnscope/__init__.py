@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnscope._process import keep_old_names, lazy  # it also remembers which process imported the package
+from attnscope._process import HOOKS, keep_old_names, lazy  # it also remembers which process imported the package
 from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ keep_old_names(
         "theory.spaces": {"*": "attnscope.studies.audit.spaces"},
     },
 )
+
+HOOKS["restore a swapped model"] = "attnscope.swapping:restore"  # `capture` loads it, `swapping` is above
 
 __getattr__, _ = lazy(__name__, __path__, _LAZY)
 

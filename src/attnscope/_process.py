@@ -29,6 +29,17 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 
+# Functions of one room that a room below it calls: "module:name" by what they are for, filled in by the package.
+HOOKS: dict[str, str] = {}
+
+
+def hook(purpose: str) -> Callable[..., Any]:
+    """The function that the package named for a purpose."""
+    module, _, name = HOOKS[purpose].partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
 def lazy(
     package: str, path: Iterable[str], names: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

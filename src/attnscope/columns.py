@@ -14,7 +14,10 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+VectorKind = Literal["value", "output", "hidden", "hidden_unit", "embedding"]  # what the weights average
+VECTOR_KINDS: tuple[VectorKind, ...] = get_args(VectorKind)
 
 _ABBREVIATIONS = {"kl": "KL"}
 

@@ -24,9 +24,9 @@ from attnscope import __version__
 from attnscope.capture.attention import AttentionCall, LogitsCall, unpadded
 from attnscope.capture.forward import forward, observed
 from attnscope.capture.modules import Layers
+from attnscope.engine.record import version
 from attnscope.errors import ModelError, parameter
-from attnscope.planning import DEFAULT_LENGTH, DEFAULT_MEMORY
-from attnscope.scanning.record import version
+from attnscope.measure.settings import DEFAULT_LENGTH, DEFAULT_MEMORY
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -1,4 +1,4 @@
-"""The exceptions that attnscope raises deliberately, and how messages write a parameter.
+"""The exceptions that attnscope raises deliberately, how messages write a parameter, and checks of plain arguments.
 
 Every message is one line that says what was received and what to do about it. The command line prints it unchanged
 and exits with the exception's `exit_code`.
@@ -15,10 +15,11 @@ The command line says once that it writes options; every message and summary the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
+LARGEST = 2**31 - 1  # of any count: the tables use 32 bits
 _LONGEST = 200  # characters of a value in a message
 
 
@@ -74,3 +75,28 @@ def written_as(style: Style) -> Iterator[None]:
         yield
     finally:
         _style = before
+
+
+def plain(value: Any) -> Any:
+    """Convert a scalar or an array of NumPy or torch to a Python number or list; return anything else unchanged."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def whole_number(name: str, value: Any, least: int = 1, most: int = LARGEST) -> int:
+    """The value of a parameter as an integer; InputError unless it is a whole number from `least` to `most`."""
+    number = plain(value)
+    if not isinstance(number, int) or isinstance(number, bool) or not least <= number:
+        raise InputError(f"{parameter(name)} takes a whole number from {least} up; received {shown(value)}")
+    if number > most:
+        raise InputError(f"{parameter(name)} takes a whole number up to {most:,}; received {shown(number)}")
+    return number
+
+
+def listed_names(name: str, given: Any, known: Sequence[str] = ()) -> list[str]:
+    """The value of a parameter, one name or several, each once; InputError unless there is one and all are known."""
+    listed = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    wrong = [one for one in listed if not isinstance(one, str) or (known and one not in known)]
+    if wrong or not listed:
+        kinds = f"one or several of {', '.join(known)}" if known else "one or several names"
+        raise InputError(f"{parameter(name)} takes {kinds}; received {shown(wrong[0]) if wrong else 'none'}")
+    return list(dict.fromkeys(listed))

@@ -32,7 +32,7 @@ from attnscope.errors import InputError, shown
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Progress", "Report", "Step", "reporting"]
+__all__ = ["OnStep", "Progress", "Step", "reporting"]
 
 COMPILING = "compiling (first use; cached on disk)"
 _SECONDS_BETWEEN_LINES = 10.0
@@ -58,10 +58,10 @@ class Step(NamedTuple):
         return f"{count}: {self.doing}" if self.doing else count
 
 
-Report = Callable[[Step], None]
+OnStep = Callable[[Step], None]
 """Takes the steps of some work."""
 
-Progress = bool | Report | None
+Progress = bool | OnStep | None
 """The argument `progress` of functions that take time."""
 
 
@@ -76,7 +76,7 @@ class _Display(Protocol):
 
 
 @contextmanager
-def reporting(progress: Progress, start: str = "starting") -> Iterator[Report]:
+def reporting(progress: Progress, start: str = "starting") -> Iterator[OnStep]:
     """The function to report steps to, as the argument `progress` asks for.
 
     >>> with attnscope.progress.reporting(print) as report:
@@ -92,7 +92,7 @@ def reporting(progress: Progress, start: str = "starting") -> Iterator[Report]:
 
     Yields
     ------
-    Report
+    OnStep
         Takes each step.
     """
     if callable(progress):

@@ -17,8 +17,8 @@ from fake_ray import FakeRay
 
 import attnscope
 from attnscope.capture.models import ModelSource
-from attnscope.engine import ray_engine
-from attnscope.engine.blocks import Blocks, Failure, Workers, chosen_workers, run_blocks
+from attnscope.engine import chosen_workers, ray_engine
+from attnscope.engine.blocks import Blocks, Failure, Workers, run_blocks
 from attnscope.engine.ray_engine import DIED, RAISED, RayEngine, WorkerError
 from attnscope.engine.run import WindowPlan
 from attnscope.errors import InputError, ModelError
@@ -136,7 +136,7 @@ def test_an_exception_that_cannot_be_sent_is_told_in_words() -> None:
 
 def test_a_worker_that_differs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 23: it would make other tables."""
-    from attnscope.scanning import record
+    from attnscope.engine import record
 
     calls = []
     original = record.model_identity

@@ -19,7 +19,7 @@ from reproductions import BOOK, collect
 import attnscope
 from attnscope.capture.models import load_model
 from attnscope.engine.blocks import LocalEngine
-from attnscope.engine.store import MemoryParts, Parts
+from attnscope.engine.store import BlocksInMemory, BlocksOnDisk
 from attnscope.errors import ModelError
 from attnscope.progress import Step
 from attnscope.store.manifest import Manifest
@@ -108,7 +108,7 @@ def test_a_broken_head_is_left_out_and_named(tokenizer: Any) -> None:
         module.transformer.h[1].attn.c_attn.bias[2 * 35 + 7 * 2] = torch.nan  # a value of head 2
     model = load_model(module, tokenizer=tokenizer)
     work = ReproductionWork.planned(model.facts, BOOK, plan(model.positions, length=32, windows=1, draws=9))
-    collected = collect_all(LocalEngine(model), work, MemoryParts())
+    collected = collect_all(LocalEngine(model), work, BlocksInMemory())
     tables = collected.tables
     assert (1, 2) in collected.skipped
     assert tables["topn"].filter(layer=1, head=2).is_empty()
@@ -130,7 +130,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, tokenizer: 
             raise StoppedError
 
     def run(progress: Any) -> Collected:
-        with Parts(tmp_path, {"of": (1, 2)}, work.blocks) as parts:
+        with BlocksOnDisk(tmp_path, {"of": (1, 2)}, work.blocks) as parts:
             return collect_all(LocalEngine(model), work, parts, progress)
 
     with pytest.raises(StoppedError):
@@ -138,7 +138,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, tokenizer: 
     again = run(lambda step: seen.append(step.done))
     assert seen == [7, 8, 9]
     assert again.resumed == 2
-    whole = collect_all(LocalEngine(model), work, MemoryParts()).tables
+    whole = collect_all(LocalEngine(model), work, BlocksInMemory()).tables
     for name in TABLE_NAMES:
         keys = [column for column, kind in whole[name].schema.items() if not kind.is_float()]
         assert again.tables[name].sort(keys).equals(whole[name].sort(keys)), name

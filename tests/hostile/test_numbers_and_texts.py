@@ -12,7 +12,7 @@ from models import build
 
 from attnscope.capture.text import read_text
 from attnscope.errors import InputError
-from attnscope.planning import memory_size, plan, row_choice
+from attnscope.measure.settings import memory_size, plan, row_choice
 from attnscope.scanning import ScanResult, scan
 from attnscope.studies.paper.settings import plan as plan_reproduction
 

@@ -10,7 +10,7 @@ from models import byte_tokenizer
 from attnscope.capture.models import load_model
 from attnscope.capture.text import Text
 from attnscope.engine.blocks import LocalEngine
-from attnscope.engine.store import MemoryParts
+from attnscope.engine.store import BlocksInMemory
 from attnscope.studies.paper.collect import ReproductionWork
 from attnscope.studies.paper.collect import collect as collect_tables
 from attnscope.studies.paper.settings import plan
@@ -22,4 +22,4 @@ def collect(module: Any, **options: Any) -> dict[str, pl.DataFrame]:
     """Run a model on the text; the tables."""
     model = load_model(module, tokenizer=byte_tokenizer())
     work = ReproductionWork.planned(model.facts, BOOK, plan(model.positions, **options))
-    return collect_tables(LocalEngine(model), work, MemoryParts()).tables
+    return collect_tables(LocalEngine(model), work, BlocksInMemory()).tables

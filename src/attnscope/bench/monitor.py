@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from attnscope.bench.resident import resident_peak, run_with_plain_allocator
 from attnscope.bench.timing import check_size, in_own_process
-from attnscope.planning import whole_number
+from attnscope.errors import whole_number
 from attnscope.progress import Progress, Step, reporting
 
 _VOCABULARY = 8192

@@ -31,9 +31,8 @@ from torch import Tensor
 
 from attnscope.bench._oracle import ORACLES
 from attnscope.bench.memory import refuse_beyond_memory
-from attnscope.errors import InputError, parameter
+from attnscope.errors import InputError, parameter, whole_number
 from attnscope.normalizers import Normalizer, parse
-from attnscope.planning import whole_number
 from attnscope.progress import Progress, Step, reporting
 
 PEER = "entmax"

@@ -21,8 +21,7 @@ from typing import Any
 
 from attnscope.bench.resident import peak_so_far
 from attnscope.engine.ray_engine import import_ray
-from attnscope.errors import AttnscopeError, InputError, parameter
-from attnscope.planning import whole_number
+from attnscope.errors import AttnscopeError, InputError, parameter, whole_number
 from attnscope.progress import Progress, Step, reporting
 from attnscope.store.manifest import FINISHED, UNFINISHED, Manifest
 

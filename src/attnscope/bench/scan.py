@@ -47,8 +47,7 @@ from attnscope.bench.timing import (
     run_again,
     seconds_of,
 )  # fmt: skip
-from attnscope.errors import InputError
-from attnscope.planning import whole_number
+from attnscope.errors import InputError, whole_number
 from attnscope.progress import Progress, Step, reporting
 
 SUBJECTS = ("last", "last+bounds", "all", "all+bounds", "first", "naive", "transformer_lens", "nnsight")

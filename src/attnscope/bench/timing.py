@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from attnscope.bench.memory import refuse_beyond_memory
-from attnscope.errors import InputError, parameter
-from attnscope.planning import whole_number
+from attnscope.errors import InputError, parameter, whole_number
 
 TINY = {"length": 160, "layers": 1, "heads": 2, "width": 16}
 ENOUGH = 60.0  # seconds after which a subject is not repeated

@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import nn
 
+from attnscope._process import hook
 from attnscope.capture.checkpoints import Checkpoint, foreign_errors, open_checkpoint
 from attnscope.capture.huggingface import SWAP_CONFIG_KEY
 from attnscope.capture.loading import load_weights, quiet
@@ -321,9 +322,7 @@ def _load(checkpoint: Checkpoint, source: ModelSource) -> tuple[PreTrainedModel,
     if gguf:
         _forget_quantization(module)
     if hasattr(module.config, SWAP_CONFIG_KEY):
-        from attnscope.swapping import restore
-
-        restore(module, checkpoint.source, revision=where.get("revision"))
+        hook("restore a swapped model")(module, checkpoint.source, revision=where.get("revision"))
     with quiet(), foreign_errors(f"load {checkpoint.name!r}"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.source, **where)
     return module, tokenizer, unused

@@ -88,7 +88,7 @@ class WindowChoice:
     packed: bool = False
 
     def __post_init__(self) -> None:
-        from attnscope.planning import whole_number
+        from attnscope.errors import whole_number
 
         if self.how not in CHOICES:
             known = f"{', '.join(CHOICES[:-1])} or {CHOICES[-1]}"

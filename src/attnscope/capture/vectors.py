@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from attnscope.capture.modules import Layers
-from attnscope.capture.vector_kinds import VectorKind
 from attnscope.capture.watching import WatchedForward
+from attnscope.columns import VectorKind
 from attnscope.errors import ModelError, parameter
 
 if TYPE_CHECKING:

@@ -109,7 +109,7 @@ def reproduce(
 
     from attnscope.capture.documents import read_source
     from attnscope.cli.closing import command_line, print_closing
-    from attnscope.planning import row_choice
+    from attnscope.measure.settings import row_choice
     from attnscope.report.reproduction import print_claims
     from attnscope.store.folders import folder_name
     from attnscope.studies.paper.reproduction import reproduce as run_experiments

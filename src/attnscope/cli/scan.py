@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from attnscope.capture.vector_kinds import VectorKind
 from attnscope.cli.numbers import WholeNumber, decimals, optional_numbers
 from attnscope.cli.runs import (
     CORPUS,
@@ -38,6 +37,7 @@ from attnscope.cli.runs import (
     require_model,
     resumable,
 )
+from attnscope.columns import VectorKind
 
 if TYPE_CHECKING:
     from attnscope.scanning import ScanResult
@@ -157,7 +157,7 @@ def scan(
     from attnscope.capture.text import Text
     from attnscope.cli.closing import print_closing
     from attnscope.diagnosis.states import Thresholds
-    from attnscope.planning import row_choice
+    from attnscope.measure.settings import row_choice
     from attnscope.scanning import scan as scan_model
 
     chosen_lengths, chosen_n = optional_numbers("--lengths", lengths), optional_numbers("--top-n", top_n)

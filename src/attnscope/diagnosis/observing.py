@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.models import ModelFacts
-    from attnscope.capture.vector_kinds import VectorKind
+    from attnscope.columns import VectorKind
     from attnscope.diagnosis.states import Thresholds
     from attnscope.engine.run import LayerCall, Positions, WindowPlan
 

@@ -26,12 +26,13 @@ from attnscope.diagnosis.result import Diagnosis
 from attnscope.diagnosis.situation import DiagnosisWindows, situation
 from attnscope.diagnosis.states import Thresholds, given_thresholds
 from attnscope.diagnosis.verdict import candidates, verdict, withdraw
-from attnscope.engine.blocks import Blocks, Engine, Work, chosen_workers, opened, run_all
+from attnscope.engine import chosen_workers, opened
+from attnscope.engine.blocks import Blocks, Engine, Work, run_all
 from attnscope.engine.parts import Head, merge_skipped
-from attnscope.errors import InputError, ModelError
+from attnscope.errors import InputError, ModelError, whole_number
 from attnscope.intervals import agreement
-from attnscope.planning import plan, whole_number
-from attnscope.progress import Progress, Report, Step, reporting
+from attnscope.measure.settings import plan
+from attnscope.progress import OnStep, Progress, Step, reporting
 from attnscope.store.tables import FINDINGS_VERSION
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def diagnose_windows(
     thresholds: Thresholds | None = None,
     what_if: pl.DataFrame | None = None,
     seed: int = 0,
-    progress: Report | None = None,
+    progress: OnStep | None = None,
     normalizers: Mapping[str, Normalizer] | None = None,
 ) -> dict[str, Any]:
     """The diagnosis of a loaded model on windows chosen before; to verify, `normalizers` are tried in every head."""
@@ -204,7 +205,7 @@ def diagnose_windows(
 
 
 def _measured(
-    engine: Engine, chosen: DiagnosisWindows, rows: int, thresholds: Thresholds, seed: int, report: Report
+    engine: Engine, chosen: DiagnosisWindows, rows: int, thresholds: Thresholds, seed: int, report: OnStep
 ) -> list[WindowRows]:
     """The rows of every window; without the residual stream where the model does not show where heads enter it."""
     plan = plan_diagnosis(engine.facts, chosen.length, rows)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from attnscope.diagnosis.states import Thresholds
-from attnscope.planning import DEFAULT_LENGTH
+from attnscope.measure.settings import DEFAULT_LENGTH
 
 if TYPE_CHECKING:
     from attnscope.capture.models import Model
-    from attnscope.progress import Report
+    from attnscope.progress import OnStep
 
 SAMPLE_TEXT = "sample"  # the source of the embedded text
 
@@ -82,7 +82,7 @@ def shortest_length(thresholds: Thresholds) -> int:
     return math.ceil(thresholds.least_top_keys / thresholds.top_share)
 
 
-def situation(model: Model, _: Report, chosen: DiagnosisWindows, thresholds: Thresholds) -> Situation:
+def situation(model: Model, _: OnStep, chosen: DiagnosisWindows, thresholds: Thresholds) -> Situation:
     """The situation of a diagnosis of a loaded model."""
     from attnscope.diagnosis.verify import unverifiable
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from attnscope.diagnosis.observing import Budget, Head
     from attnscope.diagnosis.states import Thresholds
     from attnscope.normalizers import Normalizer
-    from attnscope.progress import Report
+    from attnscope.progress import OnStep
 
     ByWindow = Float[NDArray[np.float64], " windows"]
 
@@ -60,7 +60,7 @@ def unverifiable(model: Model) -> str | None:
     return None
 
 
-def check_verifiable(model: Model, _: Report | None = None) -> None:
+def check_verifiable(model: Model, _: OnStep | None = None) -> None:
     """Refuse models without a next-token distribution, or whose sinks a rule cannot see."""
     reason = unverifiable(model)
     if reason is not None:
@@ -110,7 +110,7 @@ class Trial:
 
 def verify(
     model: Model,
-    progress: Report,
+    progress: OnStep,
     inputs: Sequence[list[int]],
     labels: dict[Head, Labels],
     thresholds: Thresholds,

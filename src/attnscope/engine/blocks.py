@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from attnscope.capture.models import Model, ModelSource, model_source, refuse_options, resolve_model
 from attnscope.engine.run import Measurer, run_windows
-from attnscope.errors import InputError, parameter, shown
-from attnscope.planning import whole_number
-from attnscope.progress import Report, Step
+from attnscope.errors import InputError, parameter, shown, whole_number
+from attnscope.progress import OnStep, Step
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from attnscope.capture.models import ModelFacts
+    from attnscope.capture.models import Model, ModelFacts
     from attnscope.engine.run import WindowPlan
 
 P = TypeVar("P")
@@ -88,7 +84,7 @@ class Work(Generic[P, R]):
     measurer: Measurer[Any, P]
     finish: Callable[[list[P]], R]  # makes what is handed back of the parts of a block's windows
 
-    def run(self, model: Model, block: Block, progress: Report | None = None, begin: Step | None = None) -> R:
+    def run(self, model: Model, block: Block, progress: OnStep | None = None, begin: Step | None = None) -> R:
         """The finished block; `begin` as for `run_windows`."""
         windows = (self.plan.window(block.first + i, tokens) for i, tokens in enumerate(block.tokens.tolist()))
         begin = begin or Step(0, len(block.tokens) * model.layers * self.plan.forwards, windows=len(block.tokens))
@@ -110,7 +106,7 @@ class Failure:
 
 
 class Engine(Protocol):
-    """Runs blocks on one or several copies of a model: in this process (`local.py`), or on Ray (`ray_engine.py`)."""
+    """Runs blocks on one or several copies of a model: in this process (`LocalEngine`), or on Ray (`ray_engine.py`)."""
 
     @property
     def facts(self) -> ModelFacts:
@@ -120,11 +116,11 @@ class Engine(Protocol):
     def described(self) -> dict[str, Any]:
         """What `run.json` says about the workers; empty for this process."""
 
-    def call(self, function: Callable[..., R], *arguments: Any, progress: Report | None = None) -> R:
+    def call(self, function: Callable[..., R], *arguments: Any, progress: OnStep | None = None) -> R:
         """Call `function(model, report, *arguments)` once, wherever the model is."""
 
     def run(
-        self, work: Work[P, R], blocks: Iterable[Block], progress: Report | None = None, begin: Step | None = None
+        self, work: Work[P, R], blocks: Iterable[Block], progress: OnStep | None = None, begin: Step | None = None
     ) -> Iterator[tuple[int, R | Failure]]:
         """The number and the result of each block, as they are finished. Steps start at `begin`."""
 
@@ -143,7 +139,7 @@ def run_blocks(
     blocks: Blocks,
     *,
     finished: Collection[int] = (),
-    progress: Report | None = None,
+    progress: OnStep | None = None,
 ) -> Iterator[tuple[int, R | Failure]]:
     """Run all blocks that are not finished already, and yield the number and result of each in any order.
 
@@ -180,7 +176,7 @@ def run_blocks(
         raise stopped.error from None
 
 
-def run_all(engine: Engine, work: Work[P, R], blocks: Blocks, progress: Report | None = None) -> list[R]:
+def run_all(engine: Engine, work: Work[P, R], blocks: Blocks, progress: OnStep | None = None) -> list[R]:
     """The results of all blocks in order; the first failure is raised."""
     found: dict[int, R] = {}
     for number, outcome in run_blocks(engine, work, blocks, progress=progress):
@@ -223,12 +219,12 @@ class LocalEngine:
         """There are no workers."""
         return {}
 
-    def call(self, function: Callable[..., R], *arguments: Any, progress: Report | None = None) -> R:
+    def call(self, function: Callable[..., R], *arguments: Any, progress: OnStep | None = None) -> R:
         """Call `function(model, report, *arguments)`."""
         return function(self.model, progress or (lambda step: None), *arguments)
 
     def run(
-        self, work: Work[P, R], blocks: Iterable[Block], progress: Report | None = None, begin: Step | None = None
+        self, work: Work[P, R], blocks: Iterable[Block], progress: OnStep | None = None, begin: Step | None = None
     ) -> Iterator[tuple[int, R | Failure]]:
         """Run the blocks in order."""
         for block in blocks:
@@ -268,44 +264,3 @@ class Workers:
         whole_number("worker_cpus", self.cpus)
         if not isinstance(self.gpus, int | float) or isinstance(self.gpus, bool) or not 0 <= self.gpus < 1024:
             raise InputError(f"{parameter('worker_gpus')} takes a number from 0 up; received {shown(self.gpus)}")
-
-
-def chosen_workers(
-    workers: int | None, ray: str | None, worker_cpus: int | None, worker_gpus: float | None
-) -> Workers | None:
-    """The workers that the arguments ask for; None for this process."""
-    if workers is None and ray is None:
-        for name, value in {"worker_cpus": worker_cpus, "worker_gpus": worker_gpus}.items():
-            if value is not None:
-                raise InputError(
-                    f"{parameter(name, value)} is for workers; add {parameter('workers')} or {parameter('ray')}, or "
-                    "leave it out"
-                )
-        return None
-    return Workers(workers, ray, 1 if worker_cpus is None else worker_cpus, worker_gpus or 0)
-
-
-@contextmanager
-def opened(model: Any, workers: Workers | None = None, **loading: Any) -> Iterator[Engine]:
-    """An engine for a model, given in any form that `load_model` takes or as a `Model`."""
-    if workers is None:
-        yield LocalEngine(resolve_model(model, **loading))
-        return
-    from attnscope.engine.ray_engine import RayEngine
-
-    with RayEngine(_description(model, **loading), workers) as engine:
-        yield engine
-
-
-def _description(model: Any, tokenizer: Any = None, **loading: Any) -> ModelSource:
-    """How a worker loads the model; the path of a file or folder is made absolute."""
-    if isinstance(model, Model):
-        refuse_options(f"the Model {model.name}", **loading)
-    source = model.source if isinstance(model, Model) else None
-    if isinstance(model, str | Path | None):
-        source = model_source(model, **loading)
-    if source is None or tokenizer is not None:
-        raise InputError("workers load the model themselves: give the name or folder of a model, not an object")
-    if source.name is None or not Path(source.name).exists():
-        return source
-    return replace(source, name=str(Path(source.name).resolve()))

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attnscope import __version__
 from attnscope.engine.blocks import Block, Failure, Work
 from attnscope.errors import AttnscopeError, InputError, parameter
-from attnscope.progress import Report, Step
+from attnscope.progress import OnStep, Step
 
 if TYPE_CHECKING:
     from attnscope.capture.models import Model, ModelFacts, ModelSource
@@ -71,7 +71,7 @@ class Worker:
         import os
         import socket
 
-        from attnscope.scanning.record import model_identity
+        from attnscope.engine.record import model_identity
 
         self.model = source.load()
         name = f"{socket.gethostname()}:{os.getpid()}"
@@ -178,7 +178,7 @@ class RayEngine:
             }
         }
 
-    def call(self, function: Callable[..., R], *arguments: Any, progress: Report | None = None) -> R:
+    def call(self, function: Callable[..., R], *arguments: Any, progress: OnStep | None = None) -> R:
         """Call `function(model, report, *arguments)` on some worker; it reports no steps."""
         for _ in range(RAISED):
             while not (ready := [worker for worker in self._workers if worker.loading is None]):
@@ -196,7 +196,7 @@ class RayEngine:
         raise WorkerError(f"{RAISED} workers died while they ran {function.__name__}; see the logs of Ray")
 
     def run(
-        self, work: Work[P, R], blocks: Iterable[Block], progress: Report | None = None, begin: Step | None = None
+        self, work: Work[P, R], blocks: Iterable[Block], progress: OnStep | None = None, begin: Step | None = None
     ) -> Iterator[tuple[int, R | Failure]]:
         """Run the blocks on all workers, and yield them as they are finished."""
         reference = self._ray.put(work)

@@ -21,14 +21,14 @@ from attnscope.capture.tokens import special_tokens
 from attnscope.capture.vectors import VectorSource
 from attnscope.engine.parts import WindowRecord
 from attnscope.errors import InputError, parameter
-from attnscope.progress import Report, Step
+from attnscope.progress import OnStep, Step
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from attnscope.capture.attention import Call
     from attnscope.capture.models import Model, ModelFacts, PlainModel
-    from attnscope.capture.vector_kinds import VectorKind
+    from attnscope.columns import VectorKind
 
 Positions = dict[int, tuple[int, ...]]
 """Positions of the queries to measure, by the length of the prefix they represent."""
@@ -174,7 +174,7 @@ def run_windows(
     windows: Iterable[Window],
     measurer: Measurer[W, P],
     *,
-    progress: Report | None = None,
+    progress: OnStep | None = None,
     begin: Step | None = None,
 ) -> Iterator[P]:
     """Yield the finished part of each window in order.
@@ -192,7 +192,7 @@ def run_windows(
 
 
 def _run_window(
-    model: Model, window: Window, measurer: Measurer[W, P], layers: int, begin: Step, progress: Report | None
+    model: Model, window: Window, measurer: Measurer[W, P], layers: int, begin: Step, progress: OnStep | None
 ) -> P:
     record = measurer.start(window.number)
     record.tokens = len(window.forwards[-1].tokens)
@@ -225,7 +225,7 @@ def run_inputs(
     measurer: Measurer[W, P],
     rows: Callable[[int], tuple[int, ...]],
     *,
-    progress: Report | None = None,
+    progress: OnStep | None = None,
 ) -> Iterator[P]:
     """Run a module once on tensors; each item of the batch is a window, of which `rows(length)` are measured.
 

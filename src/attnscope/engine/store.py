@@ -24,7 +24,7 @@ from attnscope.store.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest
 
 if TYPE_CHECKING:
     from attnscope.engine.blocks import Blocks, Engine, Work
-    from attnscope.progress import Report
+    from attnscope.progress import OnStep
 
 
 class PartStore(ABC):
@@ -48,7 +48,7 @@ class PartStore(ABC):
         """Drop the blocks: their tables are written. If some failed they stay, and the same command tries those."""
 
     @abstractmethod
-    def numbers(self) -> list[int]:
+    def finished_blocks(self) -> list[int]:
         """The finished blocks, in order."""
 
     @abstractmethod
@@ -65,7 +65,7 @@ class PartStore(ABC):
 
     def table(self, name: str, schema: pl.Schema | None = None) -> pl.DataFrame:
         """A table of all finished blocks, in the order of windows."""
-        tables = [part.tables[name] for part in map(self.part, self.numbers()) if name in part.tables]
+        tables = [part.tables[name] for part in map(self.part, self.finished_blocks()) if name in part.tables]
         tables = [table for table in tables if table.width]
         if not tables:
             return pl.DataFrame(schema=schema)
@@ -74,7 +74,7 @@ class PartStore(ABC):
         return joined if in_order else joined.sort("window", maintain_order=True)
 
 
-class MemoryParts(PartStore):
+class BlocksInMemory(PartStore):
     """Finished blocks in memory."""
 
     finish = staticmethod(merge_parts)
@@ -89,7 +89,7 @@ class MemoryParts(PartStore):
     def done(self) -> None:
         """The result has the tables."""
 
-    def numbers(self) -> list[int]:
+    def finished_blocks(self) -> list[int]:
         """The finished blocks, in order."""
         return sorted(self._parts)
 
@@ -103,10 +103,10 @@ class MemoryParts(PartStore):
 
     def notes(self) -> list[dict[str, Any]]:
         """The notes of the finished blocks, in order."""
-        return [self._parts[number].notes for number in self.numbers()]
+        return [self._parts[number].notes for number in self.finished_blocks()]
 
 
-class Parts(PartStore):
+class BlocksOnDisk(PartStore):
     """Finished blocks on disk, in the folder `.parts` of the run, with their manifest.
 
     `plan` is everything that determines the numbers: a folder with blocks of another plan is refused. `names` are those
@@ -161,7 +161,7 @@ class Parts(PartStore):
             finished.with_name("run.json").unlink(missing_ok=True)
             finished.rename(self.folder)
 
-    def numbers(self) -> list[int]:
+    def finished_blocks(self) -> list[int]:
         """The finished blocks, in order."""
         return sorted(self.manifest.entries)
 
@@ -173,7 +173,7 @@ class Parts(PartStore):
 
     def notes(self) -> list[dict[str, Any]]:
         """The notes of the finished blocks, in order."""
-        return [self.manifest.entries[number]["notes"] for number in self.numbers()]
+        return [self.manifest.entries[number]["notes"] for number in self.finished_blocks()]
 
     def add(self, number: int, span: range, result: BlockFiles) -> None:
         """Write a finished block; its line in the manifest is written last and marks it as complete."""
@@ -208,10 +208,10 @@ def _writer(content: bytes) -> Callable[[Path], object]:
 
 
 def collect(
-    engine: Engine, work: Work[Part, Any], blocks: Blocks, store: PartStore, progress: Report | None = None
+    engine: Engine, work: Work[Part, Any], blocks: Blocks, store: PartStore, progress: OnStep | None = None
 ) -> None:
     """Run all blocks that the store does not have yet; those that fail are listed in `store.failed`."""
-    for number, outcome in run_blocks(engine, work, blocks, finished=store.numbers(), progress=progress):
+    for number, outcome in run_blocks(engine, work, blocks, finished=store.finished_blocks(), progress=progress):
         span = blocks.span(number)
         if isinstance(outcome, Failure):
             windows = {"first_window": span.start, "last_window": span.stop - 1}

@@ -47,7 +47,7 @@ from attnscope.theory.gradient import finite_difference_bound, jacobian_norm, so
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnscope.capture.vector_kinds import VectorKind
+    from attnscope.columns import VectorKind
     from attnscope.engine.run import LayerCall, Positions
 
 MOST_HEADS = 8  # of a layer, taken together for coverage

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from attnscope import __version__
 from attnscope.capture.modules import Layers
 from attnscope.capture.watching import handled
+from attnscope.engine.record import version
 from attnscope.errors import AttnscopeError, InputError, ModelError, shown
 from attnscope.monitor.alarms import Alarm, AlarmDetector, AlarmThresholds, StopTraining, describe
 from attnscope.monitor.live_calls import LiveCalls, innermost
@@ -25,7 +26,6 @@ from attnscope.monitor.log_values import LogValues, TensorBoardWriter
 from attnscope.monitor.measuring import TOP_N, Ranks, StepMeasurement, learned_parameters
 from attnscope.monitor.refusals import attention_modules, refuse_unwatchable
 from attnscope.monitor.run_files import ALARMS, PARAMETERS, SCALARS, History, now
-from attnscope.scanning.record import version
 
 if TYPE_CHECKING:
     from types import TracebackType

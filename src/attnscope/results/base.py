@@ -96,7 +96,7 @@ class Result(ABC):
         """
         from rich.console import Console
 
-        from attnscope.planning import whole_number
+        from attnscope.errors import whole_number
 
         whole_number("width", width)
         text = io.StringIO()

@@ -180,7 +180,7 @@ class HeadResult:
 
 def find_head(result: ScanResult, layer: int, head: int) -> HeadResult:
     """The head of a scan; InputError names the ranges if there is none, and the reason if it was left out."""
-    from attnscope.planning import whole_number
+    from attnscope.errors import whole_number
 
     layer, head = whole_number("layer", layer, 0), whole_number("head", head, 0)
     counts = {entry["layer"]: entry["heads"] for entry in result.run["model"]["heads"]}

@@ -10,8 +10,7 @@ import polars as pl
 from attnscope import columns
 from attnscope.columns import head_name
 from attnscope.diagnosis.states import NO_LABEL, limit_words
-from attnscope.errors import InputError, shown
-from attnscope.planning import whole_number
+from attnscope.errors import InputError, shown, whole_number
 from attnscope.report import overview
 from attnscope.report.states import state_looks, withdrawn_states
 from attnscope.report.terminal import short_path

@@ -1,7 +1,7 @@
 """Scan a model: measure every head on a text or on tensors, and fill the tables.
 
-`scan` plans what the engine runs, `measuring.py` measures attention calls, `column_blocks.py` makes tables of them,
-`tensor_scan.py` is the way of tensors, `record.py` describes how a run was done, `result.py` holds the result.
+`scan` plans what the engine runs, `measuring.py` measures attention calls and makes tables of them, `patterns.py`
+collects the patterns, `sources.py` is the way of a text and of tensors, `result.py` holds the result.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from attnscope.capture.forward import Inputs
 from attnscope.capture.models import Model, plain_model, refuse_options, resolve_model
 from attnscope.capture.text import Text
 from attnscope.capture.tokens import Choice, TokenizedText, text_length, tokenized, window_choice
-from attnscope.capture.vector_kinds import VectorKind
+from attnscope.columns import VectorKind
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.diagnosis.states import Thresholds, given_thresholds
-from attnscope.engine.blocks import chosen_workers, opened
+from attnscope.engine import chosen_workers, opened
 from attnscope.errors import InputError, parameter
+from attnscope.measure.settings import DEFAULT_DELTA_MAX_LENGTH, DEFAULT_MEMORY, RowChoice, Settings, plan, plan_inputs
 from attnscope.normalizers import Softmax
-from attnscope.planning import DEFAULT_DELTA_MAX_LENGTH, DEFAULT_MEMORY, RowChoice, Settings, plan, plan_inputs
-from attnscope.progress import Progress, Report, Step, reporting
+from attnscope.progress import OnStep, Progress, Step, reporting
 from attnscope.scanning.measuring import what_ifs
 from attnscope.scanning.result import ScanResult
 from attnscope.scanning.sources import TextScan, scan_inputs
@@ -252,7 +252,7 @@ def _diagnosed(
     windows: DiagnosisWindows,
     settings: Settings,
     thresholds: Thresholds,
-    report: Report,
+    report: OnStep,
 ) -> ScanResult:
     """The result with the findings of a diagnosis."""
     from attnscope.diagnosis.running import diagnose_windows

@@ -18,8 +18,8 @@ from attnscope._process import parallel_for
 from attnscope.engine.parts import Part, WindowRecord, without_heads
 from attnscope.errors import ModelError
 from attnscope.measure import Rows, Visibility, columns
+from attnscope.measure.settings import Settings
 from attnscope.normalizers import Normalizer, SinkSoftmax, Softmax
-from attnscope.planning import Settings
 from attnscope.scanning.patterns import Patterns
 from attnscope.store import tables
 from attnscope.swapping.replacement import at_temperature, effective_normalizer, with_sinks
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.attention import Call
-    from attnscope.capture.vector_kinds import VectorKind
+    from attnscope.columns import VectorKind
     from attnscope.engine.run import LayerCall, Positions
 
 _TYPES: dict[pl.DataType, DTypeLike] = {pl.Int32(): np.int32, pl.Float64(): np.float64}

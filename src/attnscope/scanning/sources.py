@@ -21,13 +21,13 @@ from attnscope.capture.models import PlainModel
 from attnscope.capture.tokens import token_texts, window_tokens
 from attnscope.engine.blocks import Blocks, Work, block_size
 from attnscope.engine.parts import merge_notes
+from attnscope.engine.record import identity, model_identity, model_record, run_record
 from attnscope.engine.run import WindowPlan, plan_windows, run_inputs
-from attnscope.engine.store import MemoryParts, Parts, PartStore, collect
+from attnscope.engine.store import BlocksInMemory, BlocksOnDisk, PartStore, collect
 from attnscope.errors import InputError
-from attnscope.planning import Settings
-from attnscope.progress import Report
+from attnscope.measure.settings import Settings
+from attnscope.progress import OnStep
 from attnscope.scanning.measuring import ScanMeasurer
-from attnscope.scanning.record import identity, model_identity, model_record, run_record
 from attnscope.scanning.result import ScanResult
 from attnscope.store import tables
 from attnscope.store.tables import TokenWeights
@@ -42,7 +42,7 @@ def scan_inputs(
     inputs: Inputs,
     settings: Settings,
     tokenizer: Any,
-    report: Report,
+    report: OnStep,
     load_seconds: float,
 ) -> ScanResult:
     """Run the module once on tensors and measure whatever attends in it."""
@@ -108,12 +108,12 @@ class TextScan:
     def store(self, folder: Path | None) -> PartStore:
         """Where finished blocks are kept: those of a run in one block are not worth keeping on disk."""
         if folder is None or len(self.blocks) == 1:
-            return MemoryParts()
+            return BlocksInMemory()
         plan = identity(self.engine.call(model_identity), self.text, self.choice, self.settings)
         names = {"model": self.engine.facts.name, "text": self.text.source}
-        return Parts(folder, plan, self.blocks, names)
+        return BlocksOnDisk(folder, plan, self.blocks, names)
 
-    def run(self, store: PartStore, report: Report, load_seconds: float) -> ScanResult:
+    def run(self, store: PartStore, report: OnStep, load_seconds: float) -> ScanResult:
         """Run the blocks that the store does not have yet; the result is that of all."""
         started = time.perf_counter()
         work = Work(self.plan, ScanMeasurer(self.settings), store.finish)
@@ -123,7 +123,7 @@ class TextScan:
         notes = merge_notes(store.notes())
         run = run_record(self.engine.call(model_record), text, self.settings, timings, notes) | self._workers(store)
         shown = self._token_weights(store)
-        if isinstance(store, Parts) and store.manifest.lines("topn") > tables.MOST_LINES:
+        if isinstance(store, BlocksOnDisk) and store.manifest.lines("topn") > tables.MOST_LINES:
             return ScanResult.of_parts(store.manifest, run, shown)
         rows, topn = (store.table(name, tables.SCANNED[name]) for name in ("rows", "topn"))
         return ScanResult(rows, topn, run, shown)
@@ -137,7 +137,7 @@ class TextScan:
 
     def _token_weights(self, store: PartStore) -> tables.TokenWeights | None:
         """What the report shows over the text of the first window; None if that could not be measured."""
-        if store.numbers()[:1] != [0]:
+        if store.finished_blocks()[:1] != [0]:
             return None
         tokens = self.plan.window(0, self.blocks.windows[0:1].tolist()[0]).forwards[-1].tokens
         found = store.part(0).tables

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from attnscope.capture.checkpoints import locate
 from attnscope.capture.text import BOOKS, PREFIX, read_text
-from attnscope.errors import AttnscopeError, InputError, shown
-from attnscope.planning import row_choice, whole_number
+from attnscope.errors import AttnscopeError, InputError, shown, whole_number
+from attnscope.measure.settings import row_choice
 
 Value = TypeVar("Value")
 

@@ -43,7 +43,7 @@ def _scan(folder: Path, request: dict[str, Any]) -> None:
     text = Text(pasted, "pasted text") if pasted else read_text(request.get("text"))
 
     # Imported after the text is read: they take seconds to load, and an unreadable text is reported at once.
-    from attnscope.planning import row_choice
+    from attnscope.measure.settings import row_choice
     from attnscope.scanning import scan
 
     with watch_compiling(lambda now: _send({"compiling": now})):

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from attnscope.errors import InputError, shown
-from attnscope.planning import whole_number
+from attnscope.errors import InputError, shown, whole_number
 from attnscope.progress import Progress, Step, reporting
 from attnscope.studies.audit.report import AuditReport, ClaimReport, Counterexample, Trial, Verdict
 from attnscope.studies.audit.search import attack, shrink, take

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.models import Model
-    from attnscope.capture.vector_kinds import VectorKind
+    from attnscope.columns import VectorKind
     from attnscope.engine.run import LayerCall, Positions
-    from attnscope.progress import Report
+    from attnscope.progress import OnStep
     from attnscope.studies.budget.settings import BudgetSettings
 
 _SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 3 / 4)
@@ -91,7 +91,7 @@ class NeedsMeasurer:
 
 
 def measure_needs(
-    model: Model, windows: Sequence[list[int]], settings: BudgetSettings, report: Report
+    model: Model, windows: Sequence[list[int]], settings: BudgetSettings, report: OnStep
 ) -> list[Float[Tensor, "kv_heads kinds sizes"]]:
     """The mean error over windows of each layer's key-value heads, by kind and number of kept keys."""
     step = max(1, settings.observed // _ROWS)

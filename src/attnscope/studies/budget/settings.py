@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import InputError, ModelError, parameter, shown
-from attnscope.planning import whole_number
+from attnscope.errors import InputError, ModelError, parameter, shown, whole_number
 from attnscope.swapping.budgets import refusal
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.modules import evaluating
 from attnscope.capture.text import Text, given_text
 from attnscope.capture.tokens import WindowChoice, WindowTokens, tokenized
-from attnscope.errors import InputError, OutputError, parameter, shown
+from attnscope.errors import InputError, OutputError, listed_names, parameter, shown, whole_number
+from attnscope.measure.settings import plan
 from attnscope.normalizers import Normalizer, parse
-from attnscope.planning import listed_names, plan, whole_number
-from attnscope.progress import Progress, Report, Step, reporting
+from attnscope.progress import OnStep, Progress, Step, reporting
 from attnscope.results.base import Result, View
 from attnscope.scanning import ScanResult, scan
 from attnscope.store.folders import as_file, without_infinities, write_all
@@ -242,7 +242,7 @@ class _Comparison:
     names: list[str]
     settings: Any
     modes: Sequence[str]
-    report: Report
+    report: OnStep
     done: int = 0
     total: int = 0
 

@@ -18,7 +18,7 @@ import polars as pl
 from attnscope._process import refuses_after_fork
 from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.text import Text, given_text
-from attnscope.planning import plan
+from attnscope.measure.settings import plan
 from attnscope.progress import Progress, reporting
 from attnscope.store.tables import OWN, comparable
 from attnscope.studies.compare.comparing import Comparison, compare

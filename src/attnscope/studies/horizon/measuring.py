@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from attnscope.engine.parts import WindowRecord
-from attnscope.planning import DEFAULT_MEMORY
+from attnscope.measure.settings import DEFAULT_MEMORY
 from attnscope.store.tables import OWN
 from attnscope.studies.horizon.extended_row import (
     Layout,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.attention import Call
-    from attnscope.capture.vector_kinds import VectorKind
+    from attnscope.columns import VectorKind
     from attnscope.engine.run import LayerCall, Positions
     from attnscope.normalizers import Normalizer
     from attnscope.studies.horizon.positions import LayerPositions

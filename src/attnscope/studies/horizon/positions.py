@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from attnscope.capture.attention import Call
     from attnscope.capture.models import Model
-    from attnscope.capture.vector_kinds import VectorKind
+    from attnscope.columns import VectorKind
     from attnscope.studies.horizon.extended_row import Moves
 
 PROBE_TOKENS = 32

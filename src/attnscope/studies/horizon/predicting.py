@@ -23,7 +23,7 @@ from attnscope.capture.tokens import WindowChoice, tokenized
 from attnscope.engine.parts import Head, merge_skipped
 from attnscope.engine.run import Forward, Window, run_windows
 from attnscope.errors import InputError, ModelError, OutputError, parameter
-from attnscope.progress import Progress, Report, Step, reporting
+from attnscope.progress import OnStep, Progress, Step, reporting
 from attnscope.scanning import ScanResult, scan
 from attnscope.store.folders import given_folder, output_folder
 from attnscope.store.tables import OWN
@@ -230,7 +230,7 @@ def _earlier(folder: Path, horizon: Horizon) -> ScanResult | None:
 class _Run:
     """One prediction: windows, probes, measures, tables."""
 
-    def __init__(self, model: Model, text: Text, settings: HorizonSettings, report: Report) -> None:
+    def __init__(self, model: Model, text: Text, settings: HorizonSettings, report: OnStep) -> None:
         self.model, self.text, self.settings, self.report = model, text, settings, report
         tokens = tokenized(model, text, WindowChoice())
         self.tokens: list[int] = tokens.read(0, len(tokens)).tolist()
@@ -295,7 +295,7 @@ class _Run:
         measurer = LongMeasurer(settings, lengths)
         return list(run_windows(self.model, windows, measurer, progress=self._doing("checking")))
 
-    def _doing(self, what: str) -> Report:
+    def _doing(self, what: str) -> OnStep:
         def report(step: Step) -> None:
             self.report(step._replace(doing=f"{what}: {step.doing}"))
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import InputError, parameter
-from attnscope.planning import plan, whole_number
+from attnscope.errors import InputError, parameter, whole_number
+from attnscope.measure.settings import plan
 from attnscope.studies.horizon.extended_row import SHORTEST
 
 if TYPE_CHECKING:

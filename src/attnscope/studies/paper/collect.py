@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from attnscope.capture.documents import Corpus
     from attnscope.capture.models import ModelFacts
     from attnscope.capture.text import Text
-    from attnscope.capture.vector_kinds import VectorKind
+    from attnscope.columns import VectorKind
     from attnscope.engine.blocks import Engine
     from attnscope.engine.parts import Head
     from attnscope.engine.run import LayerCall, Measurer, Positions
     from attnscope.engine.store import PartStore
-    from attnscope.progress import Report
+    from attnscope.progress import OnStep
     from attnscope.studies.paper.settings import Settings
 
 
@@ -105,7 +105,7 @@ class ReproductionWork:
         return cls(settings, tokens, plan, Blocks(windows))
 
 
-def collect(engine: Engine, work: ReproductionWork, store: PartStore, progress: Report | None = None) -> Collected:
+def collect(engine: Engine, work: ReproductionWork, store: PartStore, progress: OnStep | None = None) -> Collected:
     """Measure every window that the store does not have yet; a head that is left out of one is left out of all."""
     settings = work.settings
     measurer: Measurer[Any, Part] = BothMeasurer(settings) if settings.protocol else PaperMeasurer(settings)

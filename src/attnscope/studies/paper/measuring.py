@@ -21,8 +21,8 @@ from attnscope.engine.parts import Part, WindowRecord, without_heads
 from attnscope.errors import ModelError
 from attnscope.experiments.profiles import products
 from attnscope.measure import Rows, Visibility, softmax_weights
+from attnscope.measure.settings import DEFAULT_MEMORY
 from attnscope.normalizers import SinkSoftmax, Softmax
-from attnscope.planning import DEFAULT_MEMORY
 from attnscope.studies.paper import every_n as profiles
 from attnscope.studies.paper import lines
 from attnscope.studies.paper.responses import Responses, add_responses
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from attnscope.capture.vector_kinds import VectorKind
+    from attnscope.columns import VectorKind
     from attnscope.engine.parts import Head
     from attnscope.engine.run import LayerCall, Positions
 

@@ -17,9 +17,9 @@ from attnscope import __version__
 from attnscope._process import refuses_after_fork
 from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.text import Text
-from attnscope.errors import OutputError
+from attnscope.errors import OutputError, listed_names, plain
 from attnscope.experiments.claims import answer, readings_of
-from attnscope.planning import RowChoice, listed_names, plain
+from attnscope.measure.settings import RowChoice
 from attnscope.progress import Progress, Step, reporting
 from attnscope.results.base import Result, View
 from attnscope.store import folders
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from attnscope.engine.blocks import Engine
-    from attnscope.engine.store import Parts
-    from attnscope.progress import Report
+    from attnscope.engine.store import BlocksOnDisk
+    from attnscope.progress import OnStep
     from attnscope.results.reproduction_view import ReproductionPlots
     from attnscope.show.figure_files import FigureStyle
     from attnscope.show.figures import FigureWidth
@@ -201,8 +201,8 @@ def reproduce(
     Reproduction
         Tables, evaluated claims, figures.
     """
-    from attnscope.engine.blocks import chosen_workers, opened
-    from attnscope.engine.store import Parts
+    from attnscope.engine import chosen_workers, opened
+    from attnscope.engine.store import BlocksOnDisk
     from attnscope.show.figure_files import FigureStyle
     from attnscope.studies.paper.collect import ReproductionWork
 
@@ -232,7 +232,7 @@ def reproduce(
                 work = ReproductionWork.planned(engine.facts, book, plan(engine.facts.positions, **asked), folder)
                 loaded = time.perf_counter() - started
                 names = {"model": engine.facts.name, "text": work.text.source}
-                with Parts(folder, wanted, work.blocks, names) as parts:
+                with BlocksOnDisk(folder, wanted, work.blocks, names) as parts:
                     measured, run = _measure(engine, work, parts, report)
                     run = {"identity": wanted, **run, "timings": {"load_seconds": round(loaded, 3), **run["timings"]}}
                     run = store.save_tables(folder, measured, run)
@@ -247,9 +247,9 @@ def reproduce(
 
 
 def _measure(
-    engine: Engine, work: ReproductionWork, parts: Parts, report: Report
+    engine: Engine, work: ReproductionWork, parts: BlocksOnDisk, report: OnStep
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
-    from attnscope.scanning.record import model_record
+    from attnscope.engine.record import model_record
     from attnscope.studies.paper.collect import collect
 
     started = time.perf_counter()
@@ -281,7 +281,7 @@ def _measure(
 
 
 def _draw(
-    folder: Path, measured: dict[str, pl.DataFrame], run: dict[str, Any], style: FigureStyle, report: Report
+    folder: Path, measured: dict[str, pl.DataFrame], run: dict[str, Any], style: FigureStyle, report: OnStep
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, str]]]:
     """Evaluate the claims on the tables, and write them and the figures."""
     from attnscope.experiments.figures import draw_all

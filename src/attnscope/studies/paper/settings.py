@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
-from attnscope.errors import InputError, parameter
-from attnscope.planning import RowChoice, listed_names, row_choice, whole_number
+from attnscope.columns import VECTOR_KINDS, VectorKind
+from attnscope.errors import InputError, listed_names, parameter, whole_number
+from attnscope.measure.settings import RowChoice, row_choice
 
 Sink = Literal["kept", "dropped"]
 SINKS: tuple[Sink, ...] = get_args(Sink)

@@ -27,8 +27,7 @@ from typing import Any
 import polars as pl
 
 from attnscope import __version__
-from attnscope.errors import AttnscopeError, InputError, parameter, shown
-from attnscope.planning import whole_number
+from attnscope.errors import AttnscopeError, InputError, parameter, shown, whole_number
 from attnscope.progress import Progress, Step, reporting
 from attnscope.store.folders import as_file, output_folder, without_infinities, write_all
 from attnscope.studies.recall.summary import summarize

@@ -12,9 +12,8 @@ import polars as pl
 
 from attnscope import __version__
 from attnscope._process import refuses_after_fork
-from attnscope.errors import InputError, parameter
+from attnscope.errors import InputError, parameter, whole_number
 from attnscope.normalizers.from_file import load_normalizer
-from attnscope.planning import whole_number
 from attnscope.progress import Progress, Step, reporting
 from attnscope.store.folders import as_file, output_folder, without_infinities, write_all
 from attnscope.studies.recall.running import QUICK, Plan, changed, check, recall

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from attnscope.capture.models import Model, PlainModel
     from attnscope.capture.tokens import TokenizedText, WindowChoice
-    from attnscope.planning import Settings
-    from attnscope.progress import Report
+    from attnscope.measure.settings import Settings
+    from attnscope.progress import OnStep
 
 
 def _patterns(names: Iterable[str]) -> list[str]:
@@ -36,7 +36,7 @@ def version(package: str) -> str:
     return metadata.version(package)
 
 
-def model_identity(model: Model, _: Report) -> dict[str, Any]:
+def model_identity(model: Model, _: OnStep) -> dict[str, Any]:
     """Whatever about a loaded model decides the numbers of the tables."""
     module = model.module
     return {
@@ -60,7 +60,7 @@ def identity(model: dict[str, Any], text: TokenizedText, choice: WindowChoice, s
     }
 
 
-def model_record(model: Model | PlainModel, _: Report | None = None) -> dict[str, Any]:
+def model_record(model: Model | PlainModel, _: OnStep | None = None) -> dict[str, Any]:
     """What `run.json` says about a model; its heads are added when they are known."""
     module = model.module
     config = getattr(module, "config", None)

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from attnscope.capture.vector_kinds import VECTOR_KINDS, VectorKind
-from attnscope.errors import InputError, parameter, shown
+from attnscope.columns import VECTOR_KINDS, VectorKind
+from attnscope.errors import LARGEST, InputError, parameter, plain, shown, whole_number
 
 if TYPE_CHECKING:
     from attnscope.normalizers import Normalizer
@@ -19,7 +19,6 @@ DEFAULT_LENGTH = 1024
 DEFAULT_LENGTHS = (32, 64, 128, 256, 512, 1024)
 DEFAULT_TOP_N = (1, 5, 10, 20, 100)
 DEFAULT_MEMORY = 256 * 2**20
-LARGEST = 2**31 - 1  # of any count: the tables use 32 bits
 # The paper's bounds need all pairs of keys: they are missing in longer rows.
 DEFAULT_DELTA_MAX_LENGTH = 8192
 
@@ -237,31 +236,6 @@ def _temperatures(values: Any) -> tuple[float, ...]:
             raise InputError(f"{parameter('temperatures')} takes positive numbers; received {shown(value)}")
         _checks.temperature(value)
     return tuple(dict.fromkeys(float(value) for value in listed))
-
-
-def plain(value: Any) -> Any:
-    """Convert a scalar or an array of NumPy or torch to a Python number or list; return anything else unchanged."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def whole_number(name: str, value: Any, least: int = 1, most: int = LARGEST) -> int:
-    """The value of a parameter as an integer; InputError unless it is a whole number from `least` to `most`."""
-    number = plain(value)
-    if not isinstance(number, int) or isinstance(number, bool) or not least <= number:
-        raise InputError(f"{parameter(name)} takes a whole number from {least} up; received {shown(value)}")
-    if number > most:
-        raise InputError(f"{parameter(name)} takes a whole number up to {most:,}; received {shown(number)}")
-    return number
-
-
-def listed_names(name: str, given: Any, known: Sequence[str] = ()) -> list[str]:
-    """The value of a parameter, one name or several, each once; InputError unless there is one and all are known."""
-    listed = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
-    wrong = [one for one in listed if not isinstance(one, str) or (known and one not in known)]
-    if wrong or not listed:
-        kinds = f"one or several of {', '.join(known)}" if known else "one or several names"
-        raise InputError(f"{parameter(name)} takes {kinds}; received {shown(wrong[0]) if wrong else 'none'}")
-    return list(dict.fromkeys(listed))
 
 
 def _whole_numbers(name: str, values: Any) -> list[int] | None:
