@@ -53,6 +53,16 @@ def test_a_path_that_is_not_there_is_refused_before_torch_is_loaded(name: str, t
     assert "\n" not in message
 
 
+NO_HUB_IDS = ["models/models--x--y", "end.", "-a", "ü/ü", "a..b", "\n", " ", "a\n", "x" * 97]
+
+
+@pytest.mark.parametrize("name", NO_HUB_IDS)
+def test_a_name_that_no_model_of_the_hub_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ModelError, match="no model at") as refused:
+        load_model(name)
+    assert "\n" not in str(refused.value)
+
+
 def test_a_hub_that_does_not_answer_is_asked_once(tmp_path: Path) -> None:
     """Fault 20: a server that hangs up on every request counts those for the model."""
     requests = []

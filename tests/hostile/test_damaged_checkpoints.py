@@ -6,16 +6,19 @@ import json
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from checkpoints import change_json, mutate_json, write_gguf
 from models import build, byte_tokenizer
 
 import attnscope
-from attnscope.capture.checkpoints import read_gguf_header
+from attnscope.capture.checkpoints import Checkpoint, read_gguf_header
+from attnscope.capture.loading import _Budget
 from attnscope.capture.models import load_model
 from attnscope.errors import AttnscopeError, ModelError
 
@@ -279,3 +282,17 @@ def test_any_change_to_the_record_of_a_swap_is_answered(swapped_folder: Path, tm
         except AttnscopeError:
             refused += 1
     assert refused > 20
+
+
+def test_a_model_of_two_bits_a_weight_is_not_refused() -> None:
+    """A limit never refuses a valid model: a billion weights in a quarter as many bytes, built as transformers does."""
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "vocab_size": 257}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=16)
+    with torch.device("meta"):
+        weights = sum(each.numel() for each in transformers.LlamaForCausalLM(config).parameters())
+        checkpoint = Checkpoint("model.gguf", ".", {}, 9 * 16 + 3, weights // 4)
+        with _Budget(checkpoint):
+            model = transformers.LlamaForCausalLM(config)
+        with pytest.raises(ModelError, match="far larger model"), _Budget(replace(checkpoint, size=weights // 100)):
+            transformers.LlamaForCausalLM(config)
+    assert sum(each.numel() for each in model.parameters()) == weights > 1e9

@@ -84,3 +84,7 @@ def test_models_of_the_hub_and_books_to_download_are_let_through(
     monkeypatch.setattr("attnscope.capture.checkpoints._ask_hub", lambda name, revision: {})
     refuse_missing(parse_form({"model": "openai-community/gpt2", "text": "corpus:war-and-peace"}))
     refuse_missing(parse_form({"model": str(model_folder), "text": __file__}))
+
+
+def test_a_line_break_is_not_the_embedded_model() -> None:
+    assert parse_form({"model": "\n"}).model == "\n"  # which `locate` refuses

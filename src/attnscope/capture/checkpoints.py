@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.errors import HTTPError, StrictDataclassError  # type: ignore[attr-defined]  # of the HTTP client
+from huggingface_hub.errors import HFValidationError, HTTPError, StrictDataclassError  # type: ignore[attr-defined]
+from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError
 
 from attnscope.errors import AttnscopeError, ModelError, parameter
@@ -174,7 +175,6 @@ def _read(cursor: _Cursor) -> GgufHeader:
 HUB_SECONDS = 5.0  # to wait for the first response of the hub
 LARGEST_JSON = 64 * 2**20  # bytes of a configuration or an index
 FEW_LAYERS = 100  # a layer count up to this is trusted whatever the files hold, since layers may share weights
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LAYER_COUNT = re.compile(r"layers?$|depth|block_count|num_blocks|n_blocks|first_k_dense_replace")
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")  # in the name of a GGUF tensor
 _SAFE = ("model.safetensors", "model.safetensors.index.json")
@@ -206,9 +206,17 @@ def locate(name: str, revision: str | None = None) -> dict[str, Any]:
         return {"local_files_only": True}
     if path.exists():
         raise ModelError(f"{name!r} is neither a model folder nor a .gguf file")
-    if name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+    if name.startswith((".", "/", "~")) or not _may_be_hub_id(name):
         raise ModelError(f"no model at {name!r}; give a folder, a .gguf file or a hub id such as openai-community/gpt2")
     return _ask_hub(name, revision)
+
+
+def _may_be_hub_id(name: str) -> bool:
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return name.isascii() and not name.endswith("\n")
 
 
 def open_checkpoint(name: str, revision: str | None = None, allow_pickle: bool = False) -> Checkpoint:

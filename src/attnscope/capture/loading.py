@@ -117,13 +117,13 @@ class _Budget(TorchFunctionMode):
         super().__init__()
         self.name = checkpoint.name
         self.tensors = 10_000 + 200 * (checkpoint.size if checkpoint.tensors is None else checkpoint.tensors)
-        self.numbers = 2**26 + 32 * checkpoint.size  # weights of one bit, views and masks of long inputs included
+        self.numbers = 2**26 + 32 * checkpoint.size  # weights of one bit, masks of long inputs included
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and result.is_meta:
+        if isinstance(result, torch.Tensor) and result.is_meta and not _shares_storage(result, args):
             self.tensors -= 1
             self.numbers -= result.numel()
             if self.tensors < 0 or self.numbers < 0:
@@ -131,6 +131,12 @@ class _Budget(TorchFunctionMode):
                     f"the configuration of {self.name!r} asks for a far larger model than its files hold; it is damaged"
                 )
         return result
+
+
+def _shares_storage(result: Tensor, args: Iterable[Any]) -> bool:
+    """Whether a tensor is one of these or a view of one: filling a weight and looking at it ask for no more memory."""
+    storage = result.untyped_storage()._cdata
+    return any(isinstance(each, torch.Tensor) and each.untyped_storage()._cdata == storage for each in args)
 
 
 @contextlib.contextmanager

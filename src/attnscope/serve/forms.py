@@ -64,11 +64,11 @@ def parse_form(form: dict[str, Any]) -> ScanRequest:
             raise FormError(key, f"{key} is no Unicode text: a lone surrogate at offset {error.start}") from None
         if "\0" in value:
             raise FormError(key, f"{key} has a zero byte at offset {value.index(chr(0))}; leave it out")
-        return value if value.strip() else None
+        return value if value.strip(" ") else None
 
     def text(key: str) -> str | None:
         value = content(key)
-        return None if value is None else value.strip()
+        return None if value is None else value.strip() or value  # a line break is no name, and not nothing
 
     def numbers(key: str) -> list[int]:
         value = text(key) or ""
