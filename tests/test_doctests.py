@@ -6,6 +6,8 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -118,7 +120,13 @@ def test_a_method_of_a_result_begins_with_an_example(name: str) -> None:
 PUBLIC |= METHODS
 
 
-@pytest.mark.parametrize("name", [name for name, value in PUBLIC.items() if inspect.isfunction(value)])
+FUNCTIONS = [name for name, value in PUBLIC.items() if inspect.isfunction(value)]
+STATEMENTS = [name for name in FUNCTIONS if name.startswith("attnscope.theory.")]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in PUBLIC if inspect.isfunction(PUBLIC[name]) and name not in STATEMENTS]
+)
 def test_a_public_function_describes_its_parameters_and_what_it_returns(name: str) -> None:
     document = inspect.getdoc(PUBLIC[name]) or ""
     signature = inspect.signature(PUBLIC[name])
@@ -130,3 +138,12 @@ def test_a_public_function_describes_its_parameters_and_what_it_returns(name: st
         assert sorted(set(parameters) - set(listed)) == []
     if signature.return_annotation not in (None, "None"):
         assert "Returns\n-------\n" in document or "Yields\n------\n" in document
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_parameter_of_a_statement_is_explained_in_its_file_or_with_the_configuration(name: str) -> None:
+    """Once for all statements of a file, instead of once for each."""
+    function = PUBLIC[name]
+    explained = f"{sys.modules[function.__module__].__doc__}{attnscope.theory.configuration.__doc__}"
+    parameters = inspect.signature(function).parameters
+    assert [each for each in parameters if not re.search(rf"(`|    ){each}\b", explained)] == []

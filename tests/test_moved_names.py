@@ -12,6 +12,9 @@ OLD = {
     "attnscope.tables.within_support": None,
     "attnscope.theory.audit.audit": attnscope.audit,
     "attnscope.theory.audit.Claim": None,
+    "attnscope.theory.heads.coverage_range": attnscope.theory.coverage_range,
+    "attnscope.theory.sampling.Estimate": attnscope.theory.Estimate,
+    "attnscope.theory.two_logits.two_logit_rows": attnscope.theory.two_logit_rows,
     "attnscope.theory.spaces.TOP_SETS": None,
 }
 

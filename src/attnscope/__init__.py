@@ -123,6 +123,9 @@ keep_old_names(
     {
         "tables": {"*": "attnscope.store.tables"},
         "theory.audit": {"*": "attnscope.studies.audit"},
+        "theory.heads": {"*": "attnscope.theory.geometry"},
+        "theory.sampling": {"*": "attnscope.theory.expectation"},
+        "theory.two_logits": {"*": "attnscope.theory.gradient"},
         "theory.spaces": {"*": "attnscope.studies.audit.spaces"},
     },
 )

@@ -10,7 +10,7 @@ import torch
 from enumeration import configuration, distances, hostile_rows, left_out_powers
 
 from attnscope.errors import InputError
-from attnscope.theory import expectation, sampling
+from attnscope.theory import expectation
 from attnscope.theory.configuration import Configuration
 
 Row = tuple[str, np.ndarray, np.ndarray]
@@ -81,7 +81,7 @@ def test_identical_vectors_have_a_closed_expectation(length: int, n: int) -> Non
     weights, vectors = np.full(length, 1 / length), np.ones((length, 1))
     expected = (length - n) * (n - 1) / length
     c = configuration(weights, vectors, list(range(n)))
-    exact = sampling.expectation_exhaustive(c.weights, c.vectors, n)
+    exact = expectation.expectation_exhaustive(c.weights, c.vectors, n)
     assert float(exact) == pytest.approx(expected, abs=1e-12)
     assert float(expectation.random_set_lower(c)) == pytest.approx(expected, abs=1e-12)
 
@@ -90,7 +90,7 @@ def test_the_printed_main_term_is_refuted_by_four_equal_tokens() -> None:
     c = configuration(np.full(4, 0.25), np.ones((4, 1)), [0, 1, 2])
     assert float(expectation.random_set_main_printed(c)) == pytest.approx(0.25)
     assert float(expectation.random_set_epsilon_printed(c)) == pytest.approx(0.1875)
-    assert float(sampling.expectation_exhaustive(c.weights, c.vectors, 3)) == pytest.approx(0.5)
+    assert float(expectation.expectation_exhaustive(c.weights, c.vectors, 3)) == pytest.approx(0.5)
 
 
 def test_a_negative_jensen_gap_exposes_the_misprint() -> None:
@@ -102,7 +102,7 @@ def test_a_negative_jensen_gap_exposes_the_misprint() -> None:
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_orthonormal_vectors_make_epsilon_large_not_small(n: int) -> None:
     c = configuration(np.full(11, 1 / 11), np.eye(11), list(range(n)))
-    exact = float(sampling.expectation_exhaustive(c.weights, c.vectors, n))
+    exact = float(expectation.expectation_exhaustive(c.weights, c.vectors, n))
     assert exact == pytest.approx((1 - n / 11) * math.sqrt(n + 1), rel=1e-12)
     assert float(expectation.random_set_upper(c)) == pytest.approx(exact, rel=1e-12)
 
@@ -111,7 +111,7 @@ def test_corollary_2_few_is_off_by_any_factor_up_to_n_plus_one() -> None:
     length, n = 23, 2
     one_hot = configuration(np.eye(length)[0], np.ones((length, 1)), list(range(n)))
     claim = float(expectation.corollary_2_small_printed(one_hot))
-    exact = float(sampling.expectation_exhaustive(one_hot.weights, one_hot.vectors, n))
+    exact = float(expectation.expectation_exhaustive(one_hot.weights, one_hot.vectors, n))
     assert exact / claim == pytest.approx((1 - n / length) * (n + 1), rel=1e-12)
     assert float(expectation.random_set_upper_global(one_hot)) == pytest.approx(exact, rel=1e-12)
 
@@ -126,8 +126,8 @@ def test_drawn_sets_agree_with_every_set() -> None:
     generator = torch.Generator().manual_seed(2)
     weights = torch.rand(3, 2, 7, generator=generator, dtype=torch.float64)
     vectors = torch.randn(3, 7, 5, generator=generator, dtype=torch.float64)
-    exact = sampling.expectation_exhaustive(weights, vectors, 3)
-    drawn = sampling.expectation_drawn(weights, vectors, 3, 2000, generator)
+    exact = expectation.expectation_exhaustive(weights, vectors, 3)
+    drawn = expectation.expectation_drawn(weights, vectors, 3, 2000, generator)
     assert ((drawn.mean - exact).abs() <= 4 * drawn.error).all()
 
 
@@ -136,7 +136,7 @@ def test_the_closed_forms_hold_on_a_long_row_by_sampling() -> None:
     weights = torch.softmax(3 * torch.randn(1, 257, generator=generator, dtype=torch.float64), -1)
     vectors = torch.randn(257, 11, generator=generator, dtype=torch.float64)
     c = configuration(weights[0].numpy(), vectors.numpy(), list(range(19)))
-    drawn = sampling.expectation_drawn(weights, vectors, 19, 1500, generator)
+    drawn = expectation.expectation_drawn(weights, vectors, 19, 1500, generator)
     margin = 4 * float(drawn.error)
     for depth in (0, 5):
         lower, upper = expectation.random_set_peeled(c, depth)
@@ -145,4 +145,4 @@ def test_the_closed_forms_hold_on_a_long_row_by_sampling() -> None:
 
 def test_too_many_sets_are_refused() -> None:
     with pytest.raises(InputError, match="draw sets instead"):
-        sampling.every_distance(torch.ones(1, 40, dtype=torch.float64), torch.ones(40, 1, dtype=torch.float64), 20)
+        expectation.every_distance(torch.ones(1, 40, dtype=torch.float64), torch.ones(40, 1, dtype=torch.float64), 20)

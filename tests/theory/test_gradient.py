@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.theory import gradient, two_logits
+from attnscope.theory import gradient
 
 FAMILIES = {
     "exp": (np.exp, np.exp),
@@ -122,15 +122,15 @@ def test_the_finite_difference_supremum_is_attained_and_never_exceeded(temperatu
 
 def test_the_two_logit_example_has_slope_three_quarters_sqrt_2() -> None:
     step, t = torch.tensor(1e-4, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
-    first, second = two_logits.two_logit_rows(torch.tensor(40.0, dtype=torch.float64), step, 13)
+    first, second = gradient.two_logit_rows(torch.tensor(40.0, dtype=torch.float64), step, 13)
     assert float((first - second).norm()) == pytest.approx(math.sqrt(5) * 1e-4)
     response = (torch.softmax(first / t, -1) - torch.softmax(second / t, -1)).norm()
     assert float(response * t / step) == pytest.approx(1.0607, rel=1e-3)
-    assert float(response) == pytest.approx(float(two_logits.two_logit_response(step, t)), rel=1e-6)
-    assert float(two_logits.two_logit_response_printed(step, t)) / float(response) == pytest.approx(4 / 3, rel=1e-3)
+    assert float(response) == pytest.approx(float(gradient.two_logit_response(step, t)), rel=1e-6)
+    assert float(gradient.two_logit_response_printed(step, t)) / float(response) == pytest.approx(4 / 3, rel=1e-3)
     # The response saturates at sqrt 2.
     cold = torch.tensor(1e-6, dtype=torch.float64)
-    assert float(two_logits.two_logit_response(step, cold)) == pytest.approx(math.sqrt(2))
+    assert float(gradient.two_logit_response(step, cold)) == pytest.approx(math.sqrt(2))
 
 
 @pytest.mark.parametrize("length", [2, 17, 1024])

@@ -11,7 +11,7 @@ from attnscope.diagnosis.heads import count, tokens
 from attnscope.diagnosis.states import Described, column, finding, times
 from attnscope.intervals import LEVEL
 from attnscope.store.tables import OWN
-from attnscope.theory.heads import coverage_independent, coverage_range, heads_needed
+from attnscope.theory.geometry import coverage_independent, coverage_range, heads_needed
 
 if TYPE_CHECKING:
     import polars as pl

@@ -3,6 +3,12 @@
 Its algorithms average over all rows of a head. A row of a causal head that sees t of L keys can be read in two ways:
 the `visible` reading takes its t keys; the `literal` reading takes I = {1, ..., L}, where the L - t keys that the row
 cannot see are tokens of weight zero.
+
+| here | paper |
+|---|---|
+| `p`, `significance` | p-values for N = 1, 2, ...; the level of the test |
+| `radius`, `xi`, `mean` | r, from 0 to 2; the bound taken for the expectation; E Z |
+| `hidden` | L - t, how many keys the row does not see, (..., rows, 1) |
 """
 
 from __future__ import annotations
@@ -31,18 +37,6 @@ def first_accepted(p: Float[Tensor, "*batch sizes"], significance: float) -> Flo
     tensor(3.)
 
     A p-value that reaches 0.05 reaches 0.01: the critical N at 0.01 is at most that at 0.05, and often smaller.
-
-    Parameters
-    ----------
-    p : (..., sizes)
-        p-values for N = 1, 2, ...
-    significance
-        The level, between 0 and 1.
-
-    Returns
-    -------
-    (...)
-        The critical N.
     """
     rejected = (p < significance).to(p.dtype)
     return 1 + rejected.cumprod(-1).sum(-1)
@@ -53,18 +47,6 @@ def persistently_accepted(p: Float[Tensor, "*batch sizes"], significance: float)
 
     >>> persistently_accepted(torch.tensor([0.2, 0.001, 0.2]), significance=0.05)
     tensor(3.)
-
-    Parameters
-    ----------
-    p : (..., sizes)
-        p-values for N = 1, 2, ...
-    significance
-        The level, between 0 and 1.
-
-    Returns
-    -------
-    (...)
-        The critical N.
     """
     accepted = (p >= significance).to(p.dtype)
     return 1 + p.shape[-1] - accepted.flip(-1).cumprod(-1).sum(-1)
@@ -78,18 +60,6 @@ def lower_tail_printed(radius: Float[Tensor, "*batch"], xi: Float[Tensor, "*batc
 
     Z is |W_i|, and xi is taken for its expectation. Two slips: xi only bounds the expectation from above, and for
     r above the expectation Z <= r is no deviation at all. Z = 0, r = 1, xi = 0 has P = 1 > exp(-1/16).
-
-    Parameters
-    ----------
-    radius : (...)
-        r, from 0 to 2.
-    xi : (...)
-        The bound that is taken for the expectation.
-
-    Returns
-    -------
-    (...)
-        The printed bound on the probability.
     """
     return torch.exp(-(radius - xi).square() / 16)
 
@@ -102,18 +72,6 @@ def lower_tail_hoeffding(radius: Float[Tensor, "*batch"], mean: Float[Tensor, "*
 
     It needs E Z itself, and says nothing for r >= E Z. Since E|W_i| can be anything from 0 to xi_i, it gives no
     bound in terms of xi.
-
-    Parameters
-    ----------
-    radius : (...)
-        r, from 0 to 2.
-    mean : (...)
-        E Z.
-
-    Returns
-    -------
-    (...)
-        A bound on the probability.
     """
     return torch.exp(-(mean - radius).clamp_min(0).square() / 2)
 
@@ -125,18 +83,6 @@ def lower_tail_markov(radius: Float[Tensor, "*batch"], mean: Float[Tensor, "*bat
     tensor(0.3333)
 
     Markov's inequality for 2 - Z; attained by Z in {r, 2}.
-
-    Parameters
-    ----------
-    radius : (...)
-        r, from 0 to 2.
-    mean : (...)
-        E Z.
-
-    Returns
-    -------
-    (...)
-        A bound on the probability.
     """
     below = radius < mean
     return torch.where(below, (2 - mean) / torch.where(below, 2 - radius, 1), 1)
@@ -150,18 +96,6 @@ def literal_distance(c: Configuration, hidden: Float[Tensor, "*batch rows 1"]) -
     tensor([[2.1216, 1.7826]])
 
     Each of the L - t keys of weight zero is a token left out at the distance |0 - s|.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-    hidden : (..., rows, 1)
-        How many keys the row does not see.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The distance, in the unit of the vectors.
     """
     return distance(c) + hidden * c.context.norm(dim=-1)
 
@@ -172,18 +106,6 @@ def literal_radius(c: Configuration, hidden: Float[Tensor, "*batch rows 1"]) -> 
     >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
     >>> literal_radius(c, hidden=torch.tensor([[2.0]]))
     tensor([[0.5000, 0.5831]])
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-    hidden : (..., rows, 1)
-        How many keys the row does not see.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The radius, in the unit of the vectors.
     """
     radius = ball(c).radius
     return torch.where(hidden > 0, torch.minimum(radius, c.context.norm(dim=-1)), radius)

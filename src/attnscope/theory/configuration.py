@@ -1,14 +1,17 @@
 """The objects that the statements are about: weights, vectors, and sets of tokens.
 
-Shapes. Rows of one head share their vectors, so
+Parameters, here and in all of `attnscope.theory`. Rows of one head share their vectors, so
 
-    weights   (..., rows, keys)          alpha_i, zero where a key is not visible
-    vectors   (..., keys, dims)          x_i
+    weights   (..., rows, keys)          alpha_i, nonnegative, zero where a key is not visible
+    vectors   (..., keys, dims)          x_i, which the weights average
     visible   (..., rows, keys)          the keys that count; L of them in a row
     selected  (..., rows, sets, keys)    I_N, several sets per row
+    n                                    N, the sizes of the top sets
+    c                                    all of these: a `Configuration`
+    values    (..., keys)                any numbers
 
-Everything here is computed in the dtype it is given; the scan uses float64. Quantities
-that several statements share (the contexts, products with the vectors) are computed once,
+Distances and radii are in the unit of the vectors. Everything here is computed in the dtype it is given; the scan
+uses float64. Quantities that several statements share (the contexts, products with the vectors) are computed once,
 on first use, as matrix products over all rows and sets.
 """
 
@@ -48,18 +51,6 @@ def ranks(weights: Float[Tensor, "*batch keys"], visible: Bool[Tensor, "*batch k
     >>> weights = torch.tensor([0.2, 0.5, 0.2, 0.1])
     >>> ranks(weights, weights > 0.15)
     tensor([1, 0, 2, 3])
-
-    Parameters
-    ----------
-    weights : (..., keys)
-        Weights of each row.
-    visible : (..., keys)
-        The keys that count.
-
-    Returns
-    -------
-    (..., keys)
-        Ranks, integers.
     """
     order = torch.where(visible, weights, -torch.inf).argsort(dim=-1, descending=True, stable=True)
     positions = torch.arange(weights.shape[-1], device=weights.device).expand_as(order)
@@ -75,20 +66,6 @@ def top_sets(
     >>> top_sets(weights, weights > 0, n=[1, 2])
     tensor([[[False,  True, False],
              [False,  True,  True]]])
-
-    Parameters
-    ----------
-    weights : (..., rows, keys)
-        Weights of each row, nonnegative.
-    visible : (..., rows, keys)
-        The keys that count.
-    n
-        The sizes N.
-
-    Returns
-    -------
-    (..., rows, sets, keys)
-        A mask for each size.
     """
     rank = ranks(weights, visible)
     counts = torch.tensor(list(n), device=weights.device)
@@ -100,16 +77,6 @@ def leave_one_out(values: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch
 
     >>> leave_one_out(torch.tensor([1.0, 2.0, 4.0]))
     tensor([6., 5., 3.])
-
-    Parameters
-    ----------
-    values : (..., keys)
-        Any numbers.
-
-    Returns
-    -------
-    (..., keys)
-        The sum of all others, for each entry.
     """
     zero = torch.zeros_like(values[..., :1])
     before = torch.cat([zero, values.cumsum(-1)[..., :-1]], -1)
@@ -147,27 +114,11 @@ class Configuration:
         n: Sequence[int],
         visible: Bool[Tensor, "*batch rows keys"] | None = None,
     ) -> Configuration:
-        """Rows with their top sets.
+        """Rows with their top sets, one for each size; all keys are visible unless told otherwise.
 
         >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
         >>> c.context[0, 1]
         tensor([0.5000, 0.3000, 0.0000])
-
-        Parameters
-        ----------
-        weights : (..., rows, keys)
-            Weights of each row, nonnegative.
-        vectors : (..., keys, dims)
-            The vectors that the weights average.
-        n
-            Sizes of the top sets.
-        visible : (..., rows, keys)
-            The keys that count. Default: all of them.
-
-        Returns
-        -------
-        Configuration
-            With one set for each size and row.
         """
         seen = torch.ones_like(weights, dtype=torch.bool) if visible is None else visible
         return cls(weights, vectors, seen, top_sets(weights, seen, n))

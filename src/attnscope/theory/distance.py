@@ -2,6 +2,11 @@
 
 The quantity is eq. (7), d~ = sum over i not in I_N of |alpha_i x_i - s|. Below, y_i = alpha_i x_i,
 n = L - 1 and p = N / n.
+
+| here | paper |
+|---|---|
+| `farthest` | d1, the largest distance |x_i - x_j| between a selected and an unselected token |
+| `largest_share` | C2: no weight is above C2 / L |
 """
 
 from __future__ import annotations
@@ -23,16 +28,6 @@ def distance(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
     >>> distance(c)
     tensor([[1.1216, 0.6164]])
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        d~, in the unit of the vectors.
     """
     return torch.where(c.others, c.context_distances, 0).sum(-1)
 
@@ -46,23 +41,10 @@ def fixed_set_upper_printed(
     >>> fixed_set_upper_printed(c, farthest(c)), distance(c)
     (tensor([[1.2071, 0.8828]]), tensor([[1.1216, 0.6164]]))
 
-    d~ <= (1 - abar) d1 + max_{j in I} |x_j| [abar (L - N) - (1 - abar)], where `farthest` is d1, the
-    largest distance |x_i - x_j| between a selected and an unselected token.
+    d~ <= (1 - abar) d1 + max_{j in I} |x_j| [abar (L - N) - (1 - abar)], where the function `farthest` computes d1.
 
     True for the top-N set, where abar >= alpha_i for every i left out, and weights that sum to one.
     For an arbitrary fixed set it fails: alpha = (0, 1), x = (1, 1), I = {1} has d~ = 1 and bound -1.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-    farthest : (..., rows, sets)
-        d1, in the unit of the vectors; `farthest` computes it.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The printed bound, in the unit of the vectors.
     """
     rest = 1 - c.top_mass
     return rest * farthest + _longest_selected(c) * (c.top_mass * (c.length - c.count) - rest)
@@ -76,16 +58,6 @@ def fixed_set_upper(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     (tensor([[1.1225, 0.6164]]), tensor([[1.1216, 0.6164]]))
 
     D2 = sum over i not in I of |y_i - s|^2. Cauchy-Schwarz; holds for any set and any weights.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The bound, in the unit of the vectors.
     """
     squares = torch.where(c.others, c.context_distances.square(), 0).sum(-1)
     return ((c.length - c.count) * squares).sqrt()
@@ -100,16 +72,6 @@ def fixed_set_lower(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
 
     The sum of the vectors y_i - s over i not in I is (xbar - s) - (L - N) s; a sum of norms is at least
     the norm of the sum. Together with B3 it brackets d~: B3^2 - B4^2 <= (L - N) sum of |y_i|^2.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The bound, in the unit of the vectors.
     """
     remaining = (c.length - c.count + 1).unsqueeze(-1)
     return (remaining * c.context - c.mean.unsqueeze(-2)).norm(dim=-1)
@@ -127,18 +89,6 @@ def fixed_set_upper_any(
     For any set, and nonnegative weights with any total A. With xhat = s / abar, a convex combination of the selected
     vectors, y_i - s = alpha_i (x_i - xhat) - (abar - alpha_i) xhat, and |x_i - xhat| <= d1, |xhat| <= max |x_j|. The
     printed form replaces the last sum by abar (L-N) - (1-abar), its value if no token left out outweighs the set.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-    farthest : (..., rows, sets)
-        d1, in the unit of the vectors; `farthest` computes it.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The bound, in the unit of the vectors.
     """
     weights = c.weights.unsqueeze(-2)
     rest = torch.where(c.others, weights, 0).sum(-1)
@@ -155,16 +105,6 @@ def fixed_set_upper_split(c: Configuration) -> Float[Tensor, "*batch rows sets"]
 
     The corrected Theorem 1(1) before its two maxima are taken. With abar = 0 the set has no weight, s = 0, and
     the sum is that of |y_i|.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The bound, in the unit of the vectors.
     """
     weights = c.weights.unsqueeze(-2)
     mass = c.top_mass.unsqueeze(-1)
@@ -183,16 +123,6 @@ def fixed_set_upper_triangle(c: Configuration) -> Float[Tensor, "*batch rows set
     >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
     >>> fixed_set_upper_triangle(c), distance(c)
     (tensor([[1.5000, 0.7831]]), tensor([[1.1216, 0.6164]]))
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The bound, in the unit of the vectors.
     """
     rest = torch.where(c.others, c.scaled_norms.unsqueeze(-2), 0).sum(-1)
     return rest + (c.length - c.count) * c.context.norm(dim=-1)
@@ -206,16 +136,6 @@ def fixed_set_gap(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     (tensor([[0.1300, 0.0000]]), tensor([[0.2600, 0.0400]]))
 
     The difference is (L-N) times the sum of squares of the y_i left out about their mean.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The bound, in the unit of the vectors squared.
     """
     squares = torch.where(c.others, c.scaled_norms.square().unsqueeze(-2), 0).sum(-1)
     return (c.length - c.count) * squares
@@ -228,18 +148,8 @@ def growth_lower(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     >>> growth_lower(c), distance(c)
     (tensor([[0.8836, 0.5497]]), tensor([[1.1216, 0.6164]]))
 
-    B4 and the triangle inequality. It refutes "once N grows proportionally to L, the distance must collapse": for
-    x_i = e, uniform weights and N = L/2 the distance is L/4 - 1/2.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The bound, in the unit of the vectors; negative where it says nothing.
+    B4 and the triangle inequality; negative where it says nothing. It refutes "once N grows proportionally to L, the
+    distance must collapse": for x_i = e, uniform weights and N = L/2 the distance is L/4 - 1/2.
     """
     remaining = c.length - c.count + 1
     return remaining * c.context.norm(dim=-1) - c.mean.norm(dim=-1, keepdim=True)
@@ -254,18 +164,6 @@ def vanishing_upper(c: Configuration, largest_share: Float[Tensor, "*batch rows"
 
     Under the hypothesis of Lemma 1 the distance is bounded in L, so a distance that grows linearly in L is evidence
     against vanishing weights. Proof: B2, with |s| <= N C2 max|x| / L and the weights summing to at most one.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-    largest_share : (..., rows)
-        C2: no weight is above C2 / L.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The bound, in the unit of the vectors.
     """
     norms = torch.where(c.visible, c.squared_norms, 0).amax(-1, keepdim=True).sqrt()
     return (1 + c.count * largest_share.unsqueeze(-1)) * norms
@@ -279,16 +177,6 @@ def farthest(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
     tensor([[1.4142, 1.4142]])
 
     Builds all keys x keys distances; `attnscope.measure.specification` avoids that matrix.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        d1, in the unit of the vectors.
     """
     pairs = (c.vectors.unsqueeze(-2) - c.vectors.unsqueeze(-3)).norm(dim=-1)
     across = c.others.unsqueeze(-1) & c.selected.unsqueeze(-2)

@@ -1,27 +1,43 @@
-"""Theorem 1(2) and Corollary 2: the expected distance when the set is drawn at random.
+"""Eq. (8), Theorem 1(2) and Corollary 2: the expected distance when the set is drawn at random.
 
 I_N is uniform among the N-subsets of the L visible tokens; E is the expectation of eq. (7), d~ = sum over
 i not in I_N of |y_i - s|, with y_i = alpha_i x_i. Below, n = L - 1 and p = N / n.
 
 Given that token i is left out (probability 1 - N/L), the set is a uniform N-subset of the other n tokens. The bounds
 below use the mean, the variance and the fourth moment of its sum. Of a configuration they use the weights, vectors and
-set sizes only, not the members of its sets. `attnscope.theory.sampling` computes the expectation itself.
+set sizes only, not the members of its sets. The expectation itself, by enumerating or drawing sets, is at the end;
+there `n` is N, and `draws` sets per row are taken from the `generator`. `depth` is how many tokens are peeled off.
 """
 
 from __future__ import annotations
 
-from itertools import product
-from typing import TYPE_CHECKING
+import math
+from itertools import combinations, product
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from attnscope.theory.configuration import Interval, leave_one_out
+from attnscope.errors import InputError
+from attnscope.theory.configuration import Configuration, Interval, leave_one_out
+from attnscope.theory.distance import distance
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from attnscope.theory.configuration import Configuration
+# The most sets that are enumerated.
+MOST_SETS = 20_000
+
+
+class Estimate(NamedTuple):
+    """A mean and its standard error.
+
+    >>> Estimate(torch.tensor(0.5), torch.tensor(0.1)).mean
+    tensor(0.5000)
+    """
+
+    mean: Tensor
+    error: Tensor
 
 
 def random_set_main_printed(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
@@ -33,16 +49,6 @@ def random_set_main_printed(c: Configuration) -> Float[Tensor, "*batch rows sets
 
     A misprint: N/(L-1) multiplies x_i where it should multiply xbar - y_i. For x_i = 1 and uniform
     weights with L = 4, N = 3 it gives 0.25, and the true expectation is 0.5.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The printed main term, in the unit of the vectors.
     """
     factors = c.weights.unsqueeze(-2) + _share(c).unsqueeze(-1)
     norms = c.difference_norms(factors, c.mean.unsqueeze(-2), c.mean_products.unsqueeze(-2))
@@ -58,16 +64,6 @@ def random_set_lower(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
 
     Given that i is left out, the set is a uniform N-subset of the other n tokens, so
     mu_i = E[y_i - s] = (1 + p) y_i - p xbar, and Jensen's inequality gives |mu_i| <= E|y_i - s|.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        A lower bound on E, in the unit of the vectors.
     """
     return _left_out(c) * _mean_norms(c).sum(-1)
 
@@ -81,16 +77,6 @@ def random_set_upper(c: Configuration) -> Float[Tensor, "*batch rows sets"]:
 
     V_i = N (n - N) / (n (n - 1)) [ sum_{j != i} |y_j|^2 - |xbar - y_i|^2 / n ] is the exact variance of s given that
     i is left out. The first branch is E|Y| <= sqrt(E|Y|^2), the second the triangle inequality.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        An upper bound on E, in the unit of the vectors.
     """
     by_moments = (_mean_norms(c).square() + _variance(c)).sqrt()
     norms = c.scaled_norms.unsqueeze(-2)
@@ -109,16 +95,6 @@ def random_set_epsilon_printed(c: Configuration) -> Float[Tensor, "*batch rows s
     (1/2)(1 - N/L) sum_i p sum_{j != i} |y_j|^2 / |y_i - p sum_{j != i} y_j|. The denominator is |mu_i|: the main
     term is a misprint of E1's left side; with that main term the bound is true. Infinite where some mu_i is zero, or no
     longer than its rounding error; a term 0/0 counts as zero.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The printed bound, in the unit of the vectors.
     """
     others = leave_one_out(c.scaled_norms.square().unsqueeze(-2))
     norms = _mean_norms(c)
@@ -138,16 +114,6 @@ def random_set_upper_global(c: Configuration) -> Float[Tensor, "*batch rows sets
 
     Sum the triangle branch of E1 over i. Attained by one-hot weights. So for fixed N the expectation cannot grow
     linearly in L, as the paper reads off its Figure 2.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        An upper bound on E, in the unit of the vectors.
     """
     return _left_out(c) * (1 + c.count) * _total_norm(c)
 
@@ -161,16 +127,6 @@ def corollary_2_small_printed(c: Configuration) -> Float[Tensor, "*batch rows se
 
     False: the ratio of E to it tends to sqrt(N+1) for orthonormal vectors, N - 1 for identical ones (with uniform
     weights), N + 1 for one-hot weights: see E1, E2. Nor does the sum grow with L: it is a weighted mean of the |x_i|.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        The printed limit, in the unit of the vectors.
     """
     return _total_norm(c).expand_as(c.count)
 
@@ -184,16 +140,6 @@ def last_token_expectation(c: Configuration) -> Float[Tensor, "*batch rows"]:
 
     Corollary 2(ii), "E -> 0 as N -> L", holds only because the sum is empty at N = L. With one token left out the
     distance is about |xbar|.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows)
-        E, in the unit of the vectors.
     """
     norms = c.difference_norms(2 * c.weights.unsqueeze(-2), c.mean.unsqueeze(-2), c.mean_products.unsqueeze(-2))
     return torch.where(c.visible.unsqueeze(-2), norms, 0).sum(-1).squeeze(-1) / c.length.squeeze(-1)
@@ -216,16 +162,6 @@ def random_set_lower_moments(c: Configuration) -> Float[Tensor, "*batch rows set
 
     Inclusion probabilities times sums over distinct indices, rewritten by Moebius inversion with sum z = 0. Loops
     over the tokens at O(L d min(L, d)) each, so it is meant for rows of a few hundred keys.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        A lower bound on E, in the unit of the vectors.
     """
     scaled = torch.where(c.visible.unsqueeze(-1), c.weights.unsqueeze(-1) * c.vectors.unsqueeze(-3), 0)
     share = _share(c)
@@ -276,16 +212,6 @@ def random_set_variance_upper(c: Configuration) -> Float[Tensor, "*batch rows se
     Spectral gap of the Bernoulli-Laplace walk, L / (N(L-N)): Var f <= N(L-N)/(2L) E(f(I) - f(I'))^2 for a random swap
     of a selected token a with another b. The swap changes d~ by at most (L-N+1)|y_a - y_b|: s moves by y_b - y_a for
     the L-N-1 tokens that stay out, and the one exchanged adds at most twice that.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        An upper bound, in the unit of the vectors squared.
     """
     scatter = _squares_about_mean(c).sum(-1)
     size, left = c.count, c.length - c.count
@@ -298,16 +224,6 @@ def random_set_second_moment_upper(c: Configuration) -> Float[Tensor, "*batch ro
     >>> c = Configuration.of(torch.tensor([[0.5, 0.3, 0.2]]), torch.eye(3), n=[1, 2])
     >>> random_set_second_moment_upper(c)
     tensor([[1.0133, 0.3800]])
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets)
-        An upper bound, in the unit of the vectors squared.
     """
     total = (_mean_norms(c).square() + _variance(c)).sum(-1)
     return (c.length - c.count).square() / c.length * total
@@ -323,18 +239,6 @@ def random_set_peeled(c: Configuration, depth: int) -> Interval:
     A sink makes s nearly two-valued, which one variance describes badly. Each of the 2^k patterns, k = `depth`, with m
     of the k tokens inside has probability C(L-k, N-m) / C(L, N); the rest of the set is a uniform (N-m)-subset of the
     others, so E1 applies. Both sides tighten as the depth grows (Jensen for a finer condition); depth 0 is E1 itself.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-    depth
-        How many tokens are treated one by one.
-
-    Returns
-    -------
-    Interval
-        Bounds on E, (..., rows, sets), in the unit of the vectors.
     """
     order = torch.where(c.visible, c.scaled_norms, -1.0).argsort(dim=-1, descending=True, stable=True)
     scaled = torch.where(c.visible.unsqueeze(-1), c.weights.unsqueeze(-1) * c.vectors.unsqueeze(-3), 0)
@@ -360,6 +264,61 @@ def random_set_peeled(c: Configuration, depth: int) -> Interval:
         lower = lower + chance * (sides[0].lower + sides[1].lower)
         upper = upper + chance * (sides[0].upper + sides[1].upper)
     return Interval(lower, upper)
+
+
+def every_distance(
+    weights: Float[Tensor, "*batch rows keys"], vectors: Float[Tensor, "*batch keys dims"], n: int
+) -> Float[Tensor, "*batch rows sets"]:
+    """d~ of each of the C(L, n) sets of n tokens, in lexicographic order; all keys are visible.
+
+    >>> weights, vectors = torch.full((1, 4), 0.25), torch.ones(4, 1)
+    >>> every_distance(weights, vectors, 3).mean()
+    tensor(0.5000)
+    """
+    keys = weights.shape[-1]
+    if not 0 <= n <= keys or math.comb(keys, n) > MOST_SETS:
+        raise InputError(
+            f"cannot enumerate the sets of {n} among {keys} tokens (limit {MOST_SETS} sets): draw sets instead"
+        )
+    sets = torch.tensor(list(combinations(range(keys), n)), dtype=torch.long, device=weights.device).reshape(-1, n)
+    chosen = torch.zeros(len(sets), keys, dtype=torch.bool, device=weights.device).scatter_(-1, sets, True)
+    return distance(_with_sets(weights, vectors, chosen.expand(*weights.shape[:-1], *chosen.shape)))
+
+
+def expectation_exhaustive(
+    weights: Float[Tensor, "*batch rows keys"], vectors: Float[Tensor, "*batch keys dims"], n: int
+) -> Float[Tensor, "*batch rows"]:
+    """E of eq. (8), exact, by enumerating every set.
+
+    >>> weights, vectors = torch.full((1, 4), 0.25), torch.ones(4, 1)
+    >>> expectation_exhaustive(weights, vectors, 3)
+    tensor([0.5000])
+    """
+    return every_distance(weights, vectors, n).mean(-1)
+
+
+def expectation_drawn(
+    weights: Float[Tensor, "*batch rows keys"],
+    vectors: Float[Tensor, "*batch keys dims"],
+    n: int,
+    draws: int,
+    generator: torch.Generator,
+) -> Estimate:
+    """Estimate of E of eq. (8) from `draws` random sets per row, with its standard error.
+
+    >>> weights, vectors = torch.full((1, 4), 0.25), torch.ones(4, 1)
+    >>> estimate = expectation_drawn(weights, vectors, 3, draws=100, generator=torch.Generator().manual_seed(0))
+    >>> estimate.mean
+    tensor([0.5000])
+    """
+    scores = torch.rand(*weights.shape[:-1], draws, weights.shape[-1], generator=generator)
+    chosen = scores.argsort(-1).argsort(-1) < n
+    distances = distance(_with_sets(weights, vectors, chosen.to(weights.device)))
+    return Estimate(distances.mean(-1), distances.std(-1) / math.sqrt(draws))
+
+
+def _with_sets(weights: Tensor, vectors: Tensor, selected: Tensor) -> Configuration:
+    return Configuration(weights, vectors, torch.ones_like(weights, dtype=torch.bool), selected)
 
 
 def _left_peeled(out: Tensor, rest: Tensor, left: Tensor, size: Tensor, drawn: Tensor) -> Interval:

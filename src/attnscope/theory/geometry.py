@@ -1,11 +1,19 @@
-"""Theorem 2 and its correction: how many selected tokens can be distinguished from the others.
+"""Theorem 2 and section 4: how many selected tokens one head can distinguish from the others, and several heads.
 
 Vectors lie on a sphere of radius M = 1; for another M, divide the radius r and the separation delta by it. With s the
 context of the top set, a selected token i is counted when |alpha_i x_i - s| < r, strictly: with r the distance of the
 nearest token left out, the printed closed ball would contain that token. Since alpha_i x_i - s = -W_i with W_i = sum
 over the other selected j of alpha_j x_j, x_i itself drops out.
 
-`weights` below are those of one set, (..., sets, members), zero-padded after the set's `count` members.
+| here | paper |
+|---|---|
+| `weights` | alpha_i of the members of each set, (..., sets, members), zero-padded |
+| `members` | which entries are members of a set; the others are padding |
+| `xi`, `sizes` | xi_i of eq. (12) and |alpha_i x_i| of each member |
+| `delta`, `radius` | the smallest distance between two vectors; r: both for vectors of length one |
+| `dims`, `length` | d, the dimension of the vectors; L |
+| `independent`, `chance` | bounds for independent vectors; q, a lower bound on the probability of the event |
+| `separability`, `heads`, `target` | p, of a head or of a token in it; H; the coverage to reach, below 1 |
 """
 
 from __future__ import annotations
@@ -40,18 +48,6 @@ def xi(
            = (delta^2/2) sum_{j != i} alpha_j^2 + (1 - delta^2/2) (sum_{j != i} alpha_j)^2.
 
     Then x_j . x_k <= 1 - delta^2/2, so |W_i| <= xi_i holds for every configuration, not only on average.
-
-    Parameters
-    ----------
-    weights : (..., sets, members)
-        Weights of the members of each set, zero-padded.
-    delta : (..., sets)
-        The smallest distance between two vectors, of length one.
-
-    Returns
-    -------
-    (..., sets, members)
-        xi_i, for vectors of length one.
     """
     half = (delta.square() / 2).unsqueeze(-1)
     squares = leave_one_out(weights.square())
@@ -73,20 +69,6 @@ def separability_printed(
 
     The lower side is true (Markov) and often vacuous. The upper side is false: for N = 1 the share is 1
     and the bound below 1; and with the radius the paper uses it never falls below exp(-1/16) = 0.939.
-
-    Parameters
-    ----------
-    xi : (..., sets, members)
-        xi_i of each member.
-    members : (..., sets, members)
-        Which entries are members of a set; the others are padding.
-    radius : (..., sets)
-        r, for vectors of length one.
-
-    Returns
-    -------
-    Interval
-        The printed bounds, (..., sets).
     """
     count = members.sum(-1).to(radius.dtype)
     total = torch.where(members, xi, 0).sum(-1)
@@ -115,22 +97,6 @@ def separability_certain(
 
     Ties are common (N = 2, identical vectors), so each comparison has a tolerance of `ROUNDING`: the bounds
     remain valid in floating point.
-
-    Parameters
-    ----------
-    sizes : (..., sets, members)
-        |alpha_j x_j| of each member.
-    xi : (..., sets, members)
-        xi_i of each member.
-    members : (..., sets, members)
-        Which entries are members of a set; the others are padding.
-    radius : (..., sets)
-        r, for vectors of length one.
-
-    Returns
-    -------
-    Interval
-        Bounds on the separability, (..., sets).
     """
     count = members.sum(-1).to(radius.dtype)
     first, second = _two_largest(sizes)
@@ -166,22 +132,6 @@ def separability_concentrated(
     Cantelli for |W|^2. Poincare on the product of spheres, or (|W| - sig)^2 <= (|W|^2 - sig^2)^2 / sig^2, for mlo. The
     sphere has logarithmic Sobolev constant d-2 at least, it tensorizes, and |W| is sig-Lipschitz (Herbst); for d <= 3
     McDiarmid's differences 2 alpha_j give k = 1.
-
-    Parameters
-    ----------
-    weights : (..., sets, members)
-        Weights of the members of each set, zero-padded.
-    members : (..., sets, members)
-        Which entries are members of a set; the others are padding.
-    radius : (..., sets)
-        r, for vectors of length one.
-    dims
-        d, the dimension of the vectors.
-
-    Returns
-    -------
-    Interval
-        Bounds on the expected separability, (..., sets).
     """
     ball = radius.unsqueeze(-1)
     second = leave_one_out(weights.square())
@@ -217,20 +167,6 @@ def separation_chance(
     Assumption 1 and a fixed delta in Assumption 2 exclude each other, so the latter must mean conditioning on that
     event. One pair is nearer than delta with the probability of a cap of angle theta, cos theta = 1 - delta^2/2,
     which is at most sin(theta)^(d-1) / 2 for delta <= sqrt 2; all pairs by the union bound.
-
-    Parameters
-    ----------
-    length : (...)
-        L, how many vectors there are.
-    dims
-        d, the dimension of the vectors.
-    delta : (...)
-        The smallest distance between two vectors, of length one.
-
-    Returns
-    -------
-    (...)
-        A probability, zero where the bound says nothing.
     """
     sine = delta * (1 - delta.square() / 4).clamp_min(0).sqrt()
     cap = torch.where(delta.square() <= 2, sine ** (dims - 1) / 2, 1.0)
@@ -246,18 +182,6 @@ def separability_separated(independent: Interval, chance: Float[Tensor, "*batch 
 
     `independent` has T2b's bounds on P, `chance` is q or a lower bound on it.
     Proof: P(A | G) = P(A and G) / q <= P(A) / q, and the same for the complement.
-
-    Parameters
-    ----------
-    independent
-        Bounds for independent vectors.
-    chance : (..., sets)
-        A lower bound on the probability of the event.
-
-    Returns
-    -------
-    Interval
-        Bounds given the event, (..., sets).
     """
     safe = torch.where(chance > 0, chance, 1)
     lower = torch.where(chance > 0, 1 - (1 - independent.lower) / safe, 0)
@@ -293,16 +217,6 @@ def ball(c: Configuration) -> Ball:
     differences between small weights. Near ties are recomputed without the matrix product, with the same order
     of operations for every token, so that equal tokens tie exactly: from phi where the token is smaller
     than its distance to s, from the distance itself where it nearly coincides with s.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    Ball
-        Radius (..., rows, sets), mask (..., rows, sets, keys), separability (..., rows, sets).
     """
     weights = c.weights.unsqueeze(-2)
     size = weights * c.squared_norms.unsqueeze(-2).sqrt()
@@ -338,16 +252,6 @@ def failure_bound(c: Configuration) -> Float[Tensor, "*batch rows sets keys"]:
 
     Proof: i fails only if -2 y_i.(s - y_i) >= alpha_i^2 / 2 or some 2 y_j.s >= alpha_i^2 / 2 + alpha_j^2; a cap has
     P(u.x >= t) <= exp(-d t^2 / 2), and (a/2 + b)^2 >= 2ab.
-
-    Parameters
-    ----------
-    c
-        Rows, their vectors and sets.
-
-    Returns
-    -------
-    (..., rows, sets, keys)
-        A probability for each key.
     """
     dims = c.vectors.shape[-1]
     size = c.weights.unsqueeze(-2).square()
@@ -356,6 +260,69 @@ def failure_bound(c: Configuration) -> Float[Tensor, "*batch rows sets keys"]:
     by_selected = torch.exp(-dims / 32 * _ratio(size, rest))
     by_others = (c.length - c.count).unsqueeze(-1) * torch.exp(-dims / 4 * _ratio(size, whole))
     return (by_selected + by_others).clamp_max(1)
+
+
+# Section 4. A head covers a token when the token is distinguishable in it. The paper multiplies the misses: with
+# separability p in each of H heads, "up to" 1 - (1 - p)^H of the tokens are covered.
+
+
+def coverage_independent(
+    separability: Float[Tensor, "*batch"], heads: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """Section 4 as printed: 1 - (1 - p)^H, with p = `separability` and H = `heads`.
+
+    >>> coverage_independent(torch.tensor(0.8), torch.tensor(3.0))
+    tensor(0.9920)
+
+    The exact expected coverage if every token is covered in every head independently with the same p: for p = 0.8
+    and H = 3 it is 0.992. Not a maximum, as "up to" says: see `coverage_range`.
+    """
+    return -torch.expm1(heads * torch.log1p(-separability))
+
+
+def coverage_range(separability: Float[Tensor, "*batch heads"]) -> Interval:
+    """Corrected: max_h p_h <= coverage <= min(1, sum_h p_h), however the heads depend on one another.
+
+    >>> coverage_range(torch.tensor([0.8, 0.7]))
+    Interval(lower=tensor(0.8000), upper=tensor(1.))
+
+    The bounds of Boole and Frechet for the measure of a union; both are attained, the left one by nested heads and
+    the right one by heads that overlap as little as possible. Two complementary heads with p = 0.8 cover everything,
+    more than the 0.96 of the printed form.
+    """
+    return Interval(separability.amax(-1), separability.sum(-1).clamp_max(1))
+
+
+def coverage_of_tokens(
+    separability: Float[Tensor, "*batch tokens"], heads: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """Coverage by independent heads when token i has probability p_i: mean_i [1 - (1 - p_i)^H].
+
+    >>> coverage_of_tokens(torch.tensor([1.0, 1.0, 0.0]), torch.tensor(3.0))
+    tensor(0.6667)
+
+    At most the printed 1 - (1 - pbar)^H (Jensen: p -> 1 - (1-p)^H is concave); the difference is `jensen_gap`.
+    If 80% of the tokens are always covered and 20% never, the coverage stays at 0.8 for every H.
+    """
+    return coverage_independent(separability, heads.unsqueeze(-1)).mean(-1)
+
+
+def jensen_gap(separability: Float[Tensor, "*batch tokens"], heads: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """By how much 1 - (1 - pbar)^H overstates the coverage when tokens differ; zero when they do not.
+
+    >>> jensen_gap(torch.tensor([1.0, 1.0, 0.0]), torch.tensor(3.0))
+    tensor(0.2963)
+    """
+    return coverage_independent(separability.mean(-1), heads) - coverage_of_tokens(separability, heads)
+
+
+def heads_needed(separability: Float[Tensor, "*batch"], target: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """The smallest H with 1 - (1 - p)^H >= `target`, for independent heads: 4, 3, 3 for p = 0.7, 0.8, 0.85 and 99%.
+
+    >>> heads_needed(torch.tensor([0.7, 0.8, 0.85]), torch.tensor(0.99))
+    tensor([4., 3., 3.])
+    """
+    return torch.ceil(torch.log1p(-target) / torch.log1p(-separability) - 1e-12).clamp_min(1)
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:

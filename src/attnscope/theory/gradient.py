@@ -1,4 +1,4 @@
-"""Lemma 2 and Corollary 3: the Jacobian of a normalizer, its exact norm and bounds on it, and finite steps.
+"""Lemma 2, Corollary 3 and the example of section 2.3: the Jacobian of a normalizer, its norm, and finite steps.
 
 For softmax J = Sigma / T with Sigma = diag(alpha) - alpha alpha^T; its spectral norm is the largest eigenvalue of
 Sigma over the temperature. For a separable normalizer alpha_i = F(l_i) / S, S = sum_j F(l_j), it is
@@ -6,9 +6,13 @@ J = Sigma diag(g) with g_j = (ln F)'(l_j).
 
 | here | paper |
 |---|---|
-| `values`, `slopes` | F(l_i), F'(l_i) |
+| `weights` | alpha_i, (..., keys), nonnegative |
+| `values`, `slopes` | F(l_i), positive, and F'(l_i) |
 | `log_slopes` | g_i = F'(l_i) / F(l_i); 1/T for softmax |
+| `temperature` | T; the functions without it have T = 1, for another one divide by T |
 | `step` | epsilon, the length of a step in the logits |
+| `logit_range`, `length` | R, the largest minus the smallest logit; L |
+| `height` | a, of the two competing logits of section 2.3 |
 
 The paper writes |.|_2 for the largest entry ("|F|_2 = max_i |F|"), so each printed bound has two readings, the
 largest entry of J or its spectral norm.
@@ -40,16 +44,6 @@ def jacobian_norm(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batc
 
     Sigma is a diagonal minus a rank-one matrix, so it is the root lam of sum_i alpha_i / (alpha_i - lam) = 0
     between the two largest weights.
-
-    Parameters
-    ----------
-    weights : (..., keys)
-        Weights of each row, nonnegative.
-
-    Returns
-    -------
-    (...)
-        The norm at T = 1, at most 0.5; divide by T for another temperature.
     """
     return largest_eigenvalue(weights)
 
@@ -62,16 +56,6 @@ def jacobian_bound(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*bat
     (tensor(0.4800), tensor(0.4075))
 
     Corrects Corollary 3, printed as min{1/(4T), sqrt 2}: the spectral norm reaches 1/(2T) at a tie of two.
-
-    Parameters
-    ----------
-    weights : (..., keys)
-        Weights of each row, nonnegative.
-
-    Returns
-    -------
-    (...)
-        The bound at T = 1.
     """
     first, _, others, left_over = largest_and_rest(weights)
     rest = others.sum(-1, keepdim=True) + left_over
@@ -84,16 +68,6 @@ def jacobian_lower(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*bat
     >>> weights = torch.tensor([0.6, 0.3, 0.1])
     >>> jacobian_lower(weights), jacobian_norm(weights)
     (tensor(0.3000), tensor(0.4075))
-
-    Parameters
-    ----------
-    weights : (..., keys)
-        Weights of each row, nonnegative.
-
-    Returns
-    -------
-    (...)
-        The bound at T = 1.
     """
     first, second, others, left_over = largest_and_rest(weights)
     return torch.maximum(second, first * (others.sum(-1, keepdim=True) + left_over)).squeeze(-1)
@@ -108,18 +82,6 @@ def jacobian(
     >>> jacobian(exponentials, exponentials)
     tensor([[ 0.1966, -0.1966],
             [-0.1966,  0.1966]])
-
-    Parameters
-    ----------
-    values : (..., keys)
-        F(l_i), positive.
-    slopes : (..., keys)
-        F'(l_i).
-
-    Returns
-    -------
-    (..., keys, keys)
-        Derivatives of the weights in the logits.
     """
     total = values.sum(-1, keepdim=True)
     weights = values / total
@@ -137,18 +99,6 @@ def lemma_2_printed(values: Float[Tensor, "*batch keys"], slopes: Float[Tensor, 
     True for the largest entry: |delta_ij - alpha_i| <= 1 and S >= L min F. For the spectral norm true if F' is
     proportional to F, and false in general: F(l) = l with values (L/2, 1, ..., 1) exceeds it like 0.148 sqrt L. The
     printed minimum with `PRINTED_CAP` is false in both: two tied logits with T = 0.1 have entry 2.5 and norm 5.
-
-    Parameters
-    ----------
-    values : (..., keys)
-        F(l_i), positive.
-    slopes : (..., keys)
-        F'(l_i).
-
-    Returns
-    -------
-    (...)
-        The printed bound.
     """
     length = values.shape[-1]
     least, most = values.amin(-1), values.amax(-1)
@@ -164,18 +114,6 @@ def separable_bound(weights: Float[Tensor, "*batch keys"], log_slopes: Float[Ten
 
     J = Sigma diag(g), and |Sigma|_2 <= h(alpha_max). A vanishing minimum of F alone does not make J large: the logistic
     sigmoid has F -> 0 and |g| <= 1.
-
-    Parameters
-    ----------
-    weights : (..., keys)
-        Weights of each row, nonnegative.
-    log_slopes : (..., keys)
-        g_i = F'(l_i) / F(l_i).
-
-    Returns
-    -------
-    (...)
-        The bound on the spectral norm.
     """
     return log_slopes.abs().amax(-1) * jacobian_bound(weights)
 
@@ -186,18 +124,6 @@ def separable_bound_projector(values: Float[Tensor, "*batch keys"], slopes: Floa
     >>> exponentials = torch.tensor([2.0, 1.0]).exp()
     >>> separable_bound_projector(exponentials, exponentials)
     tensor(0.8053)
-
-    Parameters
-    ----------
-    values : (..., keys)
-        F(l_i), positive.
-    slopes : (..., keys)
-        F'(l_i).
-
-    Returns
-    -------
-    (...)
-        The bound on the spectral norm.
     """
     total = values.sum(-1)
     norm = (values / total.unsqueeze(-1)).norm(dim=-1)
@@ -214,18 +140,6 @@ def separable_bound_frobenius(
     tensor(0.4984)
 
     |Sigma|_F^2 = q - 2 sum alpha^3 + q^2 <= q - q^2, since sum alpha^3 >= q^2 (Jensen).
-
-    Parameters
-    ----------
-    weights : (..., keys)
-        Weights of each row, nonnegative.
-    log_slopes : (..., keys)
-        g_i = F'(l_i) / F(l_i).
-
-    Returns
-    -------
-    (...)
-        The bound on the spectral norm.
     """
     _, _, _, left_over = largest_and_rest(weights)
     rest = leave_one_out(weights) + left_over
@@ -239,16 +153,6 @@ def separable_bound_entry(log_slopes: Float[Tensor, "*batch keys"]) -> Tensor:
 
     >>> separable_bound_entry(torch.ones(3))
     tensor(0.2500)
-
-    Parameters
-    ----------
-    log_slopes : (..., keys)
-        g_i = F'(l_i) / F(l_i).
-
-    Returns
-    -------
-    (...)
-        The bound on every entry.
     """
     return log_slopes.abs().amax(-1) / 4
 
@@ -261,16 +165,6 @@ def softmax_bound_printed(temperature: Float[Tensor, "*batch"]) -> Float[Tensor,
 
     1/(4T) bounds the largest entry, not the spectral norm; sqrt 2 bounds neither. Nor does it follow from Lemma 2,
     which gives 3/(4T) for two tied logits.
-
-    Parameters
-    ----------
-    temperature : (...)
-        T.
-
-    Returns
-    -------
-    (...)
-        The printed bound.
     """
     return (1 / (4 * temperature)).clamp_max(PRINTED_CAP)
 
@@ -282,16 +176,6 @@ def softmax_bound(temperature: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch
     tensor(1.)
 
     h(alpha_max) / T is at most this; see `jacobian_bound`.
-
-    Parameters
-    ----------
-    temperature : (...)
-        T.
-
-    Returns
-    -------
-    (...)
-        The bound on the spectral norm.
     """
     return 1 / (2 * temperature)
 
@@ -306,20 +190,6 @@ def softmax_bound_of_range(
 
     1 / (2 + (L-2) e^{-R/T}) <= T sup|J|_2 <= min{ 1/2, 1 / (1 + (L-1) e^{-R/T}) }: two tied logits at the top, the
     others R below, have |J|_2 = alpha_max; and |Sigma|_2 <= alpha_max, which the sharp Lemma 1 bounds.
-
-    Parameters
-    ----------
-    logit_range : (...)
-        R, the largest minus the smallest logit.
-    temperature : (...)
-        T.
-    length : (...)
-        L, the number of keys.
-
-    Returns
-    -------
-    Interval
-        Bounds on the largest spectral norm, (...).
     """
     low = torch.exp(-logit_range / temperature)
     upper = (1 / (1 + (length - 1) * low)).clamp_max(0.5)
@@ -337,18 +207,6 @@ def finite_difference_bound(temperature: Float[Tensor, "*batch"], step: Float[Te
     Proof: alpha' is alpha times e^w, normalized, and w has oscillation at most sqrt 2 eps / T. The log odds of a set
     move by at most that, so the total variation is at most tanh(osc / 4), and a zero-sum vector has
     |v|_2 <= |v|_1 / sqrt 2. Equality: L = 2, D = (1, -1)/sqrt 2, l = -eps D / 2.
-
-    Parameters
-    ----------
-    temperature : (...)
-        T.
-    step : (...)
-        eps, the length of the step, in logits.
-
-    Returns
-    -------
-    (...)
-        The supremum.
     """
     root = math.sqrt(2)
     return root / step * torch.tanh(step / (2 * root * temperature))
@@ -367,16 +225,6 @@ def random_direction_bounds(weights: Float[Tensor, "*batch keys"]) -> Interval:
     Proof: E|J v|^2 = |J|_F^2 / L, and Jensen gives the right side. With the singular values s_i, E|J v| is the mean of
     sqrt(sum s_i^2 v_i^2), concave in the s_i^2; on the simplex sum s_i^2 = |J|_F^2 it is least at a corner, where it is
     |J|_F E|v_1| = c_L |J|_F: attained by two live logits.
-
-    Parameters
-    ----------
-    weights : (..., keys)
-        Weights of each row, nonnegative.
-
-    Returns
-    -------
-    Interval
-        Bounds on the mean, (...).
     """
     length = weights.shape[-1]
     rest = leave_one_out(weights)  # 1 - alpha_i without cancellation
@@ -384,3 +232,45 @@ def random_direction_bounds(weights: Float[Tensor, "*batch keys"]) -> Interval:
     frobenius = (squares * rest.square() + squares * leave_one_out(squares)).sum(-1).sqrt()
     least = math.exp(math.lgamma(length / 2) - math.lgamma((length + 1) / 2)) / math.sqrt(math.pi)
     return Interval(least * frobenius, frobenius / math.sqrt(length))
+
+
+# The example of section 2.3: two competing logits, and how far a small step moves their weights.
+
+
+def two_logit_rows(
+    height: Float[Tensor, "*batch"], step: Float[Tensor, "*batch"], length: int
+) -> tuple[Float[Tensor, "*batch keys"], Float[Tensor, "*batch keys"]]:
+    """The example of section 2.3: (0, ..., 0, a, a + eps) and (0, ..., 0, a + 2 eps, a), sqrt 5 eps apart.
+
+    >>> two_logit_rows(torch.tensor(5.0), torch.tensor(0.1), length=4)
+    (tensor([0.0000, 0.0000, 5.0000, 5.1000]), tensor([0.0000, 0.0000, 5.2000, 5.0000]))
+    """
+    rest = torch.zeros(*height.shape, length - 2, dtype=height.dtype, device=height.device)
+    first = torch.cat([rest, torch.stack([height, height + step], -1)], -1)
+    second = torch.cat([rest, torch.stack([height + 2 * step, height], -1)], -1)
+    return first, second
+
+
+def two_logit_response_printed(step: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"]) -> Tensor:
+    """Section 2.3 as printed: |alpha1 - alpha2| ~ sqrt 2 eps / T.
+
+    >>> two_logit_response_printed(torch.tensor(0.1), torch.tensor(1.0))
+    tensor(0.1414)
+
+    Impossible as a slope: the Lipschitz constant 1/(2T) allows at most (sqrt 5 / 2) eps / T = 1.118 eps / T. The
+    number sqrt 2 is the saturation value as T -> 0, the diameter of the simplex.
+    """
+    return PRINTED_CAP * step / temperature
+
+
+def two_logit_response(step: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"]) -> Tensor:
+    """Section 2.3, exactly, for a >> T ln L: sqrt 2 [sigma(eps/T) - sigma(-2 eps/T)].
+
+    >>> two_logit_response(torch.tensor(0.1), torch.tensor(1.0))
+    tensor(0.1058)
+
+    To first order (3 sqrt 2 / 4) eps / T = 1.0607 eps / T, which by itself exceeds what Corollary 3 allows,
+    (sqrt 5 / 4) eps / T. Proof: with two live logits J = (1/4T) [[1, -1], [-1, 1]] and the step is (-2 eps, eps).
+    """
+    reach = step / temperature
+    return math.sqrt(2) * (torch.sigmoid(reach) - torch.sigmoid(-2 * reach))

@@ -3,6 +3,15 @@
 Not in the paper: it answers the paper's third open problem, a rule that is "length-adaptive, sparse, and
 gradient-stable". Below, f maps L logits z to nonnegative weights with sum at most one, is permutation-equivariant,
 and is K-Lipschitz in the Euclidean norm (K bounds the norm of its Jacobian).
+
+| here | statement |
+|---|---|
+| `logits`, `length` | z, (..., keys); L |
+| `lipschitz` | K |
+| `logit_gap`, `difference` | the difference of two logits, and that of two weights, Dp |
+| `logit_range` | R, the largest minus the smallest logit |
+| `weight`, `gap` | w, of the largest logit, and how far it lies above the others |
+| `alpha` | the parameter of entmax, above 1 and at most 2 |
 """
 
 from __future__ import annotations
@@ -25,16 +34,6 @@ def sparsemax_top_weight(logits: Float[Tensor, "*batch keys"]) -> Float[Tensor, 
     Sparsemax is [z - tau]_+ with sum 1. For the m largest logits the weights sum to at most 1, hence
     m tau >= sum z_(j) - 1 and the top weight z_(1) - tau is at most the m-th expression; the size of the support
     attains it.
-
-    Parameters
-    ----------
-    logits : (..., keys)
-        Logits of each row.
-
-    Returns
-    -------
-    (...)
-        The largest weight.
     """
     below = logits.amax(-1, keepdim=True) - logits.sort(-1, descending=True).values
     sizes = torch.arange(1, logits.shape[-1] + 1, dtype=logits.dtype, device=logits.device)
@@ -51,18 +50,6 @@ def top_weight_cap(logits: Float[Tensor, "*batch keys"], lipschitz: Float[Tensor
 
     Proof: sum f_1 - f_j <= K (z_1 - z_j), which is `weight_difference_cap`, over the m largest logits and use that
     their weights sum to at most one.
-
-    Parameters
-    ----------
-    logits : (..., keys)
-        Logits of each row.
-    lipschitz : (...)
-        K.
-
-    Returns
-    -------
-    (...)
-        The largest weight that any such f can give.
     """
     return sparsemax_top_weight(logits * lipschitz.unsqueeze(-1))
 
@@ -77,18 +64,6 @@ def weight_difference_cap(
 
     Proof: let z' be z with i and j exchanged. Then |z - z'| = sqrt 2 |z_i - z_j|, and since f is equivariant
     |f(z) - f(z')| = sqrt 2 |f_i - f_j|.
-
-    Parameters
-    ----------
-    logit_gap : (...)
-        The difference of two logits.
-    lipschitz : (...)
-        K.
-
-    Returns
-    -------
-    (...)
-        The largest difference of two weights.
     """
     return lipschitz * logit_gap.abs()
 
@@ -104,20 +79,6 @@ def lipschitz_for_range(
     So no equivariant normalizer has both a Jacobian bounded in L and weights that never vanish on bounded rows, unless
     a gap is assumed. Proof: the m largest lie on average R (m-1) / (2 (L-1)) below the first;
     take m = ceil(2/w) in Theorem S, where 1/m <= w/2 and m - 1 < 2/w.
-
-    Parameters
-    ----------
-    weight : (...)
-        w, of the largest logit.
-    length : (...)
-        L, the number of keys.
-    logit_range : (...)
-        R, the largest minus the smallest logit.
-
-    Returns
-    -------
-    (...)
-        The least K.
     """
     return weight.square() * (length - 1) / (2 * logit_range)
 
@@ -132,18 +93,6 @@ def lipschitz_for_difference(
 
     A bounded Jacobian and the resolution of arbitrarily small gaps exclude each other; a cap K is a resolution
     gamma_min = Dp / K. It is `weight_difference_cap` solved for K.
-
-    Parameters
-    ----------
-    difference : (...)
-        Dp, the difference of two weights.
-    logit_gap : (...)
-        The difference of two logits.
-
-    Returns
-    -------
-    (...)
-        The least K.
     """
     return difference / logit_gap
 
@@ -157,20 +106,6 @@ def sparsemax_budget(
     tensor(0.2498)
 
     Tends to w / gap: it does not grow with length, and by Theorem S no other rule needs a smaller K.
-
-    Parameters
-    ----------
-    weight : (...)
-        w, between 0 and 1.
-    length : (...)
-        L, the number of keys.
-    gap : (...)
-        How far the logit lies above the others.
-
-    Returns
-    -------
-    (...)
-        K.
     """
     return (weight * length - 1) / ((length - 1) * gap)
 
@@ -184,20 +119,6 @@ def entmax_budget(
     tensor(0.7071)
 
     alpha-entmax is 1-Lipschitz there and its top weight is at least ((alpha-1) K gap)^(1/(alpha-1)).
-
-    Parameters
-    ----------
-    weight : (...)
-        w, between 0 and 1.
-    gap : (...)
-        How far the logit lies above the others.
-    alpha
-        The parameter of entmax, above 1 and at most 2.
-
-    Returns
-    -------
-    (...)
-        K.
     """
     return weight ** (alpha - 1) / ((alpha - 1) * gap)
 
@@ -211,19 +132,5 @@ def softmax_budget(
     tensor(1.7329)
 
     Grows with ln L: the logarithm is the price of full support, not of length.
-
-    Parameters
-    ----------
-    weight : (...)
-        w, between 0 and 1.
-    length : (...)
-        L, the number of keys.
-    gap : (...)
-        How far the logit lies above the others.
-
-    Returns
-    -------
-    (...)
-        K.
     """
     return (torch.log(length - 1) + torch.logit(weight)) / (2 * gap)

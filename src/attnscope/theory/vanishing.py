@@ -8,6 +8,8 @@ A separable normalizer gives alpha_i = F(l_i) / sum_j F(l_j) with F > 0, eq. (3)
 | `length` | L, at least 2 |
 | `delta` | Delta = max_j |q| |k_j| of Corollary 1 |
 | `temperature` | T |
+| `logits` | l_i, (..., keys) |
+| `weight` | w, between 0 and 1 |
 """
 
 from __future__ import annotations
@@ -34,20 +36,6 @@ def weight_bounds_printed(
     C1 = m / Mx and C2 = Mx / m. True if F is positive and neither the range a nor the parameters of F depend on L.
     Positivity is needed: F(l) = l^2 on (1, 0, ..., 0) puts weight 1 on the first token at every length. Proof: each of
     the L terms of the sum lies between m and Mx.
-
-    Parameters
-    ----------
-    smallest : (...)
-        m, the least value of F.
-    largest : (...)
-        Mx, the largest value of F.
-    length : (...)
-        L, the number of keys.
-
-    Returns
-    -------
-    Interval
-        The least and the largest weight that the form allows.
     """
     return Interval(smallest / largest / length, largest / smallest / length)
 
@@ -62,20 +50,6 @@ def weight_bounds(
 
     Proof: alpha_i grows with F_i and falls with every other F_j, so the extremes are F_i = Mx with F_j = m, and the
     reverse. Always below 1, which Mx / (m L) is not.
-
-    Parameters
-    ----------
-    smallest : (...)
-        m, the least value of F.
-    largest : (...)
-        Mx, the largest value of F.
-    length : (...)
-        L, the number of keys.
-
-    Returns
-    -------
-    Interval
-        The least and the largest weight.
     """
     ratio = largest / smallest
     others = length - 1
@@ -93,20 +67,6 @@ def softmax_weight_bounds_printed(
     The paper does not say which key enters Delta. With the longest key of the row the bound is true; with the key of
     token i it is false: q = 1, k = (0, 10), T = 1 gives Delta_1 = 0, hence alpha_1 = 1/2, and alpha_1 is 4.5e-5. The
     upper bound is vacuous (above 1) once Delta / T >= ln(L) / 2.
-
-    Parameters
-    ----------
-    delta : (...)
-        Delta, the length of the query times that of the longest key.
-    temperature : (...)
-        T.
-    length : (...)
-        L, the number of keys.
-
-    Returns
-    -------
-    Interval
-        The least and the largest weight that the form allows.
     """
     reach = 2 * delta / temperature
     return Interval(torch.exp(-reach) / length, torch.exp(reach) / length)
@@ -122,20 +82,6 @@ def softmax_weight_bounds(
 
     Delta = |q| max_j |k_j|. This is the sharp Lemma 1 with Mx / m = e^{2 Delta / T}; attained when the query is
     parallel to one key of that length and opposed to all others.
-
-    Parameters
-    ----------
-    delta : (...)
-        Delta, the length of the query times that of the longest key.
-    temperature : (...)
-        T.
-    length : (...)
-        L, the number of keys.
-
-    Returns
-    -------
-    Interval
-        The least and the largest weight.
     """
     reach = 2 * delta / temperature
     log_others = torch.log(length - 1)
@@ -154,18 +100,6 @@ def logit_sandwich(logits: Float[Tensor, "*batch keys"], temperature: Float[Tens
 
     Proof: alpha_i = 1 / (1 + sum_{j != i} e^{(l_j - l_i)/T}). Each term is at most the largest; by Jensen the sum
     is at least (L-1) times the exponential of the mean.
-
-    Parameters
-    ----------
-    logits : (..., keys)
-        Logits of each row.
-    temperature : (...)
-        T.
-
-    Returns
-    -------
-    Interval
-        Bounds on the weight of each key, (..., keys).
     """
     scaled = logits / temperature.unsqueeze(-1)
     others = logits.shape[-1] - 1
@@ -189,19 +123,5 @@ def required_gap(
 
     The converse of the right side of `logit_sandwich`: nothing forces a weight to vanish, but keeping it takes
     a gap that grows like ln L. Equality holds when the other logits are equal.
-
-    Parameters
-    ----------
-    weight : (...)
-        w, between 0 and 1.
-    length : (...)
-        L, the number of keys.
-    temperature : (...)
-        T.
-
-    Returns
-    -------
-    (...)
-        The gap, in logits.
     """
     return temperature * (torch.log(length - 1) + torch.logit(weight))

@@ -12,7 +12,7 @@ from attnscope.studies.audit.spaces import ANY_SETS, FEW_OF_MANY, GROWING_ROWS, 
 from attnscope.studies.audit.spaces_rows import RandomSet
 from attnscope.theory import distance, expectation
 from attnscope.theory.configuration import Configuration, Interval
-from attnscope.theory.sampling import every_distance
+from attnscope.theory.expectation import every_distance
 
 if TYPE_CHECKING:
     from torch import Tensor

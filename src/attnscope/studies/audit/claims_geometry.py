@@ -8,7 +8,7 @@ import torch
 
 from attnscope.studies.audit import Claim, Condition, Form, about, at_least, at_most, between
 from attnscope.studies.audit.spaces import BALLS, COVERED_TOKENS, INDEPENDENT_ROWS, TOKEN_CHANCES, UNIT_TOP_SETS
-from attnscope.theory import geometry, heads
+from attnscope.theory import geometry
 from attnscope.theory.configuration import Configuration, Interval
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ GEOMETRY_CLAIMS = (
 
 
 def _range(s: Covered) -> Interval:
-    return Interval(*(side.unsqueeze(-1) for side in heads.coverage_range(s.separability)))
+    return Interval(*(side.unsqueeze(-1) for side in geometry.coverage_range(s.separability)))
 
 
 def _same(s: Chances) -> Tensor:
@@ -141,7 +141,7 @@ HEAD_CLAIMS = (
             "H heads of separability p cover at most 1 - (1-p)^H",
             at_most(
                 lambda s: s.coverage,
-                lambda s: heads.coverage_independent(s.separability.mean(-1, keepdim=True), s.heads),
+                lambda s: geometry.coverage_independent(s.separability.mean(-1, keepdim=True), s.heads),
             ),
         ),
         corrected=(Form("max p_h <= coverage <= min(1, sum p_h)", between(lambda s: s.coverage, _range)),),
@@ -154,7 +154,7 @@ HEAD_CLAIMS = (
             "independent heads cover 1 - (1-p)^H in expectation, p the mean separability",
             about(
                 lambda s: s.coverage,
-                lambda s: heads.coverage_independent(s.separability.mean(-1), s.heads),
+                lambda s: geometry.coverage_independent(s.separability.mean(-1), s.heads),
                 1e-6,
             ),
             equality=True,
@@ -165,13 +165,13 @@ HEAD_CLAIMS = (
                 "coverage <= 1 - (1-pbar)^H (Jensen)",
                 at_most(
                     lambda s: s.coverage,
-                    lambda s: heads.coverage_independent(s.separability.mean(-1), s.heads),
+                    lambda s: geometry.coverage_independent(s.separability.mean(-1), s.heads),
                     lambda s: torch.full_like(s.heads, 1e-14),
                 ),
             ),
             Form(
                 "coverage = mean of 1 - (1-p_i)^H",
-                about(lambda s: s.coverage, lambda s: heads.coverage_of_tokens(s.separability, s.heads), 1e-9),
+                about(lambda s: s.coverage, lambda s: geometry.coverage_of_tokens(s.separability, s.heads), 1e-9),
                 equality=True,
             ),
         ),

@@ -11,7 +11,7 @@ import torch
 from attnscope.studies.audit import Claim, Condition, Form, about, at_least, at_most, between
 from attnscope.studies.audit.spaces import SEPARABLE_LOGITS, SOFTMAX_LOGITS, STEPS, TWO_LOGITS
 from attnscope.studies.audit.spaces_logits import EXPONENTIAL
-from attnscope.theory import gradient, two_logits
+from attnscope.theory import gradient
 from attnscope.theory.configuration import Interval
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ CLAIMS = (
         printed=Form(
             "|alpha1 - alpha2| is within 10% of sqrt 2 eps/T",
             about(
-                lambda s: s.response, lambda s: two_logits.two_logit_response_printed(s.step, s.first.temperature), 0.1
+                lambda s: s.response, lambda s: gradient.two_logit_response_printed(s.step, s.first.temperature), 0.1
             ),
             equality=True,
         ),
         corrected=(
             Form(
                 "|alpha1 - alpha2| = sqrt 2 [sigma(eps/T) - sigma(-2eps/T)]",
-                about(lambda s: s.response, lambda s: two_logits.two_logit_response(s.step, s.first.temperature), 1e-6),
+                about(lambda s: s.response, lambda s: gradient.two_logit_response(s.step, s.first.temperature), 1e-6),
                 equality=True,
             ),
             Form(

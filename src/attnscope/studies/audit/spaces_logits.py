@@ -13,8 +13,7 @@ from torch.nn.functional import softplus
 
 from attnscope.studies.audit.contract import Case, Space
 from attnscope.studies.audit.spaces_families import BATCH, mixed, normal, plain, points, scores, uniform, whole
-from attnscope.theory.gradient import jacobian, jacobian_norm
-from attnscope.theory.two_logits import two_logit_rows
+from attnscope.theory.gradient import jacobian, jacobian_norm, two_logit_rows
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor

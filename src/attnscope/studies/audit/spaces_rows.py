@@ -29,7 +29,7 @@ from attnscope.studies.audit.spaces_families import (
 )
 from attnscope.theory.configuration import Configuration, ranks
 from attnscope.theory.distance import distance
-from attnscope.theory.sampling import every_distance
+from attnscope.theory.expectation import every_distance
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
