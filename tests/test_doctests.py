@@ -18,11 +18,11 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.results.audit_view import AuditPlots
-from attnscope.results.comparison_view import ComparisonPlots
 from attnscope.results.head_charts import DiagnosisPlots, ScanPlots
 from attnscope.results.reproduction_view import ReproductionPlots
 from attnscope.store.tables import within_support
+from attnscope.studies.audit.view import AuditPlots
+from attnscope.studies.compare.view import ComparisonPlots
 from attnscope.theory.configuration import Configuration
 
 PACKAGE = Path(attnscope.__file__).parent

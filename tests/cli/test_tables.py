@@ -17,10 +17,10 @@ from attnscope.cli import run
 from attnscope.cli.bench_tables import print_normalizers, print_protocol, print_scans
 from attnscope.experiments.protocol_report.claims import answer_protocol
 from attnscope.report import protocol_table
-from attnscope.report.audit import print_audit
 from attnscope.report.maps import HeadMap, _percentage
 from attnscope.studies.audit import AuditReport, ClaimReport, Trial
 from attnscope.studies.audit.claims import CLAIMS
+from attnscope.studies.audit.printing import print_audit
 
 CONSOLE = {"width": 80, "force_terminal": True, "color_system": None}
 

@@ -15,10 +15,9 @@ from attnscope import normalizers as nz
 from attnscope.cli import run
 from attnscope.errors import InputError
 from attnscope.normalizers.from_file import UserNormalizer, load_normalizer
-from attnscope.studies.recall import running
-from attnscope.studies.scorecard import contracts, measuring
-from attnscope.studies.scorecard.cards import scorecard
-from attnscope.studies.scorecard.contracts import broken_contracts, require_contracts
+from attnscope.studies.recall import contracts, measuring, running
+from attnscope.studies.recall.cards import scorecard
+from attnscope.studies.recall.contracts import broken_contracts, require_contracts
 
 MINE = '''
 import torch

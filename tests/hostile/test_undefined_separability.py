@@ -19,7 +19,6 @@ from attnscope.capture.models import Model
 from attnscope.capture.text import Text
 from attnscope.cli import run
 from attnscope.diagnosis.observing import separability_columns
-from attnscope.report.comparison import print_comparison
 from attnscope.report.data import page_data
 from attnscope.report.overview import Overview
 from attnscope.report.summary import print_summary
@@ -28,6 +27,7 @@ from attnscope.store.tables import within_support
 from attnscope.studies.compare import chart as capacity
 from attnscope.studies.compare.comparing import compare
 from attnscope.studies.compare.guidelines import guidelines, small_active_set, trend
+from attnscope.studies.compare.printing import print_comparison
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
 

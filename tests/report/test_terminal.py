@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from attnscope.report.comparison import _verdict
 from attnscope.report.terminal import short_path
+from attnscope.studies.compare.printing import _verdict
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ def audit(
     from rich.console import Console
 
     from attnscope.cli.closing import command_line, print_closing
-    from attnscope.report.audit import print_audit, print_claim
     from attnscope.studies import audit as referee
     from attnscope.studies.audit.claims import CLAIMS, find_claim
+    from attnscope.studies.audit.printing import print_audit, print_claim
 
     claims = _load_claims(claims_file) if claims_file else list(CLAIMS)
     if claim is not None:

@@ -80,9 +80,9 @@ def budget(
 
     from attnscope.capture.text import read_text
     from attnscope.cli.closing import print_closing
-    from attnscope.report.budget import print_budget
     from attnscope.studies.budget.running import FILES, refuse_folder
     from attnscope.studies.budget.running import budget as make_budget
+    from attnscope.studies.budget.view import print_budget
 
     folder = out or dated_folder(model)
     refuse_folder(folder)

@@ -82,10 +82,10 @@ def compare(
 
     from attnscope.capture.text import read_text
     from attnscope.cli.closing import command_line, print_closing
-    from attnscope.report.comparison import print_comparison
     from attnscope.store.folders import output_folder, without_infinities
     from attnscope.studies.compare.comparing import DEFAULT_NORMALIZERS, FILES, MODES
     from attnscope.studies.compare.comparing import compare as compare_model
+    from attnscope.studies.compare.printing import print_comparison
 
     chosen = DEFAULT_NORMALIZERS if normalizers is None else normalizers.split(",")
     with compiling_announced(), output_folder(out or dated_folder(model)) as folder:
@@ -160,9 +160,9 @@ def guidelines(
 
     from attnscope.capture.text import read_text
     from attnscope.cli.closing import command_line, print_closing
-    from attnscope.report.guidelines import print_guidelines
     from attnscope.store.folders import as_file, output_folder, without_infinities, write_all
     from attnscope.studies.compare.guidelines import guidelines as try_guidelines
+    from attnscope.studies.compare.guidelines_view import print_guidelines
 
     with compiling_announced(), output_folder(out or dated_folder(model)) as folder:
         result = try_guidelines(

@@ -87,10 +87,10 @@ def horizon(
 
     from attnscope.capture.text import read_text
     from attnscope.cli.closing import command_line, print_closing
-    from attnscope.report.horizon import print_horizon
     from attnscope.store.folders import without_infinities
     from attnscope.store.tables import HORIZON_FILES
     from attnscope.studies.horizon.predicting import horizon as predict
+    from attnscope.studies.horizon.printing import print_horizon
 
     folder = out or dated_folder(model)
     with compiling_announced():

@@ -80,10 +80,10 @@ def recall(
     from rich.console import Console
 
     from attnscope.cli.closing import command_line, print_closing
-    from attnscope.report.recall import print_recall
     from attnscope.studies.recall.running import QUICK, Plan, changed
     from attnscope.studies.recall.running import recall as train_and_test
     from attnscope.studies.recall.summary import PICTURE, draw_picture
+    from attnscope.studies.recall.view import print_recall
 
     plan = changed(
         QUICK if quick else Plan(),

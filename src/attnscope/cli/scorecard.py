@@ -57,10 +57,10 @@ def scorecard(
     from rich.console import Console
 
     from attnscope.cli.closing import print_closing
-    from attnscope.report.recall import print_recall
-    from attnscope.report.scorecard import print_scorecard
+    from attnscope.studies.recall.cards import scorecard as measure
+    from attnscope.studies.recall.cards_view import print_scorecard
     from attnscope.studies.recall.running import QUICK, changed
-    from attnscope.studies.scorecard.cards import scorecard as measure
+    from attnscope.studies.recall.view import print_recall
 
     if no_recall and recall is not None:
         raise InputError("--recall and --no-recall exclude each other")

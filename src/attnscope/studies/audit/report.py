@@ -15,7 +15,7 @@ from attnscope.results.base import Result, View
 if TYPE_CHECKING:
     import polars as pl
 
-    from attnscope.results.audit_view import AuditPlots
+    from attnscope.studies.audit.view import AuditPlots
 
 FILE = "audit.json"
 
@@ -128,7 +128,7 @@ class AuditReport(Result):
     @cached_property
     def table(self) -> pl.DataFrame:
         """One line for each claim and form: `id`, `verdict`, `form`, `statement`, `drawn`, `rate`, `slack`, ..."""
-        from attnscope.results.audit_view import table
+        from attnscope.studies.audit.view import table
 
         return table(self)
 
@@ -156,7 +156,7 @@ class AuditReport(Result):
     @property
     def plot(self) -> AuditPlots:
         """Altair charts: `plot.violations()`."""
-        from attnscope.results.audit_view import AuditPlots
+        from attnscope.studies.audit.view import AuditPlots
 
         return AuditPlots(self)
 
@@ -192,9 +192,9 @@ class AuditReport(Result):
 
     @staticmethod
     def _view() -> View:
-        from attnscope.results import audit_view
+        from attnscope.studies.audit import view
 
-        return audit_view
+        return view
 
 
 def _with_finite_numbers(value: Any) -> Any:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from attnscope.results.comparison_view import ComparisonPlots
+    from attnscope.studies.compare.view import ComparisonPlots
 
 Mode = Literal["what-if", "swapped"]
 MODES: tuple[Mode, ...] = ("what-if", "swapped")
@@ -93,7 +93,7 @@ class Comparison(Result):
     @property
     def plot(self) -> ComparisonPlots:
         """Altair charts: `plot.capacity()`, `plot.curve("separability")`."""
-        from attnscope.results.comparison_view import ComparisonPlots
+        from attnscope.studies.compare.view import ComparisonPlots
 
         return ComparisonPlots(self)
 
@@ -126,9 +126,9 @@ class Comparison(Result):
 
     @staticmethod
     def _view() -> View:
-        from attnscope.results import comparison_view
+        from attnscope.studies.compare import view
 
-        return comparison_view
+        return view
 
 
 @dataclass(frozen=True)

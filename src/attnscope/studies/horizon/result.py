@@ -16,7 +16,7 @@ from attnscope.results.base import Result, View
 from attnscope.store.folders import given_folder, output_folder, without_infinities, write_all
 
 if TYPE_CHECKING:
-    from attnscope.results.horizon_view import HorizonPlots
+    from attnscope.studies.horizon.view import HorizonPlots
 
 KEYS = {"normalizer": pl.String, "layer": pl.Int32, "head": pl.Int32}
 CURVES = pl.Schema(
@@ -65,7 +65,7 @@ class Horizon(Result):
     @property
     def plot(self) -> HorizonPlots:
         """Altair charts: `plot.curve(3, 5)`, `plot.map()`."""
-        from attnscope.results.horizon_view import HorizonPlots
+        from attnscope.studies.horizon.view import HorizonPlots
 
         return HorizonPlots(self)
 
@@ -119,12 +119,12 @@ class Horizon(Result):
 
     def page_data(self) -> dict[str, Any]:
         """What the page of a scan shows of it."""
-        from attnscope.report.horizon_data import horizon_data
+        from attnscope.studies.horizon.printing import horizon_data
 
         return horizon_data(self.table, self.heads, self.run)
 
     @staticmethod
     def _view() -> View:
-        from attnscope.results import horizon_view
+        from attnscope.studies.horizon import view
 
-        return horizon_view
+        return view

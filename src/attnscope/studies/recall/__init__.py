@@ -1,12 +1,15 @@
-"""Train short, test long: small models with each normalizer, tested far beyond the length of their training.
+"""Normalizers side by side: `recall` trains short and tests long, `scorecard` says all that can be said of one.
+
+They are one study, as a scorecard trains the models of `recall` and shows their tables.
 
 | file | contents |
 |---|---|
 | `tasks` | what is read, asked and answered, and what a reader who knows the task answers |
-| `rules` | normalizers with learned parameters, within a budget of their Jacobian |
-| `models`, `training` | ensembles of small models, trained and tested together |
-| `running`, `summary` | the grid of settings, in worker processes, and means over seeds with intervals |
-| `picture` | accuracy against budget |
+| `models`, `training` | ensembles of small models with each normalizer, trained and tested together |
+| `running`, `summary` | the grid of settings, in worker processes; means over seeds with intervals, the picture |
+| `contracts` | what every normalizer promises, tested; an error for each contract that a user's class breaks |
+| `measuring` | bounds, exact Jacobian, nearness to Theorem S, capacity on real logits, speed |
+| `cards`, `cards_page` | `scorecard`: all of it, and recall against length and budget, as JSON and as one HTML page |
 """
 
 from __future__ import annotations
@@ -16,11 +19,16 @@ from typing import TYPE_CHECKING
 from attnscope._process import lazy
 
 if TYPE_CHECKING:
+    from attnscope.studies.recall.cards import Scorecard as Scorecard
+    from attnscope.studies.recall.cards import scorecard as scorecard
     from attnscope.studies.recall.running import QUICK as QUICK
     from attnscope.studies.recall.running import Plan as Plan
     from attnscope.studies.recall.running import Recall as Recall
     from attnscope.studies.recall.running import recall as recall
 
-_NAMES = dict.fromkeys(("QUICK", "Plan", "Recall", "recall"), "attnscope.studies.recall.running")
+_NAMES = {
+    **dict.fromkeys(("QUICK", "Plan", "Recall", "recall"), "attnscope.studies.recall.running"),
+    **dict.fromkeys(("Scorecard", "scorecard"), "attnscope.studies.recall.cards"),
+}
 
 __getattr__, __dir__ = lazy(__name__, __path__, _NAMES)

@@ -213,8 +213,8 @@ def available_cores() -> int:
 def check(plan: Plan) -> None:
     """Raise InputError for a plan that cannot be run, before anything is trained."""
     from attnscope.normalizers.from_file import is_file
+    from attnscope.studies.recall.contracts import require_contracts
     from attnscope.studies.recall.models import make_rule
-    from attnscope.studies.scorecard.contracts import require_contracts
 
     for name, least in {"seeds": 2, "examples": 1, "first_seed": 0}.items():
         whole_number(name, getattr(plan, name), least)

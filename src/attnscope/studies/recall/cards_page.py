@@ -135,7 +135,7 @@ def _capacity(lines: Sequence[dict[str, Any]], column: str) -> str:
 
 
 def _recall(summary: pl.DataFrame) -> list[str]:
-    from attnscope.report.recall import accuracy_words, setting_words
+    from attnscope.studies.recall.view import accuracy_words, setting_words
 
     found = []
     for keys, part in summary.group_by(("task", "position_encoding", "qk_norm", "budget"), maintain_order=True):

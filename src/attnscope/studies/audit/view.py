@@ -60,7 +60,7 @@ def body(result: AuditReport) -> str:
 
 def print_summary(console: Console, result: AuditReport, verbose: bool) -> None:
     """What `attnscope audit` prints."""
-    from attnscope.report.audit import print_audit
+    from attnscope.studies.audit.printing import print_audit
 
     print_audit(console, result, verbose)
 

@@ -16,11 +16,11 @@ from attnscope.errors import InputError, parameter, whole_number
 from attnscope.normalizers.from_file import load_normalizer
 from attnscope.progress import Progress, Step, reporting
 from attnscope.store.folders import as_file, output_folder, without_infinities, write_all
+from attnscope.studies.recall import measuring
+from attnscope.studies.recall.cards_page import render_page
+from attnscope.studies.recall.contracts import CONTRACTS, require_contracts
 from attnscope.studies.recall.running import QUICK, Plan, changed, check, recall
 from attnscope.studies.recall.summary import summarize
-from attnscope.studies.scorecard import measuring
-from attnscope.studies.scorecard.contracts import CONTRACTS, require_contracts
-from attnscope.studies.scorecard.page import render_page
 
 RECALL = "recall.parquet"
 
@@ -45,7 +45,7 @@ def scorecard(
 ) -> Scorecard:
     """Measure normalizers side by side; writes scorecard.json and scorecard.html.
 
-    >>> from attnscope.studies.scorecard import scorecard
+    >>> from attnscope.studies.recall import scorecard
     >>> card = scorecard(["sparsemax"], out="runs/card", plan=None, progress=False)  # doctest: +SKIP
     >>> card.data["cards"][0]["facts"]["sparse"]  # doctest: +SKIP
     True

@@ -8,7 +8,6 @@ import polars as pl
 
 from attnscope import columns
 from attnscope.errors import InputError, shown
-from attnscope.report.horizon import LOOKS, warnings
 from attnscope.report.terminal import short_path
 from attnscope.results import html
 from attnscope.results.heat_map import Cell, head_map
@@ -16,6 +15,7 @@ from attnscope.results.words import counted, measured
 from attnscope.store.tables import OWN
 from attnscope.studies.horizon.extended_row import MEASURES
 from attnscope.studies.horizon.prediction import MEANINGS, VERDICTS, with_mass_kept
+from attnscope.studies.horizon.printing import LOOKS, warnings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +65,7 @@ def body(result: Horizon) -> str:
 
 def print_summary(console: Console, result: Horizon, verbose: bool) -> None:
     """What `attnscope horizon` prints."""
-    from attnscope.report.horizon import print_horizon
+    from attnscope.studies.horizon.printing import print_horizon
 
     print_horizon(console, result.table, result.heads, result.run, verbose)
 

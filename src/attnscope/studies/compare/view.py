@@ -70,7 +70,7 @@ def body(result: Comparison) -> str:
 
 def print_summary(console: Console, result: Comparison, verbose: bool) -> None:
     """What `attnscope compare` prints."""
-    from attnscope.report.comparison import print_comparison
+    from attnscope.studies.compare.printing import print_comparison
 
     print_comparison(console, result.table, result.run, verbose)
 
