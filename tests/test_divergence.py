@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from attnscope.swapping.fidelity import kl_divergence
+from attnscope.swapping.changes import kl_divergence
 
 
 def test_kl_is_that_of_torch_distributions() -> None:

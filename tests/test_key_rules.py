@@ -8,8 +8,8 @@ import torch
 from attnscope.diagnosis.counterfactuals import context_of
 from attnscope.diagnosis.states import RULES, Rule, Thresholds
 from attnscope.normalizers import softmax
-from attnscope.swapping.interventions import softmax_over
-from attnscope.swapping.key_rules import first_and_near, first_visible, largest
+from attnscope.swapping.changes import softmax_over
+from attnscope.swapping.key_budget import first_and_near, first_visible, largest
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.keys], ids=lambda rule: rule.name)

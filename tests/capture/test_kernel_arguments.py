@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from attnscope.capture import kernel_arguments
-from attnscope.capture.kernel_arguments import additive_mask, mask_block, rebuild_logits, visible_keys
+from attnscope.capture import attention
+from attnscope.capture.attention import additive_mask, mask_block, rebuild_logits, visible_keys
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -74,7 +74,7 @@ def test_logits_are_those_of_a_loop_over_single_numbers(batch: tuple[int, ...], 
 
 def test_keys_are_converted_a_few_groups_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest tensor that an operation makes has the keys of two groups, and the last piece has one."""
-    monkeypatch.setattr(kernel_arguments, "CONVERTED_NUMBERS", 2 * 500 * 8)
+    monkeypatch.setattr(attention, "CONVERTED_NUMBERS", 2 * 500 * 8)
     query, key = random(5, 2, 8).double(), random(5, 500, 8)
 
     class Largest(torch.utils._python_dispatch.TorchDispatchMode):

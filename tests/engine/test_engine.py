@@ -14,10 +14,19 @@ from models import build, byte_tokenizer
 
 from attnscope.capture.models import Model, ModelSource, load_model, plain_model
 from attnscope.engine.blocks import Blocks, Failure, LocalEngine, Work, block_size, run_all, run_blocks
-from attnscope.engine.parts import WindowRecord, merge_skipped
-from attnscope.engine.run import Forward, LayerCall, Positions, Window, plan_windows, run_inputs, run_windows
+from attnscope.engine.run import (
+    Forward,
+    LayerCall,
+    Positions,
+    Window,
+    WindowRecord,
+    merge_skipped,
+    plan_windows,
+    run_inputs,
+    run_windows,
+)
 from attnscope.progress import Step
-from attnscope.swapping.fidelity import next_token_logits
+from attnscope.swapping.changes import next_token_logits
 
 TOKENS = [[5, 6, 7, 8, 9, 10, 11, 12], [12, 11, 10, 9, 8, 7, 6, 5]]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnscope import _compiling
+from attnscope import _numerics
 from attnscope import normalizers as nz
 from attnscope.cli.compile_notice import NOTICE
 
@@ -58,7 +58,7 @@ def test_a_large_result_is_an_ordinary_tensor() -> None:
 
 FORK = """
 import os, torch
-from attnscope import _compiling
+from attnscope import _numerics
 from attnscope import normalizers as nz
 from attnscope.cli.compile_notice import NOTICE
 torch.set_num_threads(2)
@@ -87,9 +87,9 @@ def test_without_a_folder_to_cache_in_the_loops_still_compile(monkeypatch: pytes
     def refuse(function: object) -> object:
         raise RuntimeError("cannot cache function: no locator available")
 
-    monkeypatch.setattr(_compiling, "_SourceCache", refuse)
+    monkeypatch.setattr(_numerics, "_SourceCache", refuse)
 
-    @_compiling.loop
+    @_numerics.loop
     def double(x: float) -> float:
         return 2 * x
 
@@ -99,7 +99,7 @@ def test_without_a_folder_to_cache_in_the_loops_still_compile(monkeypatch: pytes
 def test_compiling_is_announced_once_when_the_cache_is_cold_and_never_when_it_is_warm(tmp_path: Path) -> None:
     """Two loops, in two processes that share a cache."""
     (tmp_path / "loops.py").write_text(
-        "from attnscope._compiling import loop\n\n\n"
+        "from attnscope._numerics import loop\n\n\n"
         "@loop\ndef double(x):\n    return 2 * x\n\n\n"
         "@loop\ndef triple(x):\n    return 3 * x\n"
     )
@@ -122,9 +122,9 @@ def test_compiling_is_announced_once_when_the_cache_is_cold_and_never_when_it_is
 LOOPS = {
     "__init__.py": "",
     "constants.py": "FACTOR = 2.0\n",
-    "helpers.py": "from attnscope._compiling import helper\nfrom attnscope import constants\n"
+    "helpers.py": "from attnscope._numerics import helper\nfrom attnscope import constants\n"
     "@helper\ndef scaled(x):\n    return constants.FACTOR * x\n",
-    "loops.py": "from attnscope._compiling import loop\nfrom attnscope.helpers import scaled\n"
+    "loops.py": "from attnscope._numerics import loop\nfrom attnscope.helpers import scaled\n"
     "@loop\ndef first(pair):\n    return scaled(pair.first)\n",
     "pairs.py": "from collections import namedtuple\nPair = namedtuple('Pair', 'first second')\n",
 }
@@ -139,7 +139,7 @@ def small_package(tmp_path: Path) -> Path:
     """A package of the same name with one loop, a helper, a constant and a named tuple, each in a file of its own."""
     package = tmp_path / "attnscope"
     package.mkdir()
-    shutil.copy(_compiling.__file__, package)
+    shutil.copy(_numerics.__file__, package)
     for name, content in LOOPS.items():
         (package / name).write_text(content)
     return package
@@ -207,7 +207,7 @@ def test_the_process_that_compiles_and_the_next_one_get_the_same_bits(tmp_path: 
 
 
 def test_a_cache_on_a_full_disk_costs_only_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    @_compiling.loop
+    @_numerics.loop
     def double(x: float) -> float:
         return 2 * x
 
@@ -223,7 +223,7 @@ def test_no_other_module_calls_the_compiler() -> None:
     package = Path(nz.__file__).parents[1]
     calling = re.compile(r"import njit|numba\.(n?jit|vectorize)")
     found = [path.name for path in package.rglob("*.py") if calling.search(path.read_text("utf-8"))]
-    assert found == ["_compiling.py"]
+    assert found == ["_numerics.py"]
 
 
 def test_importing_the_package_loads_neither_torch_nor_numba() -> None:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from attnscope.capture.models import load_model
 from attnscope.capture.text import Text
 from attnscope.capture.tokens import WindowChoice, tokenized, window_tokens
-from attnscope.engine.parts import WindowRecord
-from attnscope.engine.run import LayerCall, plan_windows, run_windows
+from attnscope.engine.run import LayerCall, WindowRecord, plan_windows, run_windows
 
 
 class PlainHead(NamedTuple):

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from attnscope.capture.models import Model as Model
     from attnscope.capture.models import ModelSource as ModelSource
     from attnscope.capture.models import load_model as load_model
-    from attnscope.capture.recording import record as record
     from attnscope.capture.text import Text as Text
     from attnscope.capture.text import corpus as corpus
     from attnscope.capture.text import read_text as read_text
+    from attnscope.capture.watching import record as record
 
 _NAMES = {
     "Corpus": "attnscope.capture.documents",
@@ -24,7 +24,7 @@ _NAMES = {
     "corpus": "attnscope.capture.text",
     "load_model": "attnscope.capture.models",
     "read_text": "attnscope.capture.text",
-    "record": "attnscope.capture.recording",
+    "record": "attnscope.capture.watching",
 }
 
 __getattr__, __dir__ = lazy(__name__, __path__, _NAMES)

@@ -19,8 +19,7 @@ from attnscope.capture import huggingface, torch_modules
 from attnscope.capture.attention import AttentionCall
 from attnscope.capture.models import refuse_empty
 from attnscope.capture.modules import writes_attention_out
-from attnscope.capture.recording import recording
-from attnscope.capture.watching import WatchedForward
+from attnscope.capture.watching import WatchedForward, recording
 from attnscope.capture.written_out import Batches, WrittenOutAttention
 from attnscope.errors import InputError, ModelError
 

@@ -1,6 +1,6 @@
 """A head's output when only some of its keys keep weight, and how many keys are enough for nearly the same output.
 
-A rule keeps some of a row's visible keys (`swapping.key_rules`) and gives them the softmax of their logits, so that
+A rule keeps some of a row's visible keys (`swapping.key_budget`) and gives them the softmax of their logits, so that
 the row's total weight stays what it was; where the model has a sink logit, it stays in the sum. The same rules replace
 a head's weights inside the model when a diagnosis is verified (`swapping.interventions`).
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attnscope._compiling import loop
+from attnscope._numerics import loop
 from attnscope._process import parallel_for
 from attnscope.diagnosis.states import RULES
 

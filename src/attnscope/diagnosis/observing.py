@@ -19,11 +19,10 @@ import torch
 
 from attnscope.diagnosis import counterfactuals as rules
 from attnscope.diagnosis.states import TOP_SHARE
-from attnscope.engine.parts import Head as Head
-from attnscope.engine.parts import WindowRecord
-from attnscope.engine.run import plan_windows
+from attnscope.engine.run import Head as Head
+from attnscope.engine.run import WindowRecord, plan_windows
 from attnscope.measure.specification import Rows, row_entropy, unit
-from attnscope.swapping.key_rules import first_visible
+from attnscope.swapping.key_budget import first_visible
 from attnscope.swapping.replacement import effective_normalizer
 from attnscope.theory.configuration import Configuration, top_sets
 from attnscope.theory.geometry import ball

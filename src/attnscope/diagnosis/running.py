@@ -28,7 +28,7 @@ from attnscope.diagnosis.states import Thresholds, given_thresholds
 from attnscope.diagnosis.verdict import candidates, verdict, withdraw
 from attnscope.engine import chosen_workers, opened
 from attnscope.engine.blocks import Blocks, Engine, Work, run_all
-from attnscope.engine.parts import Head, merge_skipped
+from attnscope.engine.run import Head, merge_skipped
 from attnscope.errors import InputError, ModelError, whole_number
 from attnscope.intervals import agreement
 from attnscope.measure.settings import plan

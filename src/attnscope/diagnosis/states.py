@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from attnscope.errors import InputError, parameter, shown
-from attnscope.swapping.key_rules import KeyRule, keep_first, keep_near, keep_top
+from attnscope.swapping.key_budget import KeyRule, keep_first, keep_near, keep_top
 
 # Below one: a share of the keys, a weight, a probability.
 _SHARES = ("top_share", "budget", "off_weight", "over_sharp_weight", "coverage")

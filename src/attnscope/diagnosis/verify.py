@@ -23,9 +23,8 @@ from attnscope.errors import InputError, ModelError, parameter
 from attnscope.progress import Step
 from attnscope.results.words import counted
 from attnscope.swapping import intervene, swap
-from attnscope.swapping.fidelity import kl_divergence, next_token_logits
-from attnscope.swapping.interventions import WeightRule, softmax_over
-from attnscope.swapping.key_rules import keep_top
+from attnscope.swapping.changes import WeightRule, kl_divergence, next_token_logits, softmax_over
+from attnscope.swapping.key_budget import keep_top
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -1,9 +1,9 @@
 """Run a model on a plan of windows and pass its attention calls to a measurer: the only loop over windows.
 
-`run.py` plans the windows, and is the loop over those of a block. `blocks.py` groups them: a plan of independent blocks
-in, finished parts out, in this process or, with `ray_engine.py`, on the workers of a Ray cluster. `parts.py` holds the
-results of windows, `store.py` keeps them in memory or on disk, `record.py` describes what was run. Commands differ only
-in their measurers.
+`run.py` plans the windows, is the loop over those of a block and merges their results. `blocks.py` groups them: a plan
+of independent blocks in, finished parts out, in this process or, with `ray_engine.py`, on the workers of a Ray cluster.
+`store.py` keeps finished blocks in memory or on disk, `record.py` describes what was run. Commands differ only in their
+measurers.
 
 Requirements: a measurer does not know whether a call comes from a text, from tensors or from a training step. Ray is
 never imported unless it was asked for, and a worker gets a description of the work and the model, never a live model.

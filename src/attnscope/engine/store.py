@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import polars as pl
 
 from attnscope.engine.blocks import Failure, run_blocks
-from attnscope.engine.parts import BlockFiles, Part, encode_parts, merge_parts
+from attnscope.engine.run import BlockFiles, Part, encode_parts, merge_parts
 from attnscope.errors import OutputError, parameter
 from attnscope.store.folders import write_all
 from attnscope.store.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest

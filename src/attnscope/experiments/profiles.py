@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope._compiling import loop
+from attnscope._numerics import loop
 
 if TYPE_CHECKING:
     from jaxtyping import Float

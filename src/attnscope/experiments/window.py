@@ -18,7 +18,7 @@ import torch
 
 from attnscope._process import parallel_for
 from attnscope.capture.attention import AttentionCall
-from attnscope.engine.parts import Part, WindowRecord
+from attnscope.engine.run import Part, WindowRecord
 from attnscope.errors import InputError
 from attnscope.experiments import reduce
 from attnscope.experiments.circle import circle

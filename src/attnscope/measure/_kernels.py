@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnscope._compiling import helper, loop, rounded
-from attnscope._numerics import largest, log, order_keys, top_level
+from attnscope._numerics import helper, largest, log, loop, order_keys, rounded, top_level
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

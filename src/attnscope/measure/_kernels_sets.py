@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope._compiling import helper, loop
-from attnscope._numerics import exp, largest
+from attnscope._numerics import exp, helper, largest, loop
 from attnscope.measure._kernels import Contexts, Group, Groups, TopSets, dot, group_at
 
 _CANCELLED = 1e-4  # of the sum of the squares: below it, four of sixteen digits are lost

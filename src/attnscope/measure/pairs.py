@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attnscope._compiling import helper, loop
-from attnscope._numerics import largest
+from attnscope._numerics import helper, largest, loop
 from attnscope.measure._kernels import Group, TopSets, squared_distance, squared_distance_of_units
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ import polars as pl
 import torch
 from torch import distributed
 
-from attnscope.capture.attention import AttentionCall
-from attnscope.capture.kernel_arguments import HIDDEN
+from attnscope.capture.attention import HIDDEN, AttentionCall
 from attnscope.diagnosis.observing import random_separability
 from attnscope.engine.run import LayerCall
 from attnscope.errors import ModelError

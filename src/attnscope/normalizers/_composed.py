@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope._compiling import helper, loop
-from attnscope._numerics import exp, largest, log_one_plus
+from attnscope._numerics import exp, helper, largest, log_one_plus, loop
 from attnscope.normalizers import _rows as _loops
 from attnscope.normalizers._autograd import dual
 from attnscope.normalizers._kernels import BLOCK, block_sum, center, exponentials, load, multiply, seen_row

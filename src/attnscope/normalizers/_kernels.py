@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope._compiling import helper, loop
-from attnscope._numerics import empty_keys, exp, largest, order_keys, top_level
+from attnscope._numerics import empty_keys, exp, helper, largest, loop, order_keys, top_level
 
 BLOCK = 1024
 

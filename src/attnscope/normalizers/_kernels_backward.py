@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope._compiling import helper, loop
-from attnscope._numerics import exp, log
+from attnscope._numerics import exp, helper, log, loop
 from attnscope.normalizers._kernels import BLOCK, block_sum
 
 

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope._compiling import helper, loop
-from attnscope._numerics import exp, largest, log_one_minus
+from attnscope._numerics import exp, helper, largest, log_one_minus, loop
 from attnscope.normalizers._kernels import BLOCK, center, exponentials, multiply, seen_row
 
 _FOLDS = 16

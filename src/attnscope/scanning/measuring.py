@@ -15,7 +15,7 @@ import polars as pl
 import torch
 
 from attnscope._process import parallel_for
-from attnscope.engine.parts import Part, WindowRecord, without_heads
+from attnscope.engine.run import Part, WindowRecord, without_heads
 from attnscope.errors import ModelError
 from attnscope.measure import Rows, Visibility, columns
 from attnscope.measure.settings import Settings

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.attention import Call
-    from attnscope.engine.parts import WindowRecord
-    from attnscope.engine.run import LayerCall
+    from attnscope.engine.run import LayerCall, WindowRecord
     from attnscope.normalizers import Normalizer
 
 CELLS = 64

@@ -20,9 +20,8 @@ from attnscope.capture.forward import Inputs
 from attnscope.capture.models import PlainModel
 from attnscope.capture.tokens import token_texts, window_tokens
 from attnscope.engine.blocks import Blocks, Work, block_size
-from attnscope.engine.parts import merge_notes
 from attnscope.engine.record import identity, model_identity, model_record, run_record
-from attnscope.engine.run import WindowPlan, plan_windows, run_inputs
+from attnscope.engine.run import WindowPlan, merge_notes, plan_windows, run_inputs
 from attnscope.engine.store import BlocksInMemory, BlocksOnDisk, PartStore, collect
 from attnscope.errors import InputError
 from attnscope.measure.settings import Settings

@@ -9,8 +9,7 @@
 
 from attnscope._process import lazy
 from attnscope.swapping.budgets import AppliedBudget, apply_budget, cache_bytes
-from attnscope.swapping.changes import Swap, intervene, swap
-from attnscope.swapping.interventions import first_key, mean_outputs, sink_and_last, top_share
+from attnscope.swapping.changes import Swap, first_key, intervene, mean_outputs, sink_and_last, swap, top_share
 from attnscope.swapping.key_budget import HeadBudget, KeyBudget, load_budget
 from attnscope.swapping.storage import load, restore
 

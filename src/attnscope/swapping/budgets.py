@@ -25,10 +25,8 @@ from attnscope.capture.huggingface import SWAP_CONFIG_KEY, observed
 from attnscope.capture.modules import evaluating, without_hooks
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import softmax
-from attnscope.swapping.changes import Swap, has_budget
-from attnscope.swapping.interventions import softmax_over
-from attnscope.swapping.key_budget import HeadBudget, KeyBudget, given_budget
-from attnscope.swapping.key_rules import keep_near, largest, top_counts
+from attnscope.swapping.changes import Swap, has_budget, softmax_over
+from attnscope.swapping.key_budget import HeadBudget, KeyBudget, given_budget, keep_near, largest, top_counts
 from attnscope.swapping.replacement import Entry, Site, probe_inputs, sites
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.attention import AttentionCall
-    from attnscope.swapping.interventions import WeightRule
+    from attnscope.swapping.changes import WeightRule
 
 
 @dataclass

@@ -10,7 +10,7 @@ Decisions:
   that no mask travels with the logits;
 - when gradients are needed each block is recomputed in the backward pass, so that training needs no more
   memory for the weights than inference;
-- logits come from `capture/kernel_arguments.py`, as in a scan.
+- logits come from `capture/attention.py`, as in a scan.
 
 A normalizer is given as
 
@@ -33,7 +33,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from attnscope.capture.kernel_arguments import additive_mask, mask_block, rebuild_logits, visible_keys
+from attnscope.capture.attention import additive_mask, mask_block, rebuild_logits, visible_keys
 from attnscope.errors import InputError
 from attnscope.normalizers import (
     LearnedASEntmax,

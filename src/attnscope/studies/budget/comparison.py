@@ -31,7 +31,7 @@ from attnscope.studies.budget.selection import (
     oracle_rule,
 )
 from attnscope.swapping import apply_budget, intervene
-from attnscope.swapping.fidelity import kl_divergence
+from attnscope.swapping.changes import kl_divergence
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from attnscope.capture.attention import AttentionCall
     from attnscope.studies.budget.settings import BudgetSettings
-    from attnscope.swapping.interventions import WeightRule
+    from attnscope.swapping.changes import WeightRule
     from attnscope.swapping.key_budget import KeyBudget
 
 OWN, OURS, ORACLE, APPLIED = "all keys", "ours", "exact top-k", "as applied"

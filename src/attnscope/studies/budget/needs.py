@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnscope.diagnosis.counterfactuals import error_squares
-from attnscope.engine.parts import WindowRecord
-from attnscope.engine.run import Forward, Window, run_windows
+from attnscope.engine.run import Forward, Window, WindowRecord, run_windows
 from attnscope.errors import ModelError
 from attnscope.normalizers import softmax
 from attnscope.studies.budget.selection import KINDS, LayerChoice, observed_scores

@@ -17,7 +17,7 @@ from torch.nn import functional
 from attnscope.errors import ModelError
 from attnscope.normalizers import softmax
 from attnscope.studies.budget.settings import FIRST
-from attnscope.swapping.key_rules import largest
+from attnscope.swapping.key_budget import largest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.studies.budget.settings import BudgetSettings
-    from attnscope.swapping.interventions import WeightRule
+    from attnscope.swapping.changes import WeightRule
 
 Kind = Literal["first_recent", "top"]
 KINDS: tuple[Kind, ...] = ("first_recent", "top")

@@ -17,7 +17,7 @@ from torch import nn
 
 from attnscope.normalizers import LearnedEntmax, LearnedLipmax, LearnedSSMax, Normalizer, Tempered
 from attnscope.swapping import swap
-from attnscope.swapping.fidelity import mean_divergence, next_token_logits
+from attnscope.swapping.changes import mean_divergence, next_token_logits
 
 if TYPE_CHECKING:
     from torch import Tensor

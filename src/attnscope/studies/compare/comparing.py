@@ -35,7 +35,7 @@ from attnscope.store.folders import as_file, without_infinities, write_all
 from attnscope.store.tables import OWN, within_support
 from attnscope.studies.compare.calibration import Calibrated, Scope, calibrate
 from attnscope.swapping import swap
-from attnscope.swapping.fidelity import Fidelity, next_token_logits
+from attnscope.swapping.changes import Fidelity, next_token_logits
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 
-from attnscope.engine.parts import WindowRecord
+from attnscope.engine.run import WindowRecord
 from attnscope.measure.settings import DEFAULT_MEMORY
 from attnscope.store.tables import OWN
 from attnscope.studies.horizon.extended_row import (

@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import nn
 
-from attnscope.capture.attention import AttentionCall
-from attnscope.capture.kernel_arguments import rebuild_logits
-from attnscope.engine.parts import WindowRecord
-from attnscope.engine.run import Forward, LayerCall, Positions, Window, run_windows
+from attnscope.capture.attention import AttentionCall, rebuild_logits
+from attnscope.engine.run import Forward, LayerCall, Positions, Window, WindowRecord, run_windows
 from attnscope.errors import ModelError, parameter
 from attnscope.studies.horizon.extended_row import Rotation, fit_rotation, misfit, relative_change
 

@@ -20,8 +20,7 @@ from attnscope._process import refuses_after_fork
 from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.text import Text, given_text
 from attnscope.capture.tokens import WindowChoice, tokenized
-from attnscope.engine.parts import Head, merge_skipped
-from attnscope.engine.run import Forward, Window, run_windows
+from attnscope.engine.run import Forward, Head, Window, merge_skipped, run_windows
 from attnscope.errors import InputError, ModelError, OutputError, parameter
 from attnscope.progress import OnStep, Progress, Step, reporting
 from attnscope.scanning import ScanResult, scan

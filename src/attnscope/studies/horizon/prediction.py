@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from numpy.typing import NDArray
 
-    from attnscope.engine.parts import Head
+    from attnscope.engine.run import Head
     from attnscope.studies.horizon.settings import HorizonSettings
 
 INTERVAL_LEVEL = 0.9

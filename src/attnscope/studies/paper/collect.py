@@ -9,8 +9,7 @@ import polars as pl
 
 from attnscope.capture.tokens import TokenizedText, tokenized, window_choice, window_tokens
 from attnscope.engine.blocks import Blocks, Work
-from attnscope.engine.parts import Part, WindowRecord, merge_notes, without_heads
-from attnscope.engine.run import WindowPlan, plan_windows
+from attnscope.engine.run import Part, WindowPlan, WindowRecord, merge_notes, plan_windows, without_heads
 from attnscope.engine.store import collect as collect_blocks
 from attnscope.experiments.window import PaperMeasurer, Window
 from attnscope.studies.paper.measuring import ProtocolMeasurer, ProtocolWindow
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from attnscope.capture.text import Text
     from attnscope.columns import VectorKind
     from attnscope.engine.blocks import Engine
-    from attnscope.engine.parts import Head
-    from attnscope.engine.run import LayerCall, Measurer, Positions
+    from attnscope.engine.run import Head, LayerCall, Measurer, Positions
     from attnscope.engine.store import PartStore
     from attnscope.progress import OnStep
     from attnscope.studies.paper.settings import Settings

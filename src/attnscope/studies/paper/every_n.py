@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnscope._compiling import helper, loop
+from attnscope._numerics import helper, loop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

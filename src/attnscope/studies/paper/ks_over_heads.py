@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnscope._compiling import loop
+from attnscope._numerics import loop
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -17,7 +17,7 @@ import torch
 
 from attnscope._process import parallel_for
 from attnscope.capture.attention import AttentionCall
-from attnscope.engine.parts import Part, WindowRecord, without_heads
+from attnscope.engine.run import Part, WindowRecord, without_heads
 from attnscope.errors import ModelError
 from attnscope.experiments.profiles import products
 from attnscope.measure import Rows, Visibility, softmax_weights
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.columns import VectorKind
-    from attnscope.engine.parts import Head
-    from attnscope.engine.run import LayerCall, Positions
+    from attnscope.engine.run import Head, LayerCall, Positions
 
 _MOST_ROWS = 256  # of a block
 _COPIES = 6  # float64 arrays of heads x rows x keys that a block needs

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from attnscope._compiling import loop
+from attnscope._numerics import loop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

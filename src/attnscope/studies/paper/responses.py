@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnscope._compiling import helper, loop
-from attnscope._numerics import exp, largest
+from attnscope._numerics import exp, helper, largest, loop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from attnscope._compiling import loop
-from attnscope._numerics import exp
+from attnscope._numerics import exp, loop
 from attnscope.measure import Rows, Visibility, columns
 
 if TYPE_CHECKING:
