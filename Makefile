@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OUT ?= demo
+WHAT ?= normalizers scan protocol monitor swap compare
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -62,8 +63,8 @@ notebooks: $(VENV)/.docs-ready ## Run the notebooks and keep their outputs
 dist: $(READY) ## Build wheel and sdist, and try the wheel in an empty environment
 	@PYTHON="$(BIN)/python" scripts/dist
 
-bench: $(READY) ## Measure speed and memory as ratios, printed as JSON
-	@for script in benchmarks/bench_*.py; do $(BIN)/python "$$script"; done
+bench: $(READY) ## Measure speed and memory as ratios, printed as JSON (WHAT=scan: one benchmark)
+	@for name in $(WHAT); do $(BIN)/python -m benchmarks "$$name" --json; done
 
 columns: $(READY) ## Rewrite the tables of columns in docs/architecture.md
 	@$(BIN)/python scripts/columns

@@ -1,16 +1,14 @@
 """Weight of one planted key among Gaussian logits, by length: lipmax with several settings against other normalizers.
 
-    python benchmarks/lipmax_defaults.py
-
-Prints one JSON object. A row has n logits from N(0, 1); the logit of one key is then set to the expected maximum of
+A row has n logits from N(0, 1); the logit of one key is then set to the expected maximum of
 the others, sqrt(2 ln n), plus a gap. Reported for each length, as means over rows: the weight of the planted key, the
 number of keys with nonzero weight, and the Jacobian norm.
 """
 
 from __future__ import annotations
 
-import json
 import math
+from typing import Any
 
 import torch
 
@@ -23,7 +21,7 @@ RIVALS = ("softmax", "ssmax", "sparsemax", "entmax15")
 GRID = tuple(f"lipmax:kappa={kappa}:cap={cap}" for kappa in (0.25, 0.5, 1.0, 2.0) for cap in (1.0, 2.0, 4.0, 8.0))
 
 
-def main() -> None:
+def measure() -> dict[str, Any]:
     results = []
     for gap in GAPS:
         for n in LENGTHS:
@@ -44,8 +42,4 @@ def main() -> None:
                         "lipschitz": round(normalizer.lipschitz(n), 3),
                     }
                 )
-    print(json.dumps({"benchmark": "lipmax defaults", "rows": ROWS, "results": results}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"benchmark": "lipmax defaults", "rows": ROWS, "results": results}

@@ -52,7 +52,7 @@ suppress_warnings = [
 
 COMMAND_LINE = """# Command line
 
-Most commands print their verdict first and what to type next last, in 80 columns. `recall`, `scorecard`, `budget` and `bench` begin
+Most commands print their verdict first and what to type next last, in 80 columns. `recall`, `scorecard` and `budget` begin
 with what was measured; `scorecard`, `budget` and `report` end with their files. `--verbose` adds the other tables and notes,
 `--json` prints one JSON object on standard output and nothing else. Exit codes: 0 success, 1 a check or an audit failed, 2 bad
 usage or input, 3 some heads were left out (they are listed with the reason).

@@ -26,7 +26,7 @@ from attnscope.studies.compare.view import ComparisonPlots
 from attnscope.theory.configuration import Configuration
 
 PACKAGE = Path(attnscope.__file__).parent
-HEAVY = ("bench", "cli", "serve")  # commands, without examples in Python
+HEAVY = ("cli", "serve")  # commands, without examples in Python
 RESULTS = ("AuditReport", "Comparison", "Diagnosis", "Reproduction", "ScanResult")
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

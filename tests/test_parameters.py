@@ -17,7 +17,7 @@ from attnscope.errors import InputError, parameter, written_as
 
 SOURCE = Path(attnscope.__file__).parent
 # Commands to type are built here.
-COMMANDS = {"diagnosis/situation.py", "diagnosis/next_step.py", "bench/scan.py"}
+COMMANDS = {"diagnosis/situation.py", "diagnosis/next_step.py"}
 
 
 def texts(tree: ast.AST) -> list[str]:

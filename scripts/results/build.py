@@ -11,7 +11,8 @@ the claim's form, {{run claim form 2}} the second. Suffixes choose a reading (.l
 first key; by default the first one) and a part of it: .low, .high, .percent, .verdict, or .range for the smallest and
 largest of several measurements. {{finding 2a}} is the table of a figure's claims ("other": of those without a figure),
 {{never supported}} what no reading supports, {{run best}} the readings that support most, {{run differences}} where the
-last rows disagree, {{run record}} the run. {{times table}} and {{times minutes}}: those of `attnscope bench protocol`.
+last rows disagree, {{run record}} the run. {{times table}} and {{times minutes}}: those of
+`python -m benchmarks protocol`.
 
 docs/results.json stores what the page was built from, and docs/results.csv has every reading of every claim in it.
 `--render` fills the template from it without running a model, `--check` compares the result with both files.
@@ -107,8 +108,10 @@ def build(smollm2: str, stories: str, text: str, runs: Path, quick: bool) -> dic
 
 def _times(quick: bool) -> dict[str, Any]:
     size = ["--length", str(QUICK["length"]), "--repeats", "1"] if quick else []
-    command = [sys.executable, "-m", "attnscope.cli", "bench", "protocol", "--json", *size]
-    report: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    command = [sys.executable, "-m", "benchmarks", "protocol", "--json", *size]
+    report: dict[str, Any] = json.loads(
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=DOCS.parent).stdout
+    )
     return report
 
 

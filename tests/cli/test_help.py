@@ -19,7 +19,6 @@ from attnscope.diagnosis.states import Thresholds
 COMMANDS = [
     *([name] for name in ("scan", "report", "serve", "compare", "horizon", "budget", "guidelines")),
     *([name] for name in ("reproduce", "recall", "scorecard", "audit", "doctor")),
-    *(["bench", name] for name in ("normalizers", "scan", "protocol", "monitor", "scale")),
 ]
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -55,7 +54,7 @@ def test_the_examples_of_a_command_are_commands(
         accepted(" ".join(example.split()))
 
 
-@pytest.mark.parametrize("command", [[], ["bench"], *COMMANDS], ids=" ".join)
+@pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
 def test_help_fits_80_columns_and_explains_every_option(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,10 +11,7 @@ from protocol_tables import protocol_tables
 from rich.console import Console
 from terminal_tables import assert_readable, recorded_tables
 
-from attnscope.bench.normalizers import SUBJECTS
-from attnscope.bench.protocol import ALGORITHMS
 from attnscope.cli import run
-from attnscope.cli.bench_tables import print_normalizers, print_protocol, print_scans
 from attnscope.experiments.protocol_report.claims import answer_protocol
 from attnscope.report import protocol_table
 from attnscope.report.maps import HeadMap, _percentage
@@ -118,35 +115,3 @@ def test_the_table_of_an_audit() -> None:
     (table,) = found
     assert_readable(table)
     assert {"by attack", "100.0%"} <= set(table.cells)
-
-
-def test_tables_of_benchmarks() -> None:
-    large = 12345.678
-    normalizers: dict[str, Any] = {"threads": 64, "repeats": 5, "peer": "entmax 1.3.1", "memory": "words"}
-    normalizers["results"] = [
-        {"normalizer": name, "length": 8192, "rows": 147456, "forward_seconds": 123.456, "forward_ratio": 1234.56}
-        | {"total_seconds": 123.456, "total_ratio": 1234.56, "peer_speedup": large, "largest_error": 1e-16}
-        for name in SUBJECTS
-    ]
-    scans: dict[str, Any] = {"threads": 2, "shorter": 4096, "naive_over_all": {"random": 27.1}}
-    scans["results"] = [
-        {"model": "random", "subject": subject, "installed": True, "seconds": 1234.567, "forward_seconds": 123.456}
-        | {"time_ratio": 1234.56, "peak_bytes": 1e11, "forward_peak_bytes": 1e11, "memory_ratio": 123.45}
-        | {"shorter_peak_bytes": 1e11, "growth": 12.34, **more}
-        for subject, more in (("last+bounds", {}), ("naive", {"heads_timed": 144}), ("transformer_lens", {}))
-    ]
-    scans["results"] += [{"model": "random", "subject": "nnsight", "installed": False}]
-    protocol: dict[str, Any] = {"threads": 2, "size": {"length": 1024}, "paper_machine": "a machine"}
-    protocol["results"] = [
-        {"algorithm": number, "measures": about.measures, "seconds": 12345.6, "forward_seconds": 12.34}
-        | {"time_ratio": 12345.6, "peak_bytes": 1e11, "paper_seconds": 61440.0, "times_faster": 123456.0}
-        for number, about in ALGORITHMS.items()
-    ]
-    with recorded_tables() as found:
-        console = Console(file=io.StringIO(), **CONSOLE)
-        print_normalizers(console, normalizers)
-        print_scans(console, scans)
-        print_protocol(console, protocol)
-    assert len(found) == 3
-    for table in found:
-        assert_readable(table)

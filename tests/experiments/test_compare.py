@@ -16,7 +16,6 @@ import torch
 from models import build
 
 import attnscope
-from attnscope.bench.memory import peak_bytes
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text, tokenize
 from attnscope.cli import run
@@ -31,6 +30,7 @@ from attnscope.studies.compare.guidelines import (
     no_sharp_softmax,
     small_active_set,
 )
+from attnscope.studies.compare.memory import peak_bytes
 
 LENGTHS = (17, 41)
 

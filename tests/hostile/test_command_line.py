@@ -94,12 +94,7 @@ WITHOUT_MODEL = [
     (["audit", "--claim", ""], "no claim is called ''"),
     (["audit", "--own", "folder"], "none at folder"),
     (["audit", "--own", "binary"], "binary cannot be run: SyntaxError"),
-    (["bench", "normalizers", "--rows", "9" * 4000], "--rows takes a whole number up to"),
-    (["bench", "normalizers", "--lengths", "0"], "--lengths takes a whole number from 1 up"),
-    (["bench", "normalizers", "--only", ""], "no benchmark is named"),
-    (["bench", "scan", "--layers", DIGITS], "--layers takes a whole number"),
-    (["bench", "scan", "--width", "1200000000"], "GiB of memory"),
-    (["bench", "scan", "--models", ""], "received none"),
+    (["bench", "scan", "--json"], "type python -m benchmarks"),
     (["serve"], "no folder at 'runs'"),  # a file
     (["serve", "a-file"], "no folder at 'a-file'"),
     (["serve", "folder", "--port", DIGITS], "--port takes a whole number"),

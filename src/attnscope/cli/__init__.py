@@ -20,9 +20,13 @@ import sys
 import textwrap
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attnscope.cli.interrupts import INTERRUPTED, handle_interrupts, ignore_interrupts
 from attnscope.errors import AttnscopeError, InputError, shown, written_as
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 BAD_USAGE, CLOSED_PIPE = 2, 141  # the latter is what shells report for a command that SIGPIPE ended
 _LONGEST = 500  # characters of a message about usage
@@ -53,15 +57,18 @@ def _open_closed_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code; errors meant for the user are one line on standard error."""
+def run(arguments: list[str], app: App | None = None, name: str = "attnscope") -> int:
+    """Run one command and return its exit code; errors meant for the user are one line on standard error.
+
+    The commands are those of `attnscope`, or of another app, which is then named in messages.
+    """
     try:
-        code, message = _answer(arguments)
+        code, message = _answer(arguments, app or _commands(), name)
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"
     if message:
         with suppress(OSError):  # a closed pipe or a full disk: the exit code says it all the same
-            print(_wrapped(f"attnscope: {message}"), file=sys.stderr)
+            print(_wrapped(f"{name}: {message}"), file=sys.stderr)
     return code
 
 
@@ -73,11 +80,15 @@ def _wrapped(message: str) -> str:
     return textwrap.fill(message, width, break_long_words=False, break_on_hyphens=False)
 
 
-def _answer(arguments: list[str]) -> tuple[int, str]:
+def _commands() -> App:
+    from attnscope.cli.app import app
+
+    return app
+
+
+def _answer(arguments: list[str], app: App, name: str) -> tuple[int, str]:
     """The exit code of a command, and what to say if it is not the command's own."""
     from cyclopts import CycloptsError
-
-    from attnscope.cli.app import app
 
     try:
         with written_as("options"):
@@ -89,7 +100,7 @@ def _answer(arguments: list[str]) -> tuple[int, str]:
         if isinstance(error.__cause__, InputError):  # of an option's converter
             return BAD_USAGE, str(error.__cause__)
         command = f" {arguments[0]}" if arguments[:1] and arguments[0] in set(app) else ""
-        return BAD_USAGE, f"{' '.join(str(error).split())[:_LONGEST]} See attnscope{command} --help."
+        return BAD_USAGE, f"{' '.join(str(error).split())[:_LONGEST]} See {name}{command} --help."
     except BrokenPipeError:  # the reader of the output has ended, e.g. head
         return CLOSED_PIPE, ""
     except SystemExit as error:

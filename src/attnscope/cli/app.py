@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from cyclopts import App
+from typing import Annotated
+
+from cyclopts import App, Parameter
 
 from attnscope import __version__
 from attnscope.cli.audit import audit
-from attnscope.cli.bench import bench
 from attnscope.cli.budget import budget
 from attnscope.cli.compare import compare, guidelines
 from attnscope.cli.doctor import doctor
@@ -17,6 +18,7 @@ from attnscope.cli.reproduce import reproduce
 from attnscope.cli.scan import scan
 from attnscope.cli.scorecard import scorecard
 from attnscope.cli.serve import serve
+from attnscope.errors import InputError
 
 app = App(
     name="attnscope",
@@ -27,4 +29,9 @@ app = App(
 )
 for command in (scan, report, serve, compare, horizon, budget, guidelines, reproduce, recall, scorecard, audit, doctor):
     app.command(command, help_epilogue="")
-app.command(bench)
+
+
+@app.command(show=False, help_epilogue="")
+def bench(*_: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
+    """Refuse a command that has left the package."""
+    raise InputError("benchmarks are no longer a command: in the source tree, type python -m benchmarks")

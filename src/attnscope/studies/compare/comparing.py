@@ -20,7 +20,6 @@ import polars as pl
 import torch
 
 from attnscope._process import refuses_after_fork
-from attnscope.bench.memory import peak_bytes
 from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.modules import evaluating
 from attnscope.capture.text import Text, given_text
@@ -34,6 +33,7 @@ from attnscope.scanning import ScanResult, scan
 from attnscope.store.folders import as_file, without_infinities, write_all
 from attnscope.store.tables import OWN, within_support
 from attnscope.studies.compare.calibration import Calibrated, Scope, calibrate
+from attnscope.studies.compare.memory import peak_bytes
 from attnscope.swapping import swap
 from attnscope.swapping.changes import Fidelity, next_token_logits
 

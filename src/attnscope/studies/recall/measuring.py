@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +13,6 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from attnscope.bench.normalizers import against_softmax
 from attnscope.capture.forward import forward
 from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import read_text, tokenize
@@ -148,3 +149,39 @@ def speed(normalizer: Normalizer, repeats: int = 3) -> dict[str, float]:
     z, g = (torch.randn(_TIMED_ROWS, _TIMED_LENGTH, generator=generator) for _ in range(2))
     forward_pass, both = against_softmax(normalizer, z, g, repeats)
     return {"forward_ratio": round(forward_pass[1], 3), "total_ratio": round(both[1], 3)}
+
+
+def against_softmax(
+    normalizer: Normalizer, z: Tensor, g: Tensor, repeats: int
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The time and its ratio to torch.softmax of the forward pass, and of forward and backward with gradients g."""
+    normalizer(z[:2])  # compile the loops
+    forward = paired(lambda: normalizer(z), lambda: _softmax(z), repeats)
+    x = z.detach().requires_grad_()
+    return forward, paired(lambda: _both(normalizer, x, g), lambda: _both(_softmax, x, g), repeats)
+
+
+def _softmax(x: Tensor) -> Tensor:
+    return torch.softmax(x, dim=-1)
+
+
+def _both(function: Callable[[Tensor], Tensor], x: Tensor, g: Tensor) -> None:
+    torch.autograd.grad(function(x), x, g)
+
+
+def paired(subject: Callable[[], object], base: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """The median time of the subject and the median of its ratios to the base, after one warm-up each."""
+    subject()
+    base()
+    times, ratios = [], []
+    for _ in range(repeats):
+        against = _time(base)
+        times.append(_time(subject))
+        ratios.append(times[-1] / against)
+    return statistics.median(times), statistics.median(ratios)
+
+
+def _time(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start

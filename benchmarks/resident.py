@@ -30,8 +30,14 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 def run_with_plain_allocator(module: str, arguments: dict[str, Any]) -> Any:
     """The output of `python -m module ARGUMENTS`, both as JSON, in a process with `PLAIN_ALLOCATOR`."""
     command = [sys.executable, "-m", module, json.dumps(arguments)]
-    environment = os.environ | PLAIN_ALLOCATOR
-    return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True).stdout)
+    given = environment(PLAIN_ALLOCATOR)
+    return json.loads(subprocess.run(command, env=given, stdout=subprocess.PIPE, check=True, text=True).stdout)
+
+
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    """This process's environment with other variables, in which a module of the benchmarks is found from any folder."""
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | variables | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def resident_peak(call: Callable[[], object]) -> int | None:

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from attnscope.bench.protocol import ALGORITHMS, measure
-from attnscope.cli import run
 from attnscope.errors import InputError
+from benchmarks.__main__ import run
+from benchmarks.protocol import ALGORITHMS, measure
 
 
 def test_each_algorithm_beside_the_forward_and_the_papers_time(capfd: pytest.CaptureFixture[str]) -> None:
     sizes = ["--length", "33", "--layers", "1", "--heads", "2", "--width", "8", "--repeats", "1"]
-    assert run(["bench", "protocol", *sizes, "--only", "5", "--json"]) == 0
+    assert run(["protocol", *sizes, "--only", "5", "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert [result["algorithm"] for result in report["results"]] == [5]
     for result in report["results"]:

@@ -7,15 +7,15 @@ import json
 
 import pytest
 
-from attnscope.bench.scale import measure
-from attnscope.cli import run
 from attnscope.errors import InputError
+from benchmarks.__main__ import run
+from benchmarks.scale import measure
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
 def test_the_figures_of_a_small_run(capfd: pytest.CaptureFixture[str]) -> None:
     sizes = ["--length", "16", "--windows", "8", "--many", "200", "--repeats", "1"]
-    assert run(["bench", "scale", *sizes, "--json"]) == 0
+    assert run(["scale", *sizes, "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert report["identical"] is True
     assert len(report["tables"]) == 4

@@ -1,25 +1,23 @@
 """Time of comparing six normalizers in what-if mode, as a ratio to the time of one scan in the same run.
 
-    python benchmarks/bench_compare.py
-
-Prints one JSON object. The model has the size of GPT-2 and random weights; one window of 1,024 tokens, six lengths.
+The model has the size of GPT-2 and random weights; one window of 1,024 tokens, six lengths.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import transformers
 
-from attnscope.bench.timing import RandomTokens
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text
 from attnscope.scanning import scan
 from attnscope.studies.compare.comparing import DEFAULT_NORMALIZERS, compare
+from benchmarks.timing import RandomTokens
 
 REPEATS = 3
 LENGTH = 1024
@@ -31,7 +29,7 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def main() -> None:
+def measure() -> dict[str, Any]:
     torch.manual_seed(0)
     module = transformers.GPT2LMHeadModel(transformers.GPT2Config()).eval()
     model = Model(module, RandomTokens(module.config.vocab_size, LENGTH), "gpt2-sized", None)
@@ -48,19 +46,11 @@ def main() -> None:
         comparison = seconds(compare_all)
         ratios.append(comparison / default_scan)
         one_set_ratios.append(comparison / one_set_scan)
-    print(
-        json.dumps(
-            {
-                "benchmark": "compare",
-                "model": {"layers": 12, "heads": 12, "length": LENGTH},
-                "normalizers": list(DEFAULT_NORMALIZERS),
-                "threads": torch.get_num_threads(),
-                "what_if_to_scan": round(statistics.median(ratios), 3),
-                "what_if_to_scan_of_one_top_set": round(statistics.median(one_set_ratios), 3),
-            }
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()
+    return {
+        "benchmark": "compare",
+        "model": {"layers": 12, "heads": 12, "length": LENGTH},
+        "normalizers": list(DEFAULT_NORMALIZERS),
+        "threads": torch.get_num_threads(),
+        "what_if_to_scan": round(statistics.median(ratios), 3),
+        "what_if_to_scan_of_one_top_set": round(statistics.median(one_set_ratios), 3),
+    }

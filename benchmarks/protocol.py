@@ -1,8 +1,8 @@
 """The cost of the paper's protocol: each of its algorithms, compared with the plain forward and the paper's own times.
 
 Every algorithm runs alone, over all rows of one window of a GPT-2-like model with random weights, in both readings and
-with value vectors, in its own process (`bench/timing.py`). Its time includes the forward. Peak memory is measured in
-another process, above the loaded model (`bench/resident.py`).
+with value vectors, in its own process (`timing.py`). Its time includes the forward. Peak memory is measured in
+another process, above the loaded model (`resident.py`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
+from cyclopts import Parameter
 
-from attnscope.bench.resident import resident_peak, run_with_plain_allocator
-from attnscope.bench.timing import (
+from attnscope.cli.numbers import WholeNumber
+from attnscope.errors import InputError
+from attnscope.progress import Step, reporting
+from attnscope.studies.paper.settings import FIXED_N, PAPER_N, SEPARABILITY_N, plan
+from benchmarks.options import Hidden, WholeNumbers
+from benchmarks.resident import resident_peak, run_with_plain_allocator
+from benchmarks.timing import (
     TINY,
     built,
     check_size,
@@ -25,9 +31,6 @@ from attnscope.bench.timing import (
     run_again,
     seconds_of,
 )
-from attnscope.errors import InputError
-from attnscope.progress import Progress, Step, reporting
-from attnscope.studies.paper.settings import FIXED_N, PAPER_N, SEPARABILITY_N, plan
 
 PAPER_MACHINE = "Apple M1 Pro, 10 cores"
 
@@ -49,15 +52,37 @@ ALGORITHMS = {
 
 
 def measure(
-    length: int = 1024,
-    layers: int = 12,
-    heads: int = 12,
-    width: int = 768,
-    repeats: int = 3,
-    algorithms: Sequence[int] = tuple(ALGORITHMS),
-    progress: Progress = None,
+    *,
+    length: WholeNumber = 1024,
+    layers: WholeNumber = 12,
+    heads: WholeNumber = 12,
+    width: WholeNumber = 768,
+    repeats: WholeNumber = 3,
+    algorithms: Annotated[WholeNumbers, Parameter(name="--only")] = tuple(ALGORITHMS),
+    progress: Hidden = None,
 ) -> dict[str, Any]:
-    """Time and memory of each algorithm: seconds, ratio to the plain forward, bytes above the model."""
+    """Time each algorithm of the paper's protocol, against the plain forward pass and the paper's own time.
+
+    For example:
+
+    - `python -m benchmarks protocol --only 1,2,4,5`
+    - `python -m benchmarks protocol --repeats 1 --json`
+
+    Parameters
+    ----------
+    length
+        Tokens in the window, which is the longest length.
+    layers
+        Layers of the GPT-2-like model with random weights.
+    heads
+        Heads of a layer.
+    width
+        Width of the model.
+    repeats
+        Repeats of each measurement, up to four times as many where they take seconds; medians are reported.
+    algorithms
+        The algorithms to measure, e.g. 1,3.
+    """
     unknown = [number for number in algorithms if number not in ALGORITHMS]
     if unknown:
         raise InputError(f"the protocol has the algorithms 1 to {len(ALGORITHMS)}; received {unknown[0]}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -14,15 +13,15 @@ import pytest
 import torch
 import transformers
 
-from attnscope.bench import naive, peers
-from attnscope.bench.resident import PLAIN_ALLOCATOR
-from attnscope.bench.scan import measure
-from attnscope.bench.timing import RandomTokens, run_again
 from attnscope.capture.models import Model
 from attnscope.capture.text import Text
-from attnscope.cli import run
 from attnscope.errors import InputError
 from attnscope.scanning import scan
+from benchmarks import naive, peers
+from benchmarks.__main__ import run
+from benchmarks.resident import PLAIN_ALLOCATOR, environment
+from benchmarks.scan import measure
+from benchmarks.timing import RandomTokens, run_again
 
 LENGTH, LAYERS, HEADS = 131, 2, 3
 
@@ -120,7 +119,7 @@ def test_quick_subjects_are_run_more_often_and_slow_ones_less() -> None:
 
 MEMORY = """
 import torch
-from attnscope.bench.resident import resident_peak
+from benchmarks.resident import resident_peak
 torch.ones(100 << 20, dtype=torch.uint8)  # freed: must not hide what comes
 def work():
     first = torch.ones(60 << 20, dtype=torch.uint8)
@@ -132,8 +131,8 @@ print(resident_peak(work), resident_peak(lambda: None))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
 def test_the_peak_is_what_was_resident_at_one_time() -> None:
-    environment = os.environ | PLAIN_ALLOCATOR
-    done = subprocess.run([sys.executable, "-c", MEMORY], env=environment, capture_output=True, text=True, check=True)
+    given = environment(PLAIN_ALLOCATOR)
+    done = subprocess.run([sys.executable, "-c", MEMORY], env=given, capture_output=True, text=True, check=True)
     peak, nothing = map(int, done.stdout.split())
     assert peak == pytest.approx(60 << 20, rel=0.05)
     assert nothing < 1 << 20
@@ -159,7 +158,7 @@ def test_other_tools_capture_the_weights_of_the_same_model(package: str) -> None
 
 def test_the_command_prints_one_json_object(capfd: pytest.CaptureFixture[str]) -> None:
     sizes = ["--length", "13", "--layers", "1", "--heads", "1", "--width", "4", "--repeats", "1", "--models", "random"]
-    assert run(["bench", "scan", *sizes, "--only", "last", "--json"]) == 0
+    assert run(["scan", *sizes, "--only", "last", "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert report["benchmark"] == "scan"
     assert report["results"][0]["forward_seconds"] > 0

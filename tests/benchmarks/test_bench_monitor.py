@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from attnscope.bench.monitor import measure
-from attnscope.cli import run
 from attnscope.errors import InputError
+from benchmarks.__main__ import run
+from benchmarks.monitor import measure
 
 SIZES = ["--length", "33", "--layers", "1", "--heads", "2", "--width", "8", "--batch", "2"]
 
 
 def test_the_ratios_of_a_watched_run_to_a_plain_one(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", "monitor", *SIZES, "--every", "3", "--steps", "6", "--measured", "3", "--json"]) == 0
+    assert run(["monitor", *SIZES, "--every", "3", "--steps", "6", "--measured", "3", "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert report["identical"] is True
     assert report["errors"] == 0

@@ -1,15 +1,12 @@
 """Time and memory of a swapped normalizer, as ratios to the model's own attention in the same run.
 
-    python benchmarks/bench_swap.py
-
-Prints one JSON object. The model has the size of GPT-2, random weights and no vocabulary projection; one window of
+The model has the size of GPT-2, random weights and no vocabulary projection; one window of
 1,024 tokens. Time is the median of paired ratios to the eager forward; memory is the peak of allocated tensors, and the
 peak of resident memory, both as ratios to the sdpa forward.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -19,8 +16,8 @@ from typing import Any
 import torch
 import transformers
 
-from attnscope.bench.memory import peak_bytes
 from attnscope.normalizers import parse
+from attnscope.studies.compare.memory import peak_bytes
 from attnscope.swapping import first_key, intervene, swap
 
 REPEATS = 3
@@ -52,7 +49,7 @@ def resident_peak(work: Callable[[], object]) -> int:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
 
-def main() -> None:
+def measure() -> dict[str, Any]:
     torch.manual_seed(0)
     models = {}
     for name in ("eager", "sdpa"):
@@ -84,18 +81,10 @@ def main() -> None:
         }
         with intervene(models["sdpa"], {(5, 3): first_key}):
             baselines["one_head_intervened_to_eager"] = paired(forward("sdpa"), forward("eager"))
-    print(
-        json.dumps(
-            {
-                "benchmark": "swap",
-                "model": {"layers": 12, "heads": 12, "length": LENGTH},
-                "threads": torch.get_num_threads(),
-                **baselines,
-                "results": results,
-            }
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()
+    return {
+        "benchmark": "swap",
+        "model": {"layers": 12, "heads": 12, "length": LENGTH},
+        "threads": torch.get_num_threads(),
+        **baselines,
+        "results": results,
+    }

@@ -7,11 +7,11 @@ import json
 import pytest
 import torch
 
-from attnscope.bench._oracle import ORACLES
-from attnscope.bench.normalizers import SUBJECTS, measure
-from attnscope.cli import run
 from attnscope.errors import InputError
 from attnscope.normalizers import parse
+from benchmarks.__main__ import run
+from benchmarks._oracle import ORACLES
+from benchmarks.normalizers import SUBJECTS, measure
 
 
 def test_one_result_for_each_normalizer_and_length() -> None:
@@ -28,7 +28,7 @@ def test_one_result_for_each_normalizer_and_length() -> None:
 
 def test_the_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--rows", "2", "--lengths", "13", "--repeats", "1"]
-    arguments = ["bench", "normalizers", *sizes, "--only", "sparsemax", "--json"]
+    arguments = ["normalizers", *sizes, "--only", "sparsemax", "--json"]
     assert run(arguments) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["benchmark"] == "normalizers"
@@ -36,7 +36,7 @@ def test_the_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", "normalizers", "--rows", "2", "--lengths", "13", "--repeats", "1", "--only", "entmax15"]) == 0
+    assert run(["normalizers", "--rows", "2", "--lengths", "13", "--repeats", "1", "--only", "entmax15"]) == 0
     assert "entmax15" in capsys.readouterr().out
 
 
@@ -50,12 +50,12 @@ def test_the_oracle_tells_a_right_normalizer_from_a_wrong_one(label: str) -> Non
 
 def test_lengths_are_separated_by_commas_as_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--rows", "2", "--lengths", "13,17", "--repeats", "1"]
-    assert run(["bench", "normalizers", *sizes, "--only", "softmax,sparsemax", "--json"]) == 0
+    assert run(["normalizers", *sizes, "--only", "softmax,sparsemax", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [(r["normalizer"], r["length"]) for r in report["results"]] == [
         (name, length) for length in (13, 17) for name in ("softmax", "sparsemax")
     ]
-    assert run(["bench", "normalizers", "--lengths", "13 17"]) == 2
+    assert run(["normalizers", "--lengths", "13 17"]) == 2
     assert "--lengths takes whole numbers separated by commas" in capsys.readouterr().err
 
 

@@ -20,20 +20,21 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnscope.bench._oracle import ORACLES
-from attnscope.bench.memory import refuse_beyond_memory
+from attnscope.cli.numbers import WholeNumber
 from attnscope.errors import InputError, parameter, whole_number
 from attnscope.normalizers import Normalizer, parse
-from attnscope.progress import Progress, Step, reporting
+from attnscope.progress import Step, reporting
+from attnscope.studies.scorecard.measuring import against_softmax, paired
+from benchmarks._oracle import ORACLES
+from benchmarks.options import Hidden, Only, WholeNumbers
+from benchmarks.timing import refuse_beyond_memory
 
 PEER = "entmax"
 _PEER_SHARE = 16
@@ -83,13 +84,31 @@ class Result:
 
 
 def measure(
-    rows: int = 147_456,
-    lengths: Sequence[int] = (128, 1024, 8192),
-    repeats: int = 5,
-    subjects: Sequence[str] | None = None,
-    progress: Progress = None,
+    *,
+    rows: WholeNumber = 147_456,
+    lengths: WholeNumbers = (128, 1024, 8192),
+    repeats: WholeNumber = 5,
+    subjects: Only = None,
+    progress: Hidden = None,
 ) -> dict[str, Any]:
-    """Time the normalizers on Gaussian logits; `rows` is the number of rows at length 1,024."""
+    """Time every normalizer against torch.softmax, and against the entmax package where it is installed.
+
+    For example:
+
+    - `python -m benchmarks normalizers`
+    - `python -m benchmarks normalizers --only sparsemax,entmax:alpha=1.2 --repeats 3`
+
+    Parameters
+    ----------
+    rows
+        Rows at length 1,024; other lengths get as many as make the same number of logits.
+    lengths
+        Row lengths to measure, e.g. 128,1024.
+    repeats
+        Repeats of each measurement; medians are reported.
+    subjects
+        The normalizers to measure, e.g. sparsemax,entmax:alpha=1.2. Default: all.
+    """
     chosen = list(SUBJECTS) if subjects is None else list(subjects)
     unknown = [label for label in chosen if label not in SUBJECTS]
     if unknown:
@@ -106,7 +125,8 @@ def measure(
             generator = torch.Generator().manual_seed(length)
             z = torch.randn(max(1, rows * 1024 // length), length, generator=generator)
             g = torch.randn(z.shape, generator=generator)
-            _both(_softmax, z.detach().requires_grad_(), g)
+            x = z.detach().requires_grad_()
+            torch.autograd.grad(torch.softmax(x, dim=-1), x, g)
             for label in chosen:
                 report(Step(len(results), len(chosen) * len(lengths), f"{label}, length {length:,}"))
                 results.append(_measure_one(label, parse(label), z, g, repeats))
@@ -128,7 +148,7 @@ def _measure_one(label: str, normalizer: Normalizer, z: Tensor, g: Tensor, repea
     speedup = None
     if peer is not None:
         share = z[: max(1, len(z) // _PEER_SHARE)]
-        speedup = 1 / _paired(lambda: normalizer(share), lambda: peer(share), min(repeats, 3))[1]
+        speedup = 1 / paired(lambda: normalizer(share), lambda: peer(share), min(repeats, 3))[1]
     return Result(
         normalizer=label,
         length=z.shape[-1],
@@ -140,42 +160,6 @@ def _measure_one(label: str, normalizer: Normalizer, z: Tensor, g: Tensor, repea
         peer_speedup=None if speedup is None else round(speedup, 3),
         largest_error=_largest_error(label, normalizer, z),
     )
-
-
-def against_softmax(
-    normalizer: Normalizer, z: Tensor, g: Tensor, repeats: int
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The time and its ratio to torch.softmax of the forward pass, and of forward and backward with gradients g."""
-    normalizer(z[:2])  # compile the loops
-    forward = _paired(lambda: normalizer(z), lambda: _softmax(z), repeats)
-    x = z.detach().requires_grad_()
-    return forward, _paired(lambda: _both(normalizer, x, g), lambda: _both(_softmax, x, g), repeats)
-
-
-def _softmax(x: Tensor) -> Tensor:
-    return torch.softmax(x, dim=-1)
-
-
-def _both(function: Callable[[Tensor], Tensor], x: Tensor, g: Tensor) -> None:
-    torch.autograd.grad(function(x), x, g)
-
-
-def _paired(subject: Callable[[], object], base: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """The median time of the subject and the median of its ratios to the base, after one warm-up each."""
-    subject()
-    base()
-    times, ratios = [], []
-    for _ in range(repeats):
-        against = _time(base)
-        times.append(_time(subject))
-        ratios.append(times[-1] / against)
-    return statistics.median(times), statistics.median(ratios)
-
-
-def _time(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def _largest_error(label: str, normalizer: Normalizer, z: Tensor) -> float:

@@ -19,11 +19,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from attnscope.bench.resident import peak_so_far
+from attnscope.cli.numbers import WholeNumber
+from attnscope.cli.runs import ModelOption
 from attnscope.engine.ray_engine import import_ray
 from attnscope.errors import AttnscopeError, InputError, parameter, whole_number
-from attnscope.progress import Progress, Step, reporting
+from attnscope.progress import Step, reporting
 from attnscope.store.manifest import FINISHED, UNFINISHED, Manifest
+from benchmarks.options import Hidden, Words
+from benchmarks.resident import environment, peak_so_far
 
 PARTS = ("speed", "memory")
 _WORKERS = {"in_process": None, "one_worker": 1, "two_workers": 2}
@@ -33,15 +36,38 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
 
 
 def measure(
-    model: str | None = None,
-    length: int = 256,
-    windows: int = 64,
-    many: int = 10_000,
-    repeats: int = 3,
-    only: tuple[str, ...] = PARTS,
-    progress: Progress = None,
+    model: ModelOption = None,
+    /,
+    *,
+    length: WholeNumber = 256,
+    windows: WholeNumber = 64,
+    many: WholeNumber = 10_000,
+    repeats: WholeNumber = 3,
+    only: Words = PARTS,
+    progress: Hidden = None,
 ) -> dict[str, Any]:
-    """Ratios of time and memory, seconds of the report, and whether all runs have the same tables."""
+    """Time scans with two Ray workers, one, and none, compare their tables, and measure the driver of a large run.
+
+    Every worker has one thread, and so has the scan without workers. Needs the extra attnscope[ray].
+
+    For example:
+
+    - `python -m benchmarks scale model.gguf --json`
+    - `python -m benchmarks scale --only memory --many 2000`
+
+    Parameters
+    ----------
+    length
+        Tokens in a window of the scans that are timed.
+    windows
+        How many windows they have.
+    many
+        Short windows of the large run, with the embedded model; its memory is compared with that of 100 windows.
+    repeats
+        How often the scans are timed, in turn; medians of ratios are reported.
+    only
+        speed: time, and whether tables are equal, also after a kill; memory: the large run and its report.
+    """
     for name, value, least in (
         ("length", length, 2),
         ("windows", windows, 4),
@@ -128,8 +154,8 @@ def _memory(root: Path, many: int, show: Any) -> dict[str, Any]:
 
 
 def _command(scan: dict[str, Any]) -> dict[str, Any]:
-    arguments = [sys.executable, "-m", __name__, json.dumps(scan)]
-    return {"args": arguments, "env": os.environ | _ENVIRONMENT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    arguments = [sys.executable, "-m", "benchmarks.scale", json.dumps(scan)]
+    return {"args": arguments, "env": environment(_ENVIRONMENT), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
 def _run(scan: dict[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 Both are GPT-2-like with dropout, start with the same weights and random state and see the same batches. First the
 monitor measures every `every`-th step, as it does in a real run; then every step. Their losses, gradients and weights
 are compared bit by bit. Peak memory of a training step above the loaded model is measured in processes of its own
-(`bench/resident.py`).
+(`resident.py`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from attnscope.bench.resident import resident_peak, run_with_plain_allocator
-from attnscope.bench.timing import check_size, in_own_process
+from attnscope.cli.numbers import WholeNumber
 from attnscope.errors import whole_number
-from attnscope.progress import Progress, Step, reporting
+from attnscope.progress import Step, reporting
+from benchmarks.options import Hidden
+from benchmarks.resident import resident_peak, run_with_plain_allocator
+from benchmarks.timing import check_size, in_own_process
 
 _VOCABULARY = 8192
 _WARM_UP = 3  # steps that are not timed
@@ -95,17 +97,43 @@ class Training:
 
 
 def measure(
-    length: int = 512,
-    layers: int = 6,
-    heads: int = 6,
-    width: int = 384,
-    batch: int = 4,
-    every: int = 50,
-    steps: int = 100,
-    measured: int = 15,
-    progress: Progress = None,
+    *,
+    length: WholeNumber = 512,
+    layers: WholeNumber = 6,
+    heads: WholeNumber = 6,
+    width: WholeNumber = 384,
+    batch: WholeNumber = 4,
+    every: WholeNumber = 50,
+    steps: WholeNumber = 100,
+    measured: WholeNumber = 15,
+    progress: Hidden = None,
 ) -> dict[str, Any]:
-    """Ratios of time and memory with a monitor to those without, and whether both runs did the same."""
+    """Time training steps with and without `attnscope.Monitor`, and check that both do the same.
+
+    For example:
+
+    - `python -m benchmarks monitor`
+    - `python -m benchmarks monitor --steps 300 --json`
+
+    Parameters
+    ----------
+    length
+        Tokens of each item.
+    layers
+        Layers of the GPT-2-like model with random weights.
+    heads
+        Heads of a layer.
+    width
+        Width of the model.
+    batch
+        Items of a batch.
+    every
+        The monitor measures the first step and every one with a multiple of this number.
+    steps
+        Steps that are timed in this way, with and without the monitor in turn.
+    measured
+        Steps that are timed after them, all of them measured.
+    """
     check_size(length, layers, heads, width, measured)
     for name, value in {"batch": batch, "every": every, "steps": steps}.items():
         whole_number(name, value, 1)

@@ -8,13 +8,13 @@ Decisions:
   as often as requested, as single ratios vary by 10% on a shared machine, and nothing is repeated after a minute;
 - `last` and `all` measure the default columns of the last or of all rows, `+bounds` the paper's bounds too;
 - peak memory is measured in further processes, one for each subject and one for the plain forward: code is loaded by a
-  run on a tiny model, then the model is built, and a single run raises the resident size (`bench/resident.py`);
+  run on a tiny model, then the model is built, and a single run raises the resident size (`resident.py`);
 - `first` is the command `attnscope scan` on the embedded model as on a new machine: no loop has been compiled;
 - the naive computation asks the model for all its attention matrices and computes the columns of `topn.parquet` and
-  `rows.parquet` from their definitions, one block of rows at a time in torch (`bench/naive.py`). All heads of a large
+  `rows.parquet` from their definitions, one block of rows at a time in torch (`naive.py`). All heads of a large
   model would take many minutes: heads are timed for a minute (`heads_timed`), and the others, which have the same
   shapes, are assumed to take as long. Its peak memory is that with a single head, without the columns of the others;
-- TransformerLens and nnsight, where installed, only capture weights and values (`bench/peers.py`).
+- TransformerLens and nnsight, where installed, only capture weights and values (`peers.py`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,13 @@ from typing import Any
 
 import torch
 
-from attnscope.bench.peers import PACKAGES
-from attnscope.bench.resident import resident_peak, run_with_plain_allocator
-from attnscope.bench.timing import (
+from attnscope.cli.numbers import WholeNumber
+from attnscope.errors import InputError, whole_number
+from attnscope.progress import Step, reporting
+from benchmarks.options import Hidden, Only, Words
+from benchmarks.peers import PACKAGES
+from benchmarks.resident import resident_peak, run_with_plain_allocator
+from benchmarks.timing import (
     ENOUGH,
     TINY,
     built,
@@ -47,8 +51,6 @@ from attnscope.bench.timing import (
     run_again,
     seconds_of,
 )  # fmt: skip
-from attnscope.errors import InputError, whole_number
-from attnscope.progress import Progress, Step, reporting
 
 SUBJECTS = ("last", "last+bounds", "all", "all+bounds", "first", "naive", "transformer_lens", "nnsight")
 MODELS = ("random", "sample")
@@ -57,21 +59,46 @@ _FORWARD = "forward"
 
 
 def measure(
-    length: int = 1024,
-    layers: int = 12,
-    heads: int = 12,
-    width: int = 768,
-    rows: int | None = None,
-    repeats: int = 3,
-    subjects: Sequence[str] | None = None,
-    models: Sequence[str] = MODELS,
-    shorter: int | None = None,
-    progress: Progress = None,
+    *,
+    length: WholeNumber = 1024,
+    layers: WholeNumber = 12,
+    heads: WholeNumber = 12,
+    width: WholeNumber = 768,
+    rows: WholeNumber | None = None,
+    repeats: WholeNumber = 3,
+    subjects: Only = None,
+    models: Words = MODELS,
+    shorter: WholeNumber | None = None,
+    progress: Hidden = None,
 ) -> dict[str, Any]:
-    """Time and memory of each subject on a GPT-2-like model with random weights and on the embedded sample.
+    """Time scans, the naive way and other capture tools against the model's plain forward pass.
 
-    `rows` adds a subject that scans this many rows, spread evenly, for long contexts. With `shorter`, peak memory is
-    also measured at that length, to show how it grows.
+    For example:
+
+    - `python -m benchmarks scan --only last,all`
+    - `python -m benchmarks scan --length 16384 --shorter 4096 --layers 4 --rows 64 --only last --models random`
+
+    Parameters
+    ----------
+    length
+        Tokens in the window.
+    layers
+        Layers of the GPT-2-like model with random weights.
+    heads
+        Heads of a layer.
+    width
+        Width of the model.
+    rows
+        Also scan this many rows, spread evenly.
+    repeats
+        Repeats of each measurement, up to four times as many where they take seconds; medians are reported.
+    subjects
+        What to measure: last, last+bounds, all, all+bounds, first, naive, transformer_lens or nnsight, or several of
+        them separated by commas. Default: all.
+    models
+        random: a GPT-2-like model with random weights, of the size given; sample: the embedded model and text.
+    shorter
+        Also measure peak memory at this length, and report how it grows.
     """
     chosen = list(SUBJECTS if subjects is None else subjects) + ([] if rows is None else [f"rows={rows}"])
     _refuse(chosen, models, length, layers, heads, width, rows, repeats, shorter)
@@ -199,7 +226,7 @@ def _times(name: str, arguments: dict[str, int], repeats: int) -> dict[str, Any]
 
 def _naive_times(arguments: dict[str, int]) -> dict[str, Any]:
     """Time the naive computation, on as many heads as a minute allows, and the plain forward."""
-    from attnscope.bench import naive
+    from benchmarks import naive
 
     tiny, few = built(TINY)
     naive.timed(tiny.module, few, _sizes(few), 0)
@@ -228,9 +255,9 @@ def _first_scan() -> dict[str, Any]:
 
 
 def _subject(name: str, model: Any, ids: list[int]) -> Callable[[], object]:
-    from attnscope.bench import naive, peers
     from attnscope.capture.text import Text
     from attnscope.scanning import scan
+    from benchmarks import naive, peers
 
     text = Text("x", "random tokens")
     if name == _FORWARD:

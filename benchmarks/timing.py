@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -11,7 +12,6 @@ from typing import Any
 
 import torch
 
-from attnscope.bench.memory import refuse_beyond_memory
 from attnscope.errors import InputError, parameter, whole_number
 
 TINY = {"length": 160, "layers": 1, "heads": 2, "width": 16}
@@ -32,6 +32,19 @@ def check_size(length: int, layers: int, heads: int, width: int, repeats: int) -
         )
     weights = 4 * width * (12 * layers * width + _VOCABULARY + length)
     refuse_beyond_memory(weights, f"a model of {layers} layers, width {width} and {length} positions")
+
+
+def refuse_beyond_memory(needed: int, what: str) -> None:
+    """Raise InputError if `what` needs more memory than this machine has, if that is known."""
+    try:
+        present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return
+    if needed > present:
+        raise InputError(
+            f"{what} would need {needed / 2**30:,.1f} GiB of memory, but only {present / 2**30:,.1f} GiB exist: choose "
+            "smaller numbers"
+        )
 
 
 class RandomTokens:
@@ -91,7 +104,7 @@ def in_own_process(work: Callable[..., Any], *arguments: Any) -> Any:
     All processes are forked from one that has only imported what they need: importing takes longer than many subjects.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["attnscope.bench.scan", *_IMPORTED])
+    context.set_forkserver_preload(["benchmarks.scan", *_IMPORTED])
     with context.Pool(1, torch.set_num_threads, (torch.get_num_threads(),)) as process:
         return process.apply(work, arguments)
 

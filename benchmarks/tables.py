@@ -1,25 +1,23 @@
-"""The results of benchmarks in the terminal: the verdict first, then tables, what they mean, what to type next."""
+"""The results of benchmarks in the terminal: the verdict first, then tables, what they mean."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
-from attnscope.cli.closing import print_closing
 from attnscope.report.terminal import add_row, paragraph, table, titled
 from attnscope.results.words import counted, number
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _QUICK = 2  # times torch.softmax
 
 
-def print_normalizers(console: Console, report: dict[str, Any]) -> None:
+def print_normalizers(report: dict[str, Any]) -> None:
     """Print one table for each length."""
+    console = Console()
     _print_verdict(console, _speed(report))
     for (length, rows), results in _grouped(report["results"], "length", "rows"):
         headings = ["Normalizer", "Forward seconds", "Forward / softmax", "Both seconds", "Both / softmax"]
@@ -46,7 +44,6 @@ def print_normalizers(console: Console, report: dict[str, Any]) -> None:
         + ("" if report["peer"] else " The entmax package is not installed, so nothing is compared with it.")
     )
     console.print(paragraph(note, style="dim"))
-    print_closing(console, commands={"attnscope compare": "What each normalizer does to a model."})
 
 
 def _speed(report: dict[str, Any]) -> str:
@@ -61,8 +58,9 @@ def _speed(report: dict[str, Any]) -> str:
     )
 
 
-def print_scans(console: Console, report: dict[str, Any]) -> None:
+def print_scans(report: dict[str, Any]) -> None:
     """Print one table for each model, and what the first scan and the naive way take."""
+    console = Console()
     shorter = report["shorter"]
     headings = ["Subject", "Seconds", "Forward seconds", "Time ratio", "Peak MB", "Forward peak MB", "Memory ratio"]
     headings += [] if shorter is None else [f"Peak MB at {shorter:,}", "Growth"]
@@ -105,7 +103,6 @@ def print_scans(console: Console, report: dict[str, Any]) -> None:
         "literally."
     )
     console.print(paragraph(note, style="dim"))
-    print_closing(console, commands={"attnscope scan --diagnose": "Which heads matter most, why, and what to do."})
 
 
 def _cost(report: dict[str, Any]) -> str:
@@ -119,8 +116,9 @@ def _cost(report: dict[str, Any]) -> str:
     return f"compared with a plain forward pass, a scan takes {'; '.join(found)}." if found else "no scan was timed."
 
 
-def print_protocol(console: Console, report: dict[str, Any]) -> None:
+def print_protocol(report: dict[str, Any]) -> None:
     """Print one table of all algorithms."""
+    console = Console()
     headings = ["Algorithm", "Seconds", "Forward seconds", "Time ratio", "Peak MB", "Paper's seconds", "Times faster"]
     least, most = (round(f(one["times_faster"] for one in report["results"])) for f in (min, max))
     faster = f"{least:,} to {most:,}" if least < most else f"{least:,}"
@@ -143,11 +141,11 @@ def print_protocol(console: Console, report: dict[str, Any]) -> None:
         f"{_threads(report)}; the paper's seconds are those of its appendix, on {report['paper_machine']}."
     )
     console.print(paragraph(note, style="dim"))
-    print_closing(console, commands={"attnscope reproduce": "The paper's figures and claims on a model."})
 
 
-def print_monitor(console: Console, report: dict[str, Any]) -> None:
+def print_monitor(report: dict[str, Any]) -> None:
     """Print the ratios of a watched to a plain training run."""
+    console = Console()
     same = "the same bits" if report["identical"] else "NOT the same bits"
     training = report["training"]
     words = f"training takes {training['wall_ratio']:.3f} times as long with a monitor, and does {same}."
@@ -170,11 +168,11 @@ def print_monitor(console: Console, report: dict[str, Any]) -> None:
     if report["memory_ratio"] is not None:
         note += f"Peak memory of a step, above the loaded model: {report['memory_ratio']:.3f} times."
     console.print(paragraph(note, style="dim"))
-    print_closing(console, commands={"attnscope serve": "Runs in the browser, training runs while they go on."})
 
 
-def print_scale(console: Console, report: dict[str, Any]) -> None:
+def print_scale(report: dict[str, Any]) -> None:
     """Print what workers gain, and what a large run costs."""
+    console = Console()
     made = table(["Figure", "Measured", "Goal"])
     verdict, notes = [], []
     if "identical" in report:
@@ -196,7 +194,6 @@ def print_scale(console: Console, report: dict[str, Any]) -> None:
     _print_verdict(console, "; ".join(verdict) + ".")
     console.print(made)
     console.print(paragraph(" ".join(notes), style="dim"))
-    print_closing(console, commands={"attnscope scan --help": "All options about a corpus and workers."})
 
 
 def _print_verdict(console: Console, words: str) -> None:
@@ -216,3 +213,13 @@ def _threads(report: dict[str, Any]) -> str:
 
 def _megabytes(count: float | None) -> str:
     return "-" if count is None else f"{count / 1e6:,.0f}"
+
+
+# The printed form of each report; others are printed as JSON.
+TABLES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "normalizers": print_normalizers,
+    "scan": print_scans,
+    "protocol": print_protocol,
+    "monitor": print_monitor,
+    "scale": print_scale,
+}

@@ -6,7 +6,6 @@ system's allocator keeps freed memory.
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +13,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from attnscope.errors import InputError
 
 
 class _Live(TorchDispatchMode):
@@ -56,16 +53,3 @@ def peak_bytes(work: Callable[[], object]) -> int:
     with _Live() as live:
         work()
     return live.peak
-
-
-def refuse_beyond_memory(needed: int, what: str) -> None:
-    """Raise InputError if `what` needs more memory than this machine has, if that is known."""
-    try:
-        present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return
-    if needed > present:
-        raise InputError(
-            f"{what} would need {needed / 2**30:,.1f} GiB of memory, but only {present / 2**30:,.1f} GiB exist: choose "
-            "smaller numbers"
-        )

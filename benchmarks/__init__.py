@@ -1,0 +1,1 @@
+"""Measure this library against its peers on this machine: `python -m benchmarks`, not part of the package."""

@@ -1,1 +1,0 @@
-"""Benchmarks: time and error as ratios to peers, measured in one run."""
