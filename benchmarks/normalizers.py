@@ -31,7 +31,7 @@ from attnscope.cli.numbers import WholeNumber
 from attnscope.errors import InputError, parameter, whole_number
 from attnscope.normalizers import Normalizer, parse
 from attnscope.progress import Step, reporting
-from attnscope.studies.scorecard.measuring import against_softmax, paired
+from attnscope.studies.recall.measuring import against_softmax, paired
 from benchmarks._oracle import ORACLES
 from benchmarks.options import Hidden, Only, WholeNumbers
 from benchmarks.timing import refuse_beyond_memory
