@@ -13,8 +13,9 @@ from models import build
 
 import attnscope
 from attnscope.capture.tokens import special_tokens
+from attnscope.intervals import evenly_spaced
 from attnscope.scanning import ScanResult, scan
-from attnscope.scanning.patterns import CELLS, spread_rows
+from attnscope.scanning.patterns import CELLS
 from attnscope.store import tables
 
 
@@ -102,7 +103,7 @@ def test_patterns_have_at_most_64_rows_and_64_runs_of_keys(tokenizer: Any, text:
 
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 1000, 4097])
 def test_rows_are_spread_evenly_and_end_with_the_last(length: int) -> None:
-    rows = spread_rows(range(length))
+    rows = evenly_spaced(length, CELLS)
     steps = np.diff((-1, *rows))
     assert rows[-1] == length - 1
     assert len(rows) == min(CELLS, length)

@@ -1,16 +1,19 @@
 """Means, medians and shares with confidence intervals, for rows and windows that are not independent, and power laws.
 
-Neighboring rows of a window attend to nearly the same keys, so they are not independent samples. Intervals come from a
-block bootstrap: runs of neighboring rows are drawn with replacement. They say how far a mean could be off for other
-rows of the same kind of text, not for other texts.
+| drawn with replacement | functions |
+|---|---|
+| runs of neighboring rows, of all windows together | `block_bootstrap`, `block_bootstrap_means`, `power_law_of_rows` |
+| windows | `window_bootstrap_median`, `window_bootstrap_deviation`, `power_law_of_medians` |
 
-A single window has no interval: the ends are infinite, and there is no verdict.
+Neighboring rows of a window attend to nearly the same keys, so they are not independent samples: runs of them are
+drawn. An interval says how far a number could be off for other rows of the same kind of text, not for other texts. A
+single window has no interval over windows: the ends are infinite, and there is no verdict.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,8 +23,20 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 BLOCK = 8  # neighboring rows drawn together
-DRAWS = 1000
+DRAWS, RESAMPLES = 1000, 2000  # for means, for medians
 LEVEL = 0.95
+DEVIATIONS = 1.959964  # half the width of the central 95% of a normal distribution, in standard deviations
+
+
+def evenly_spaced(count: int, most: int) -> tuple[int, ...]:
+    """Indices of at most `most` of `count` things, evenly spaced, the last one included."""
+    most = min(count, most)
+    return tuple(-(-(i + 1) * count // most) - 1 for i in range(most))
+
+
+def _drawn(count: int, draws: int, seed: int) -> NDArray[np.int64]:
+    """Indices of as many things as there are, drawn with replacement, in each of several draws."""
+    return np.random.default_rng(seed).integers(count, size=(draws, count))
 
 
 class Summary(NamedTuple):
@@ -33,10 +48,10 @@ class Summary(NamedTuple):
     high: NDArray[np.float64]
 
 
-def bootstrap_rows(values: Sequence[NDArray[np.float64]], seed: int = 0) -> Summary:
+def block_bootstrap(values: Sequence[NDArray[np.float64]], seed: int = 0) -> Summary:
     """Summary over the rows of several windows, each (..., rows), with a bootstrap interval; NaN is left out."""
     rows = np.concatenate(values, -1)
-    means = drawn_means(values, seed)
+    means = block_bootstrap_means(values, seed)
     tail = (1 - LEVEL) / 2
     empty = np.logical_not(np.isfinite(rows).any(-1, keepdims=True))
     filled = np.where(empty, 0, rows)
@@ -45,12 +60,12 @@ def bootstrap_rows(values: Sequence[NDArray[np.float64]], seed: int = 0) -> Summ
     return Summary(np.nanmean(filled, -1) + missing, np.nanstd(filled, -1) + missing, low + missing, high + missing)
 
 
-def drawn_means(values: Sequence[NDArray[np.float64]], seed: int = 0) -> NDArray[np.float64]:
+def block_bootstrap_means(values: Sequence[NDArray[np.float64]], seed: int = 0) -> NDArray[np.float64]:
     """Bootstrap means (..., draws) over runs of neighboring rows; the same runs for all leading axes."""
     blocks = [block for window in values for block in _blocks(window)]
     sums = np.stack([np.nansum(block, -1) for block in blocks], -1)
     counts = np.stack([np.isfinite(block).sum(-1) for block in blocks], -1)
-    drawn = np.random.default_rng(seed).integers(len(blocks), size=(DRAWS, len(blocks)))
+    drawn = _drawn(len(blocks), DRAWS, seed)
     number = counts[..., drawn].sum(-1)
     return np.where(number > 0, sums[..., drawn].sum(-1) / np.maximum(number, 1), np.nan)
 
@@ -82,7 +97,7 @@ class Growth(NamedTuple):
     scale: float
 
 
-def growth(lengths: NDArray[np.float64], values: NDArray[np.float64], seed: int = 0) -> Growth | None:
+def power_law_of_rows(lengths: NDArray[np.float64], values: NDArray[np.float64], seed: int = 0) -> Growth | None:
     """Power law by least squares of ln value on ln length, rows in order, with a block bootstrap of the exponent.
 
     None for fewer than two different lengths.
@@ -94,7 +109,7 @@ def growth(lengths: NDArray[np.float64], values: NDArray[np.float64], seed: int 
     x, y = x - x.mean(), y - y.mean()
     blocks = np.array_split(np.arange(len(x)), max(2, len(x) // BLOCK))
     sums = np.array([[len(b), x[b].sum(), y[b].sum(), x[b] @ x[b], x[b] @ y[b]] for b in blocks])
-    drawn = np.random.default_rng(seed).integers(len(blocks), size=(DRAWS, len(blocks)))
+    drawn = _drawn(len(blocks), DRAWS, seed)
     count, sum_x, sum_y, square, product = sums[drawn].sum(1).T
     variance = square - sum_x**2 / count
     varied = variance > 1e-9 * square  # blocks of one length alone have no slope
@@ -102,10 +117,6 @@ def growth(lengths: NDArray[np.float64], values: NDArray[np.float64], seed: int 
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(slopes, [tail, 1 - tail])
     return Growth(float(exponent), float(low), float(high), float(np.exp(intercept)))
-
-
-RESAMPLES = 2000
-DEVIATIONS = 1.959964  # half the width of the central 95% of a normal distribution, in standard deviations
 
 
 class Estimate(NamedTuple):
@@ -121,14 +132,24 @@ class Estimate(NamedTuple):
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 
-def bootstrap_median(values: Float[np.ndarray, " windows"], seed: int = 0) -> Estimate:
+def window_bootstrap_median(values: Float[np.ndarray, " windows"], seed: int = 0) -> Estimate:
     """The median over windows with its bootstrap interval."""
     value = float(np.median(values))
     if len(values) < 2:
         return Estimate(value, -math.inf, math.inf)
-    draw = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
+    draw = _drawn(len(values), RESAMPLES, seed)
     low, high = np.quantile(np.median(values[draw], axis=1), [0.025, 0.975])
     return Estimate(value, float(low), float(high))
+
+
+def window_bootstrap_deviation(
+    values: Float[np.ndarray, "windows heads measures"], scaled: Callable[[np.ndarray], np.ndarray]
+) -> Float[np.ndarray, "heads measures"]:
+    """The standard deviation of the mean over windows, on another scale."""
+    chosen = _drawn(len(values), DRAWS, 0)
+    counts = np.apply_along_axis(np.bincount, 1, chosen, minlength=len(values)) / len(values)
+    deviation: NDArray[np.float64] = scaled(np.tensordot(counts, values, 1)).std(0)
+    return deviation
 
 
 def paired_mean(differences: Float[np.ndarray, " windows"]) -> Estimate:
@@ -179,7 +200,7 @@ class PowerLaw(NamedTuple):
     factor: Estimate
 
 
-def power_law(
+def power_law_of_medians(
     x: Float[np.ndarray, " points"], y: Float[np.ndarray, "windows points"], seed: int = 0
 ) -> PowerLaw | None:
     """A power law fitted to the medians over windows; None with fewer than three points or non-positive values."""
@@ -195,7 +216,7 @@ def power_law(
     value = fit(np.median(y, axis=0))
     low, high = np.array([-np.inf, -np.inf]), np.array([np.inf, np.inf])
     if len(y) > 1:
-        draw = np.random.default_rng(seed).integers(0, len(y), (RESAMPLES, len(y)))
+        draw = _drawn(len(y), RESAMPLES, seed)
         low, high = np.quantile(np.stack(fit(np.median(y[draw], axis=1))), [0.025, 0.975], axis=1)
     exponent, factor = (Estimate(float(value[k]), float(low[k]), float(high[k])) for k in range(2))
     return PowerLaw(exponent, factor)

@@ -19,7 +19,7 @@ from attnscope.diagnosis.observing import (
 )
 from attnscope.diagnosis.states import Thresholds
 from attnscope.errors import InputError
-from attnscope.intervals import agreement, bootstrap_rows, growth
+from attnscope.intervals import agreement, block_bootstrap, power_law_of_rows
 
 
 def test_kappa_is_cohens() -> None:
@@ -38,7 +38,7 @@ def test_the_interval_of_correlated_rows_is_wider_than_that_of_independent_ones(
     correlated = np.repeat(generator.standard_normal((400, 16)), 8, axis=-1)  # runs of eight equal rows
     covered = {}
     for name, values in (("independent", independent), ("correlated", correlated)):
-        found = bootstrap_rows([values[:, :64], values[:, 64:]])
+        found = block_bootstrap([values[:, :64], values[:, 64:]])
         np.testing.assert_allclose(found.mean, values.mean(-1))
         np.testing.assert_allclose(found.deviation, values.std(-1))
         covered[name] = np.mean((found.low < 0) & (found.high > 0))
@@ -52,7 +52,7 @@ def test_missing_values_are_left_out() -> None:
     values = np.arange(32.0).reshape(2, 16)
     values[0, 3:] = np.nan
     values[1] = np.nan
-    found = bootstrap_rows([values])
+    found = block_bootstrap([values])
     assert found.mean[0] == 1.0
     assert all(np.isnan(column[1]) for column in found)
 
@@ -60,11 +60,11 @@ def test_missing_values_are_left_out() -> None:
 def test_growth_finds_the_exponent_of_a_power_law() -> None:
     lengths = np.geomspace(16, 1024, 80)
     noise = np.random.default_rng(1).normal(0, 0.2, 80)
-    found = growth(lengths, 3 * lengths**0.4 * np.exp(noise))
+    found = power_law_of_rows(lengths, 3 * lengths**0.4 * np.exp(noise))
     assert found is not None
     assert found.exponent == pytest.approx(0.4, abs=0.05)
     assert found.low < 0.4 < found.high
-    assert growth(np.full(9, 64.0), np.ones(9)) is None
+    assert power_law_of_rows(np.full(9, 64.0), np.ones(9)) is None
 
 
 def plain_separability(weights: np.ndarray, units: np.ndarray, chosen: tuple[int, ...]) -> float:

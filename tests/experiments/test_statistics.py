@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attnscope.intervals import bootstrap_median, coverage_at_most, power_law, proportion
+from attnscope.intervals import coverage_at_most, power_law_of_medians, proportion, window_bootstrap_median
 from attnscope.studies.paper.ks_over_heads import (
     MARGIN,
     critical_n,
@@ -94,24 +94,24 @@ def test_equal_samples_are_equivalent_and_far_ones_are_not() -> None:
 
 def test_a_power_law_is_recovered() -> None:
     lengths = np.array([32.0, 64, 128, 256])
-    fit = power_law(lengths, np.stack([0.06 * lengths**0.8] * 3))
+    fit = power_law_of_medians(lengths, np.stack([0.06 * lengths**0.8] * 3))
     assert fit is not None
     assert fit.exponent == pytest.approx((0.8, 0.8, 0.8))
     assert fit.factor == pytest.approx((0.06, 0.06, 0.06))
-    assert power_law(lengths[:2], np.ones((3, 2))) is None
+    assert power_law_of_medians(lengths[:2], np.ones((3, 2))) is None
 
 
 def test_the_bootstrap_interval_lies_within_the_values() -> None:
     values = np.array([1.0, 2, 3, 4, 100])
-    spread = bootstrap_median(values)
+    spread = window_bootstrap_median(values)
     assert spread.value == 3
     assert 1 <= spread.low < 3 < spread.high <= 100
 
 
 def test_one_window_has_no_interval() -> None:
-    assert bootstrap_median(np.array([7.0])) == (7, -np.inf, np.inf)
+    assert window_bootstrap_median(np.array([7.0])) == (7, -np.inf, np.inf)
     assert proportion(1, 1) == (1, -np.inf, np.inf)
-    fit = power_law(np.array([32.0, 64, 128]), np.array([[1.0, 2, 4]]))
+    fit = power_law_of_medians(np.array([32.0, 64, 128]), np.array([[1.0, 2, 4]]))
     assert fit is not None
     assert fit.exponent == pytest.approx((1, -np.inf, np.inf))
     assert not fit.exponent.has_interval

@@ -11,7 +11,7 @@ import numpy as np
 
 from attnscope.diagnosis.observing import mean_share
 from attnscope.diagnosis.states import MEAN_OUTPUT, RULES, STATES
-from attnscope.intervals import Growth, bootstrap_rows, drawn_means, growth
+from attnscope.intervals import Growth, block_bootstrap, block_bootstrap_means, power_law_of_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -177,7 +177,7 @@ def _sureness(
 ) -> tuple[float, str | None]:
     """How often redrawn rows, in runs of neighbors, give the state again, and the most frequent other state."""
     ends = np.cumsum([len(window.rows[head]["square"]) for window in windows])[:-1]
-    means = drawn_means(np.split(np.stack(list(errors.values())), ends, axis=-1))
+    means = block_bootstrap_means(np.split(np.stack(list(errors.values())), ends, axis=-1))
     drawn = state_of(dict(zip(errors, means, strict=True)), thresholds)
     others, counts = np.unique(drawn[drawn != state], return_counts=True)
     edge = str(others[counts.argmax()]) if len(others) else None
@@ -189,7 +189,7 @@ def head_growth(windows: Sequence[WindowRows], head: Head, seed: int) -> Growth 
     rows = [columns for w in windows for columns in (w.shorter.get(head), w.rows[head]) if columns is not None]
     lengths = np.concatenate([columns["length"] for columns in rows])
     enough = np.concatenate([columns["keys_enough"] for columns in rows])
-    return growth(lengths, enough, seed)
+    return power_law_of_rows(lengths, enough, seed)
 
 
 def describe(
@@ -198,7 +198,7 @@ def describe(
     """One entry of `findings.json` for every head."""
     heads = list(labels)
     summaries = {
-        name: bootstrap_rows([np.stack([window.rows[head][name] for head in heads]) for window in windows], seed)
+        name: block_bootstrap([np.stack([window.rows[head][name] for head in heads]) for window in windows], seed)
         for name in _SUMMARIZED
     }
     entries = []

@@ -21,6 +21,7 @@ from attnscope.diagnosis import counterfactuals as rules
 from attnscope.diagnosis.states import TOP_SHARE
 from attnscope.engine.run import Head as Head
 from attnscope.engine.run import WindowRecord, plan_windows
+from attnscope.intervals import evenly_spaced
 from attnscope.measure.specification import Rows, row_entropy, unit
 from attnscope.swapping.key_budget import first_visible
 from attnscope.swapping.replacement import effective_normalizer
@@ -123,8 +124,7 @@ class WindowRows(WindowRecord):
 def state_rows(length: int, count: int, causal: bool) -> tuple[int, ...]:
     """The rows that decide the states: evenly in the second half of a causal window, over all of an encoder's."""
     start = length // 2 if causal else 0
-    count = min(count, length - start)
-    return tuple(start + -(-(i + 1) * (length - start) // count) - 1 for i in range(count))
+    return tuple(start + i for i in evenly_spaced(length - start, count))
 
 
 def shorter_lengths(length: int, count: int = SHORTER_ROWS) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from attnscope.columns import VECTOR_KINDS, VectorKind
 from attnscope.errors import LARGEST, InputError, parameter, plain, shown, whole_number
+from attnscope.intervals import evenly_spaced
 
 if TYPE_CHECKING:
     from attnscope.normalizers import Normalizer
@@ -55,8 +56,7 @@ class Settings:
         """The rows to measure in an input of `length` tokens that is measured as a whole."""
         if self.rows == "last":
             return (length - 1,)
-        count = length if self.rows == "all" else min(self.rows, length)
-        return tuple(-(-(i + 1) * length // count) - 1 for i in range(count))
+        return evenly_spaced(length, length if self.rows == "all" else self.rows)
 
     def as_json(self) -> dict[str, Any]:
         """The settings for `run.json`."""

@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from attnscope import columns
+from attnscope.intervals import evenly_spaced
 from attnscope.report.aggregates import Merged, Moments, Ranges
 from attnscope.report.measures import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES
 from attnscope.results.words import counted
@@ -306,7 +307,7 @@ class _Sample:
                 places = every.join(first, how="cross", maintain_order="left_right")
             heads = max(1, rows.select("layer", "head").n_unique())
             room = _ROW_NUMBERS // (heads * len(ROW_COLUMNS))
-            self._chosen = _evenly(places, max(_LEAST_ROWS, min(_MOST_ROWS, room)))
+            self._chosen = places[list(evenly_spaced(places.height, max(_LEAST_ROWS, min(_MOST_ROWS, room))))]
             self.row_count = places.height
         # Inputs of different lengths share positions in an encoder; the longest stands for the row.
         keys = ["layer", "head", "window", "position"]
@@ -315,13 +316,6 @@ class _Sample:
 
     def table(self) -> pl.DataFrame:
         return pl.concat(self._found).sort("window", "position", "layer", "head")
-
-
-def _evenly(table: pl.DataFrame, count: int) -> pl.DataFrame:
-    """At most `count` lines of a table, evenly spaced, the last one included."""
-    if table.height <= count:
-        return table
-    return table[[(i + 1) * table.height // count - 1 for i in range(count)]]
 
 
 def diagnosis_source(findings: dict[str, Any] | None) -> str | None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from attnscope.intervals import evenly_spaced
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -35,7 +37,7 @@ def page_patterns(patterns: pl.DataFrame | None, order: pl.DataFrame) -> dict[st
                 column.append(None)
             continue
         weights, width = _downsampled(table, side)
-        chosen = _spread(table.height, side)
+        chosen = list(evenly_spaced(table.height, side))
         rows, first = table["position"].gather(chosen), table["first_key_weight"].gather(chosen)
         grid = (tuple(rows), table["first_key"][0], width, weights.shape[1])
         columns["grid"].append(grids.setdefault(grid, len(grids)))
@@ -51,12 +53,6 @@ def _side(heads: int) -> int:
     while side > _LEAST and heads * side * side > _CELLS:
         side //= 2
     return side
-
-
-def _spread(count: int, most: int) -> list[int]:
-    """At most `most` of so many rows, evenly spaced, the last one included."""
-    most = min(count, most)
-    return [(i + 1) * count // most - 1 for i in range(most)]
 
 
 def _downsampled(table: pl.DataFrame, side: int) -> tuple[NDArray[np.float64], int]:

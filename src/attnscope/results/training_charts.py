@@ -11,6 +11,7 @@ import polars as pl
 from attnscope import columns
 from attnscope.columns import head_name
 from attnscope.errors import InputError, shown
+from attnscope.intervals import evenly_spaced
 from attnscope.report.training_data import measure_names, with_parameters
 from attnscope.results.altair_charts import (
     BAND,
@@ -157,7 +158,5 @@ def _label(measure: str, run: TrainingRun) -> str:
 
 
 def _thinned(table: pl.DataFrame) -> pl.DataFrame:
-    """At most as many lines as a chart can show, evenly spaced, the last one included."""
-    if table.height <= _MOST_POINTS:
-        return table
-    return table[[(i + 1) * table.height // _MOST_POINTS - 1 for i in range(_MOST_POINTS)]]
+    """At most as many lines as a chart can show."""
+    return table[list(evenly_spaced(table.height, _MOST_POINTS))]

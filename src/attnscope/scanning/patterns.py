@@ -7,7 +7,7 @@ of its row on a run of keys. The sink weight, on which many heads rest, is store
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import polars as pl
 from torch.nn import functional
 
 from attnscope.capture.attention import unpadded
+from attnscope.intervals import evenly_spaced
 from attnscope.store import tables
 
 if TYPE_CHECKING:
@@ -32,12 +33,6 @@ CELLS = 64
 _COPIES = 6
 
 
-def spread_rows(rows: Sequence[int], count: int = CELLS) -> tuple[int, ...]:
-    """At most `count` of the rows, evenly spaced, the last one included."""
-    count = min(count, len(rows))
-    return tuple(rows[-(-(i + 1) * len(rows) // count) - 1] for i in range(count))
-
-
 @dataclass(frozen=True, eq=False)
 class _Grid:
     """Rows of a call and the runs of keys that their pattern has: layers with the same mask share it."""
@@ -51,10 +46,11 @@ class _Grid:
     @classmethod
     def of(cls, call: Call) -> _Grid | None:
         """The grid of a call; None if no row sees a key."""
-        rows = spread_rows(range(call.queries))
+        rows = evenly_spaced(call.queries, CELLS)
         visible = _each_once(call.visible(rows))
         if not visible.any(-1).any(0).all():  # some of them are padding
-            rows = spread_rows(unpadded(call))
+            queries = unpadded(call)
+            rows = tuple(queries[i] for i in evenly_spaced(len(queries), CELLS))
             if not rows:
                 return None
             visible = _each_once(call.visible(rows))

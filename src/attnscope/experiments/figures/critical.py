@@ -9,7 +9,7 @@ import polars as pl
 from attnscope.columns import label
 from attnscope.experiments.claims.distance import common_criticals, criticals
 from attnscope.experiments.figures.statistics import dodged
-from attnscope.intervals import bootstrap_median
+from attnscope.intervals import window_bootstrap_median
 from attnscope.show.figures import BLACK, BLUE, GREEN, ORANGE, Figure, Mark, Panel, log_axis, log_range
 from attnscope.studies.paper.evidence import Evidence, window_values
 
@@ -36,7 +36,7 @@ def data(e: Evidence) -> pl.DataFrame:
     for form in FORMS:
         for kind in ("first", "persistent"):
             for (prefix,), table in criticals(e, form, kind).group_by(["prefix"], maintain_order=True):
-                estimate = bootstrap_median(window_values(table, pl.first("n").cast(pl.Float64)))
+                estimate = window_bootstrap_median(window_values(table, pl.first("n").cast(pl.Float64)))
                 ends = estimate[1:] if estimate.has_interval else (None, None)
                 lines.append(
                     (form, kind, int(str(prefix)), estimate.value, *ends, float(table["none"].to_numpy().mean()))

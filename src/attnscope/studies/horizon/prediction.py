@@ -23,6 +23,7 @@ import numpy as np
 import polars as pl
 
 from attnscope.errors import parameter
+from attnscope.intervals import window_bootstrap_deviation
 from attnscope.results.words import counted
 from attnscope.store.tables import OWN
 from attnscope.studies.horizon.extended_row import MEASURES
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 INTERVAL_LEVEL = 0.9
 SMALLEST = 1e-9  # of a measure, for its logarithm
 TOP5 = MEASURES.index("top5")
-_DRAWS = 1000
 _LINEAR = np.array([measure == "entropy_ratio" for measure in MEASURES])
 _SUPPRESSED = 0.1  # of the largest weight that a key gets at any distance
 
@@ -91,10 +91,10 @@ class Prediction:
         """Half the width of the interval on the measure's scale; only sampling for lengths that the windows have."""
         z = NormalDist().inv_cdf((1 + level) / 2)
         if length in self.measured.by_length:
-            return z * _bootstrap_error(self.measured.by_length[length])
+            return z * window_bootstrap_deviation(self.measured.by_length[length], scaled)
         method = _upper_quantile(np.abs(self.back_test_error()), level)
-        of_prediction = _bootstrap_error(self.predicted.by_length[length])
-        of_measuring = _bootstrap_error(self.measured.by_length[self.settings.length])
+        of_prediction = window_bootstrap_deviation(self.predicted.by_length[length], scaled)
+        of_measuring = window_bootstrap_deviation(self.measured.by_length[self.settings.length], scaled)
         return np.sqrt(method**2 + (z * of_prediction) ** 2 + (z * of_measuring) ** 2)
 
     def at(self, length: int) -> Float[np.ndarray, "heads measures"]:
@@ -125,15 +125,6 @@ def scaled(values: Float[np.ndarray, "*some measures"]) -> Float[np.ndarray, "*s
 def unscaled(values: Float[np.ndarray, "*some measures"]) -> Float[np.ndarray, "*some measures"]:
     """The inverse of `scaled`."""
     return np.where(_LINEAR, values, np.exp(np.where(_LINEAR, 0.0, values)))
-
-
-def _bootstrap_error(values: Float[np.ndarray, "windows heads measures"]) -> Float[np.ndarray, "heads measures"]:
-    """The standard deviation of the mean over windows drawn with replacement."""
-    draws = np.random.default_rng(0).integers(len(values), size=(_DRAWS, len(values)))
-    counts = np.apply_along_axis(np.bincount, 1, draws, minlength=len(values)) / len(values)
-    means = np.tensordot(counts, values, 1)
-    found: NDArray[np.float64] = scaled(means).std(0)
-    return found
 
 
 def _upper_quantile(values: Float[np.ndarray, "heads measures"], level: float) -> Float[np.ndarray, " measures"]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import polars as pl
 
-from attnscope.intervals import Estimate, bootstrap_median, power_law
+from attnscope.intervals import Estimate, power_law_of_medians, window_bootstrap_median
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -134,7 +134,7 @@ class Evidence:
     ) -> list[Measurement]:
         """The median of a statistic over windows with its interval; empty if no window has a finite value."""
         values = window_values(table, statistic)
-        return [Measurement(name, bootstrap_median(values), accepted, at)] if len(values) else []
+        return [Measurement(name, window_bootstrap_median(values), accepted, at)] if len(values) else []
 
     def every_row(self, name: str, table: pl.DataFrame, holds: pl.Expr, at: str = "") -> list[Measurement]:
         """The share of lines where `holds` is true, for a claim about all of them; null values are ignored."""
@@ -160,7 +160,7 @@ class Evidence:
             return None
         lengths = wide["prefix"].unique().sort()
         values = wide.pivot(on="prefix", index="window", values="value").sort("window").select(map(str, lengths))
-        law = power_law(lengths.to_numpy().astype(float), values.to_numpy().astype(float))
+        law = power_law_of_medians(lengths.to_numpy().astype(float), values.to_numpy().astype(float))
         return (law.exponent, law.factor) if law else None
 
 
