@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import re
 import types
 from pathlib import Path
@@ -67,7 +68,6 @@ ROOMS = [
     "theory",
     "studies",
     "studies.audit",
-    "studies.audit.spaces",
     "progress",
 ]
 DEEPER = {  # not at its top
@@ -89,8 +89,8 @@ def write_reference(folder: Path) -> None:
             if value not in known:
                 kind = "class" if inspect.isclass(value) else "function"
                 lines += [f".. auto{kind}:: {name}.{member}", *["   :members:"] * (kind == "class"), ""]
-        if name == "attnscope.studies.audit.spaces":
-            for member in module.__all__:
+        if name == "attnscope.studies.audit":
+            for member in sorted(itertools.chain.from_iterable(module.SPACES.values())):
                 lines += [f".. py:data:: {name}.{member}", "", f"   {getattr(module, member).name}", ""]
         known |= set(public(module).values())
         (folder / f"{name}.rst").write_text("\n".join(lines), "utf-8")

@@ -18,7 +18,7 @@ from attnscope import progress
 from attnscope.errors import InputError
 from attnscope.progress import COMPILING, Step, _TerminalBar, reporting
 from attnscope.studies.audit import audit
-from attnscope.studies.audit.claims import CLAIMS
+from attnscope.studies.audit.referee import CLAIMS
 from attnscope.studies.budget.running import budget
 from attnscope.studies.compare.comparing import compare
 from attnscope.studies.compare.guidelines import guidelines

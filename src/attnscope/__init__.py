@@ -126,7 +126,7 @@ keep_old_names(
         "theory.heads": {"*": "attnscope.theory.geometry"},
         "theory.sampling": {"*": "attnscope.theory.expectation"},
         "theory.two_logits": {"*": "attnscope.theory.gradient"},
-        "theory.spaces": {"*": "attnscope.studies.audit.spaces"},
+        "theory.spaces": {"*": "attnscope.studies.audit"},
     },
 )
 

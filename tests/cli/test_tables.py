@@ -16,8 +16,8 @@ from attnscope.experiments.protocol_report.claims import answer_protocol
 from attnscope.report import protocol_table
 from attnscope.report.maps import HeadMap, _percentage
 from attnscope.studies.audit import AuditReport, ClaimReport, Trial
-from attnscope.studies.audit.claims import CLAIMS
 from attnscope.studies.audit.printing import print_audit
+from attnscope.studies.audit.referee import CLAIMS
 
 CONSOLE = {"width": 80, "force_terminal": True, "color_system": None}
 

@@ -134,8 +134,7 @@ def test_a_claim_of_an_audit_is_found_by_its_id(audited: AuditReport) -> None:
 
 
 def test_an_audit_takes_claims_by_id_and_all_of_them_by_default() -> None:
-    from attnscope.studies.audit.claims import CLAIMS
-    from attnscope.studies.audit.referee import _chosen
+    from attnscope.studies.audit.referee import CLAIMS, _chosen
 
     assert _chosen(None) == list(CLAIMS)
     assert _chosen("lemma-1") == [CLAIMS[0]]

@@ -55,8 +55,8 @@ def audit(
 
     from attnscope.cli.closing import command_line, print_closing
     from attnscope.studies import audit as referee
-    from attnscope.studies.audit.claims import CLAIMS, find_claim
     from attnscope.studies.audit.printing import print_audit, print_claim
+    from attnscope.studies.audit.referee import CLAIMS, find_claim
 
     claims = _load_claims(claims_file) if claims_file else list(CLAIMS)
     if claim is not None:

@@ -1,46 +1,66 @@
 """Audit of claims: evaluate each on many configurations, search for violations, and derive a verdict.
 
-    >>> from attnscope.theory import distance, spaces
-    >>> from attnscope.studies.audit import Claim, Form, at_most, audit
+    >>> from attnscope.theory import distance
+    >>> from attnscope.studies.audit import TOP_SETS, Claim, Form, at_most, audit
     >>> def bound(c):                                  # c: attnscope.theory.configuration.Configuration
     ...     return (c.length - c.count) * c.context.norm(dim=-1)
-    >>> mine = Claim("mine", "my notebook", spaces.TOP_SETS, Form("d~ <= (L-N)|s|", at_most(distance.distance, bound)))
+    >>> mine = Claim("mine", "my notebook", TOP_SETS, Form("d~ <= (L-N)|s|", at_most(distance.distance, bound)))
     >>> audit([mine]).claims[0].verdict
     'fails'
 
 No verdict is stored anywhere: a claim is a pair of formulas, and flipping one changes what the audit reports.
+
+| file | contents |
+|---|---|
+| `contract` | the parts of a claim: a space of configurations, and inequalities; random and adversarial numbers |
+| `rows`, `logits` | spaces of rows with vectors and sets, and of rows of logits |
+| `distance`, `geometry`, `gradient`, `normalizers`, `appendix` | the claims by subject, with the spaces of one alone |
+| `referee` | `audit`: draw, search near the worst, shrink, judge |
+| `report` | `AuditReport` |
 """
 
-from attnscope.studies.audit.contract import (
-    Case,
-    Claim,
-    Condition,
-    Form,
-    Inequality,
-    Space,
-    about,
-    at_least,
-    at_most,
-    between,
-)
-from attnscope.studies.audit.referee import audit
-from attnscope.studies.audit.report import AuditReport, ClaimReport, Counterexample, Trial, Verdict
+from __future__ import annotations
 
-__all__ = [
-    "AuditReport",
-    "Case",
-    "Claim",
-    "ClaimReport",
-    "Condition",
-    "Counterexample",
-    "Form",
-    "Inequality",
-    "Space",
-    "Trial",
-    "Verdict",
-    "about",
-    "at_least",
-    "at_most",
-    "audit",
-    "between",
-]
+from typing import TYPE_CHECKING
+
+from attnscope._process import lazy
+
+if TYPE_CHECKING:
+    from attnscope.studies.audit.contract import Case as Case
+    from attnscope.studies.audit.contract import Claim as Claim
+    from attnscope.studies.audit.contract import Condition as Condition
+    from attnscope.studies.audit.contract import Form as Form
+    from attnscope.studies.audit.contract import Inequality as Inequality
+    from attnscope.studies.audit.contract import Space as Space
+    from attnscope.studies.audit.contract import about as about
+    from attnscope.studies.audit.contract import at_least as at_least
+    from attnscope.studies.audit.contract import at_most as at_most
+    from attnscope.studies.audit.contract import between as between
+    from attnscope.studies.audit.referee import audit as audit
+    from attnscope.studies.audit.report import AuditReport as AuditReport
+    from attnscope.studies.audit.report import ClaimReport as ClaimReport
+    from attnscope.studies.audit.report import Counterexample as Counterexample
+    from attnscope.studies.audit.report import Trial as Trial
+    from attnscope.studies.audit.report import Verdict as Verdict
+
+SPACES = {
+    "appendix": ("BOUNDED_VARIABLES", "CAUSAL_ROWS", "P_VALUES", "RANDOM_DIRECTIONS"),
+    "geometry": ("BALLS", "INDEPENDENT_ROWS"),
+    "logits": ("EQUISPACED_LOGITS", "QUERIES", "SEPARABLE_LOGITS", "SOFTMAX_LOGITS", "STEPS", "TWO_LOGITS"),
+    "rows": (
+        *("ANY_SETS", "COVERED_TOKENS", "FEW_OF_MANY", "GROWING_ROWS", "RANDOM_SETS", "TOKEN_CHANCES", "TOP_SETS"),
+        "UNIT_TOP_SETS",
+    ),
+}
+"""Where each space is. Sizes are small primes, with a few longer rows where a statement needs length to fail."""
+
+_PUBLIC = {
+    "contract": (
+        *("Case", "Claim", "Condition", "Form", "Inequality", "Space", "about", "at_least", "at_most", "between"),
+    ),
+    "referee": ("audit",),
+    "report": ("AuditReport", "ClaimReport", "Counterexample", "Trial", "Verdict"),
+}
+_NAMES = {name: f"{__name__}.{file}" for file, names in (_PUBLIC | SPACES).items() for name in names}
+
+__getattr__, __dir__ = lazy(__name__, __path__, _NAMES)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import torch
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Sequence
+
+    from torch import Generator, Tensor
 
     from attnscope.theory.configuration import Interval
 
@@ -41,7 +43,7 @@ class Inequality(NamedTuple):
 class Form(Generic[S]):
     """One way to write a claim.
 
-    >>> from attnscope.theory import distance, spaces
+    >>> from attnscope.theory import distance
     >>> Form("d~ >= 0", at_least(distance.distance, lambda c: torch.zeros_like(c.count))).statement
     'd~ >= 0'
 
@@ -71,8 +73,8 @@ class Condition(Generic[S]):
 class Space(Generic[S]):
     """Where configurations come from and how they may be varied.
 
-    >>> from attnscope.theory import spaces
-    >>> spaces.TOP_SETS.trials > 0
+    >>> from attnscope.studies.audit import TOP_SETS
+    >>> TOP_SETS.trials > 0
     True
 
     | field | meaning |
@@ -102,9 +104,9 @@ class Space(Generic[S]):
 class Claim(Generic[S]):
     """A statement, where it was made (`place`), the space it is about, and its forms.
 
-    >>> from attnscope.theory import distance, spaces
+    >>> from attnscope.theory import distance
     >>> form = Form("d~ >= 0", at_least(distance.distance, lambda c: torch.zeros_like(c.count)))
-    >>> Claim("mine", "my notebook", spaces.TOP_SETS, form).id
+    >>> Claim("mine", "my notebook", TOP_SETS, form).id
     'mine'
 
     `printed` is the form as published. A claim of this project has only `corrected` forms.
@@ -124,7 +126,7 @@ def at_most(
 ) -> Callable[[S], Inequality]:
     """quantity <= bound.
 
-    >>> from attnscope.theory import distance, spaces
+    >>> from attnscope.theory import distance
     >>> c = Configuration.of(torch.tensor([[0.5, 0.5]]), torch.eye(2), [1])
     >>> at_most(distance.distance, distance.fixed_set_upper)(c)
     Inequality(smaller=tensor([[0.7071]]), larger=tensor([[0.7071]]), allowance=0.0)
@@ -153,26 +155,12 @@ def at_most(
 def at_least(
     quantity: Callable[[S], Tensor], bound: Callable[[S], Tensor], allowance: Callable[[S], Tensor] | None = None
 ) -> Callable[[S], Inequality]:
-    """quantity >= bound.
+    """quantity >= bound, with the parameters of `at_most`.
 
-    >>> from attnscope.theory import distance, spaces
+    >>> from attnscope.theory import distance
     >>> c = Configuration.of(torch.tensor([[0.5, 0.5]]), torch.eye(2), [1])
     >>> at_least(distance.distance, distance.fixed_set_lower)(c)
     Inequality(smaller=tensor([[0.7071]]), larger=tensor([[0.7071]]), allowance=0.0)
-
-    Parameters
-    ----------
-    quantity
-        A function of the subject.
-    bound
-        A function of the subject.
-    allowance
-        The absolute error of the two sides, as a function of the subject. Default: none.
-
-    Returns
-    -------
-    Callable
-        The inequality, for a `Form`.
     """
     return at_most(bound, quantity, allowance)
 
@@ -180,25 +168,11 @@ def at_least(
 def between(
     quantity: Callable[[S], Tensor], bounds: Callable[[S], Interval], allowance: Callable[[S], Tensor] | None = None
 ) -> Callable[[S], Inequality]:
-    """lower <= quantity <= upper.
+    """lower <= quantity <= upper, where `bounds` gives an `Interval`; else as `at_most`.
 
     >>> from attnscope.theory.configuration import Interval
     >>> between(lambda x: x, lambda x: Interval(x - 1, x + 1))(torch.tensor([2.0]))
     Inequality(smaller=tensor([[1., 2.]]), larger=tensor([[2., 3.]]), allowance=tensor([[0., 0.]]))
-
-    Parameters
-    ----------
-    quantity
-        A function of the subject.
-    bounds
-        A function of the subject to an `Interval`.
-    allowance
-        The absolute error of the two sides, as a function of the subject. Default: none.
-
-    Returns
-    -------
-    Callable
-        The inequality, for a `Form`.
     """
 
     def inequality(subject: S) -> Inequality:
@@ -217,20 +191,6 @@ def about(quantity: Callable[[S], Tensor], value: Callable[[S], Tensor], toleran
 
     >>> about(lambda x: 1.01 * x, lambda x: x, tolerance=0.1)(torch.tensor([2.0]))
     Inequality(smaller=tensor([0.0200]), larger=tensor([0.2000]), allowance=0.0)
-
-    Parameters
-    ----------
-    quantity
-        A function of the subject.
-    value
-        A function of the subject.
-    tolerance
-        Relative to the value.
-
-    Returns
-    -------
-    Callable
-        The inequality, for a `Form`.
     """
 
     def inequality(subject: S) -> Inequality:
@@ -238,3 +198,112 @@ def about(quantity: Callable[[S], Tensor], value: Callable[[S], Tensor], toleran
         return Inequality((quantity(subject) - expected).abs(), tolerance * expected.abs())
 
     return inequality
+
+
+BATCH = 100
+SHAPES = ((2, 1), (3, 1), (2, 2), (3, 2), (5, 3), (4, 7), (7, 2), (11, 3), (7, 13), (23, 5))
+
+
+def normal(generator: Generator, *shape: int) -> Tensor:
+    """Standard normal samples in float64."""
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def uniform(generator: Generator, *shape: int) -> Tensor:
+    """Uniform samples between 0 and 1 in float64."""
+    return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+
+def whole(generator: Generator, low: int, high: int, *shape: int) -> Tensor:
+    """Random integers low <= k < high, in float64."""
+    return torch.randint(low, high, shape, generator=generator).to(torch.float64)
+
+
+def mixed(generator: Generator, kinds: Sequence[Tensor]) -> Tensor:
+    """One of several families for each configuration of the batch."""
+    stacked = torch.stack(list(kinds))
+    choice = torch.randint(len(kinds), (stacked.shape[1],), generator=generator)
+    return stacked[choice, torch.arange(stacked.shape[1])]
+
+
+def masses(generator: Generator, batch: int, keys: int) -> Tensor:
+    """Nonnegative numbers that a space turns into weights: flat, peaked, one-hot, tied, with zeros."""
+    noise = normal(generator, batch, keys)
+    peak = torch.zeros(batch, keys, dtype=torch.float64)
+    peak[:, 0] = 1
+    kinds = [
+        torch.ones(batch, keys, dtype=torch.float64),
+        torch.exp(0.1 * noise),
+        torch.exp(noise),
+        torch.exp(4 * noise),
+        peak,
+        peak + 1e-3 * uniform(generator, batch, keys),
+        whole(generator, 0, 4, batch, keys),
+    ]
+    return mixed(generator, kinds)
+
+
+def normalized(masses: Tensor) -> Tensor:
+    """Masses divided by their sum: weights."""
+    return masses / masses.sum(-1, keepdim=True)
+
+
+def points(generator: Generator, batch: int, keys: int, dims: int) -> Tensor:
+    """Vectors: isotropic, with a common mean, few distinct, one outlier, orthonormal, collinear, antipodal, alike."""
+    noise = normal(generator, batch, keys, dims)
+    common = normal(generator, batch, 1, dims)
+    outlier = noise.clone()
+    outlier[:, 0] *= 50
+    half = keys // 2
+    antipodal = noise.clone()
+    antipodal[:, half : 2 * half] = -noise[:, :half]
+    axes = torch.eye(dims, dtype=torch.float64)[torch.arange(keys) % dims].expand(batch, keys, dims)
+    some = noise.clone()
+    some[:, ::2] = 0
+    kinds = [
+        noise,
+        3 * common + noise,
+        noise[:, torch.arange(keys) % 2],
+        outlier,
+        axes,
+        normal(generator, batch, keys, 1) * common,
+        antipodal,
+        common.expand_as(noise),
+        torch.ones_like(noise),
+        some,
+        on_sphere(noise),
+    ]
+    return mixed(generator, kinds)
+
+
+def on_sphere(vectors: Tensor) -> Tensor:
+    """Vectors scaled to length one; zero stays zero."""
+    norm = vectors.norm(dim=-1, keepdim=True)
+    return vectors / torch.where(norm > 0, norm, 1)
+
+
+def scores(generator: Generator, batch: int, keys: int) -> Tensor:
+    """Logits: of several sizes, all equal, one or two winners, two extremes."""
+    noise = normal(generator, batch, keys)
+    size = torch.exp(1.5 * normal(generator, batch, 1))
+    winner = torch.zeros_like(noise)
+    winner[:, 0] = 1
+    pair = winner.clone()
+    pair[:, 1] = 1
+    kinds = [
+        size * noise,
+        noise,
+        torch.zeros_like(noise),
+        size * winner,
+        size * pair,
+        size * torch.sign(noise),
+        size * (2 * winner - 1),
+        size * (1 - 2 * winner),
+        size * whole(generator, 0, 3, batch, keys),
+    ]
+    return mixed(generator, kinds)
+
+
+def plain(values: Tensor) -> Any:
+    """Values of a tensor rounded for printing: nested lists, or one number."""
+    return (values.to(torch.float64).round(decimals=6) + 0.0).tolist()  # adding 0 turns -0 into 0

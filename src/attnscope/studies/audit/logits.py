@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import softplus
 
-from attnscope.studies.audit.contract import Case, Space
-from attnscope.studies.audit.spaces_families import BATCH, mixed, normal, plain, points, scores, uniform, whole
+from attnscope.studies.audit.contract import BATCH, Case, Space, mixed, normal, plain, points, scores, uniform, whole
 from attnscope.theory.gradient import jacobian, jacobian_norm, two_logit_rows
 
 if TYPE_CHECKING:

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.studies.audit import Claim, Condition, Form, about, at_least, at_most, between
-from attnscope.studies.audit.spaces import SEPARABLE_LOGITS, SOFTMAX_LOGITS, STEPS, TWO_LOGITS
-from attnscope.studies.audit.spaces_logits import EXPONENTIAL
+from attnscope.studies.audit.contract import Claim, Condition, Form, about, at_least, at_most, between
+from attnscope.studies.audit.logits import EXPONENTIAL, SEPARABLE_LOGITS, SOFTMAX_LOGITS, STEPS, TWO_LOGITS
 from attnscope.theory import gradient
 from attnscope.theory.configuration import Interval
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnscope.studies.audit.spaces_logits import SeparableRow, SoftmaxRow
+    from attnscope.studies.audit.logits import SeparableRow, SoftmaxRow
 
 SHIFT = 10.0
 
@@ -46,7 +45,7 @@ def _tied_pair(s: SoftmaxRow) -> Tensor:
     return replace(s, logits=low).norm
 
 
-CLAIMS = (
+GRADIENT_CLAIMS = (
     Claim(
         id="two-logit-distance",
         place="section 2.3",

@@ -1,7 +1,8 @@
-"""Random and adversarial weights, vectors and logits, and independent vectors on the unit sphere.
+"""Theorem 2, Propositions 1 and 2 and section 4: separability, and what heads cover together.
 
-Assumption 2 with a fixed delta means conditioning on the event that no two vectors are nearer than delta: draws
-that violate it are rejected. The draws depend on the configuration alone, so an audit is reproducible.
+The spaces draw independent vectors on the unit sphere. Assumption 2 with a fixed delta means conditioning on the event
+that no two vectors are nearer than delta: draws that violate it are rejected. The draws depend on the configuration
+alone, so an audit is reproducible.
 """
 
 from __future__ import annotations
@@ -10,127 +11,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.studies.audit.contract import Case, Space
-from attnscope.theory.configuration import Configuration
+from attnscope.studies.audit.contract import (
+    BATCH,
+    Case,
+    Claim,
+    Condition,
+    Form,
+    Space,
+    about,
+    at_least,
+    at_most,
+    between,
+    masses,
+    normal,
+    normalized,
+    on_sphere,
+    plain,
+    uniform,
+    whole,
+)
+from attnscope.studies.audit.rows import COVERED_TOKENS, TOKEN_CHANCES, UNIT_TOP_SETS
+from attnscope.theory import geometry
+from attnscope.theory.configuration import Configuration, Interval
 from attnscope.theory.geometry import ball, failure_bound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Generator, Tensor
 
-BATCH = 100
-SHAPES = ((2, 1), (3, 1), (2, 2), (3, 2), (5, 3), (4, 7), (7, 2), (11, 3), (7, 13), (23, 5))
-
-
-def normal(generator: Generator, *shape: int) -> Tensor:
-    """Standard normal samples in float64."""
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def uniform(generator: Generator, *shape: int) -> Tensor:
-    """Uniform samples between 0 and 1 in float64."""
-    return torch.rand(*shape, generator=generator, dtype=torch.float64)
-
-
-def whole(generator: Generator, low: int, high: int, *shape: int) -> Tensor:
-    """Random integers low <= k < high, in float64."""
-    return torch.randint(low, high, shape, generator=generator).to(torch.float64)
-
-
-def mixed(generator: Generator, kinds: Sequence[Tensor]) -> Tensor:
-    """One of several families for each configuration of the batch."""
-    stacked = torch.stack(list(kinds))
-    choice = torch.randint(len(kinds), (stacked.shape[1],), generator=generator)
-    return stacked[choice, torch.arange(stacked.shape[1])]
-
-
-def masses(generator: Generator, batch: int, keys: int) -> Tensor:
-    """Nonnegative numbers that a space turns into weights: flat, peaked, one-hot, tied, with zeros."""
-    noise = normal(generator, batch, keys)
-    peak = torch.zeros(batch, keys, dtype=torch.float64)
-    peak[:, 0] = 1
-    kinds = [
-        torch.ones(batch, keys, dtype=torch.float64),
-        torch.exp(0.1 * noise),
-        torch.exp(noise),
-        torch.exp(4 * noise),
-        peak,
-        peak + 1e-3 * uniform(generator, batch, keys),
-        whole(generator, 0, 4, batch, keys),
-    ]
-    return mixed(generator, kinds)
-
-
-def normalized(masses: Tensor) -> Tensor:
-    """Masses divided by their sum: weights."""
-    return masses / masses.sum(-1, keepdim=True)
-
-
-def points(generator: Generator, batch: int, keys: int, dims: int) -> Tensor:
-    """Vectors: isotropic, with a common mean, few distinct, one outlier, orthonormal, collinear, antipodal, alike."""
-    noise = normal(generator, batch, keys, dims)
-    common = normal(generator, batch, 1, dims)
-    outlier = noise.clone()
-    outlier[:, 0] *= 50
-    half = keys // 2
-    antipodal = noise.clone()
-    antipodal[:, half : 2 * half] = -noise[:, :half]
-    axes = torch.eye(dims, dtype=torch.float64)[torch.arange(keys) % dims].expand(batch, keys, dims)
-    some = noise.clone()
-    some[:, ::2] = 0
-    kinds = [
-        noise,
-        3 * common + noise,
-        noise[:, torch.arange(keys) % 2],
-        outlier,
-        axes,
-        normal(generator, batch, keys, 1) * common,
-        antipodal,
-        common.expand_as(noise),
-        torch.ones_like(noise),
-        some,
-        on_sphere(noise),
-    ]
-    return mixed(generator, kinds)
-
-
-def on_sphere(vectors: Tensor) -> Tensor:
-    """Vectors scaled to length one; zero stays zero."""
-    norm = vectors.norm(dim=-1, keepdim=True)
-    return vectors / torch.where(norm > 0, norm, 1)
-
-
-def scores(generator: Generator, batch: int, keys: int) -> Tensor:
-    """Logits: of several sizes, all equal, one or two winners, two extremes."""
-    noise = normal(generator, batch, keys)
-    size = torch.exp(1.5 * normal(generator, batch, 1))
-    winner = torch.zeros_like(noise)
-    winner[:, 0] = 1
-    pair = winner.clone()
-    pair[:, 1] = 1
-    kinds = [
-        size * noise,
-        noise,
-        torch.zeros_like(noise),
-        size * winner,
-        size * pair,
-        size * torch.sign(noise),
-        size * (2 * winner - 1),
-        size * (1 - 2 * winner),
-        size * whole(generator, 0, 3, batch, keys),
-    ]
-    return mixed(generator, kinds)
-
-
-def plain(values: Tensor) -> Any:
-    """Values of a tensor rounded for printing: nested lists, or one number."""
-    return (values.to(torch.float64).round(decimals=6) + 0.0).tolist()  # adding 0 turns -0 into 0
-
+    from attnscope.studies.audit.rows import Chances, Covered
 
 DRAWS = 300
 SIGMAS = 5.0
@@ -276,4 +188,165 @@ INDEPENDENT_ROWS = Space(
     show=lambda s: {"weights": plain(s.weights[0]), "N": int(s.count[0]), "d": int(s.dims[0])},
     trials=80,
     integers=frozenset({"count", "dims"}),
+)
+
+
+def _share(s: Balls) -> Tensor:
+    return s.share[0]
+
+
+def _error(s: Balls) -> Tensor:
+    return s.share[1]
+
+
+def _xi(s: Balls) -> Tensor:
+    return geometry.xi(s.weights.unsqueeze(1), s.delta)
+
+
+def _printed(s: Balls) -> Interval:
+    return geometry.separability_printed(_xi(s), s.members, s.radius.unsqueeze(-1))
+
+
+def _certain(s: Balls) -> Interval:
+    sizes = s.weights.unsqueeze(1)
+    return geometry.separability_certain(sizes, _xi(s), s.members, s.radius.unsqueeze(-1))
+
+
+def _concentrated(s: Balls) -> Interval:
+    """T2b made conditional by T2c, for each dimension of the batch."""
+    lower, upper = torch.zeros_like(s.delta), torch.ones_like(s.delta)
+    members = torch.full_like(s.delta, s.weights.shape[-1])
+    for dims in s.dims.unique().tolist():
+        same = s.dims == dims
+        radius = s.radius[same].unsqueeze(-1)
+        free = geometry.separability_concentrated(s.weights[same].unsqueeze(1), s.members[same], radius, int(dims))
+        chance = geometry.separation_chance(members[same], int(dims), s.delta[same])
+        lower[same], upper[same] = geometry.separability_separated(free, chance)
+    return Interval(lower, upper)
+
+
+def _measured(c: Configuration) -> Tensor:
+    return geometry.ball(c).separability
+
+
+def _certain_at_nearest(c: Configuration) -> Interval:
+    """T2a with the radius of section 3.2 and no assumed separation (delta = 0)."""
+    radius = geometry.ball(c).radius
+    weights = torch.where(c.selected, c.weights.unsqueeze(-2), 0)
+    xi = geometry.xi(weights, torch.zeros_like(radius))
+    return geometry.separability_certain(weights, xi, c.selected, radius)
+
+
+GEOMETRY_CLAIMS = (
+    Claim(
+        id="theorem-2-lower",
+        place="Theorem 2, lower side",
+        space=BALLS,
+        printed=Form(
+            "E[Ns]/N >= 1 - sum xi_i / (rN)",
+            at_least(_share, lambda s: _printed(s).lower, _error),
+            empty=lambda s: _printed(s).lower <= 0,
+        ),
+        corrected=(
+            Form(
+                "T2a: E[Ns]/N >= share of the set with xi_i <= r", at_least(_share, lambda s: _certain(s).lower, _error)
+            ),
+            Form("T2b, T2c: concentration", at_least(_share, lambda s: _concentrated(s).lower, _error)),
+        ),
+    ),
+    Claim(
+        id="theorem-2-upper",
+        place="Theorem 2, upper side",
+        space=BALLS,
+        printed=Form(
+            "E[Ns]/N <= (1/N) sum exp(-(r - xi_i)^2/16)", at_most(_share, lambda s: _printed(s).upper, _error)
+        ),
+        corrected=(
+            Form("T2a: E[Ns]/N <= share with r >= 2 m_i - A_i", at_most(_share, lambda s: _certain(s).upper, _error)),
+            Form("T2b, T2c: concentration", at_most(_share, lambda s: _concentrated(s).upper, _error)),
+        ),
+        note="E[Ns]/N is a mean over draws; a violation exceeds it by more than five standard errors.",
+    ),
+    Claim(
+        id="eighty-percent",
+        place="Introduction; sections 3.2, 5",
+        space=UNIT_TOP_SETS,
+        printed=Form(
+            "Ns/N <= 0.85 for unit vectors and N > 1, r = min |s - y_j|",
+            at_most(lambda c: torch.where(c.count > 1, _measured(c), 0), lambda c: torch.full_like(c.count, 0.85)),
+        ),
+        corrected=(
+            Form(
+                "T2a with that radius, both sides",
+                between(_measured, _certain_at_nearest, lambda c: torch.zeros_like(c.count)),
+            ),
+        ),
+        note="Orthonormal vectors: every selected token of positive weight counts.",
+    ),
+    Claim(
+        id="separability-failure",
+        place="not in the paper",
+        space=INDEPENDENT_ROWS,
+        corrected=(
+            Form(
+                "T2d: P(i fails) <= E[ exp(-d a_i^2/(32|s - y_i|^2)) + (L-N) exp(-d a_i^2/(4|s|^2)) ]",
+                at_most(lambda s: s.failure[0], lambda s: s.failure[1], lambda s: s.failure[2]),
+            ),
+        ),
+    ),
+)
+
+
+def _range(s: Covered) -> Interval:
+    return Interval(*(side.unsqueeze(-1) for side in geometry.coverage_range(s.separability)))
+
+
+def _same(s: Chances) -> Tensor:
+    return (s.separability.amax(-1) - s.separability.amin(-1) <= 1e-9).unsqueeze(-1)
+
+
+HEAD_CLAIMS = (
+    Claim(
+        id="coverage-up-to",
+        place="section 4",
+        space=COVERED_TOKENS,
+        printed=Form(
+            "H heads of separability p cover at most 1 - (1-p)^H",
+            at_most(
+                lambda s: s.coverage,
+                lambda s: geometry.coverage_independent(s.separability.mean(-1, keepdim=True), s.heads),
+            ),
+        ),
+        corrected=(Form("max p_h <= coverage <= min(1, sum p_h)", between(lambda s: s.coverage, _range)),),
+    ),
+    Claim(
+        id="coverage-independent",
+        place="section 4",
+        space=TOKEN_CHANCES,
+        printed=Form(
+            "independent heads cover 1 - (1-p)^H in expectation, p the mean separability",
+            about(
+                lambda s: s.coverage,
+                lambda s: geometry.coverage_independent(s.separability.mean(-1), s.heads),
+                1e-6,
+            ),
+            equality=True,
+        ),
+        condition=Condition("every token has the same p", _same),
+        corrected=(
+            Form(
+                "coverage <= 1 - (1-pbar)^H (Jensen)",
+                at_most(
+                    lambda s: s.coverage,
+                    lambda s: geometry.coverage_independent(s.separability.mean(-1), s.heads),
+                    lambda s: torch.full_like(s.heads, 1e-14),
+                ),
+            ),
+            Form(
+                "coverage = mean of 1 - (1-p_i)^H",
+                about(lambda s: s.coverage, lambda s: geometry.coverage_of_tokens(s.separability, s.heads), 1e-9),
+                equality=True,
+            ),
+        ),
+    ),
 )

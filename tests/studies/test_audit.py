@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from attnscope.errors import InputError
-from attnscope.studies.audit import Claim, ClaimReport, Form, at_least, at_most, audit, between, spaces
-from attnscope.studies.audit.claims import CLAIMS, find_claim
+from attnscope.studies.audit import Claim, ClaimReport, Form, at_least, at_most, audit, between
 from attnscope.studies.audit.contract import Inequality
-from attnscope.studies.audit.referee import relative_excess
+from attnscope.studies.audit.referee import CLAIMS, find_claim, relative_excess
+from attnscope.studies.audit.rows import TOP_SETS
 from attnscope.theory import appendix, distance, expectation, geometry, gradient, vanishing
 from attnscope.theory.configuration import Configuration, Interval
 
@@ -165,12 +165,12 @@ def context_bound(c: Configuration) -> torch.Tensor:
 
 def test_a_users_claim_gets_the_same_treatment() -> None:
     claimed = Form("d~ <= (L-N)|s|", at_most(distance.distance, context_bound))
-    report = tried(Claim("mine", "my notebook", spaces.TOP_SETS, claimed))
+    report = tried(Claim("mine", "my notebook", TOP_SETS, claimed))
     assert report.verdict == "fails"
     assert report.printed is not None
     assert report.printed.counterexample is not None
     corrected = Form("d~ <= sum |y_i| + (L-N)|s|", at_most(distance.distance, distance.fixed_set_upper_triangle))
-    assert tried(Claim("mine", "my notebook", spaces.TOP_SETS, corrected)).verdict == "holds"
+    assert tried(Claim("mine", "my notebook", TOP_SETS, corrected)).verdict == "holds"
 
 
 def test_the_example_of_the_docs_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,7 +186,7 @@ def test_a_trivial_bound_is_vacuous() -> None:
         at_most(lambda c: c.weights, lambda c: torch.full_like(c.weights, 2)),
         empty=lambda c: torch.ones_like(c.weights, dtype=torch.bool),
     )
-    assert tried(Claim("mine", "my notebook", spaces.TOP_SETS, weights)).verdict == "vacuous"
+    assert tried(Claim("mine", "my notebook", TOP_SETS, weights)).verdict == "vacuous"
 
 
 def test_nan_on_either_side_is_a_violation() -> None:
@@ -222,6 +222,6 @@ def test_invalid_input_raises_an_input_error() -> None:
     with pytest.raises(InputError, match="no claim is called 'lemma-9'; the claims are lemma-1, "):
         find_claim("lemma-9")
     with pytest.raises(InputError, match="no form to test"):
-        audit([Claim("empty", "nowhere", spaces.TOP_SETS)])
+        audit([Claim("empty", "nowhere", TOP_SETS)])
     with pytest.raises(InputError, match="quick or full, received 'much'"):
         audit([], effort="much")  # type: ignore[arg-type]

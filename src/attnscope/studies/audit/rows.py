@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attnscope.studies.audit.contract import Case, Space
-from attnscope.studies.audit.spaces_families import (
+from attnscope.studies.audit.contract import (
     BATCH,
     SHAPES,
+    Case,
+    Space,
     masses,
     mixed,
     normalized,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
-
     Shapes = tuple[tuple[int, int], ...]
 
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnscope.normalizers import Normalizer, get, names, reference_only
-from attnscope.studies.audit import Claim, Form, Inequality, at_most, between
-from attnscope.studies.audit.spaces import EQUISPACED_LOGITS, QUERIES, SEPARABLE_LOGITS, SOFTMAX_LOGITS
-from attnscope.studies.audit.spaces_families import plain
+from attnscope.studies.audit.contract import Claim, Form, Inequality, at_most, between, plain
+from attnscope.studies.audit.logits import EQUISPACED_LOGITS, QUERIES, SEPARABLE_LOGITS, SOFTMAX_LOGITS
 from attnscope.theory import selectivity, vanishing
 from attnscope.theory.configuration import Interval
 from attnscope.theory.selectivity import sparsemax_top_weight, top_weight_cap
@@ -23,7 +22,7 @@ from attnscope.theory.selectivity import sparsemax_top_weight, top_weight_cap
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnscope.studies.audit.spaces_logits import Equispaced, QueryRow, SeparableRow, SoftmaxRow
+    from attnscope.studies.audit.logits import Equispaced, QueryRow, SeparableRow, SoftmaxRow
 
 
 def _lemma_1_printed(s: SeparableRow) -> Interval:

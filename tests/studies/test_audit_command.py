@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from attnscope.cli import run
-from attnscope.studies.audit import claims
+from attnscope.studies.audit import referee
 from attnscope.theory import gradient
 
 CLAIMS_FILE = """
-from attnscope.theory import distance, spaces
-from attnscope.studies.audit import Claim, Form, at_most
+from attnscope.theory import distance
+from attnscope.studies.audit import TOP_SETS, Claim, Form, at_most
 
 
 def bound(c):
     return (c.length - c.count) * c.context.norm(dim=-1)
 
 
-mine = Claim("mine", "my notebook", spaces.TOP_SETS, Form("d~ <= (L-N)|s|", at_most(distance.distance, bound)))
+mine = Claim("mine", "my notebook", TOP_SETS, Form("d~ <= (L-N)|s|", at_most(distance.distance, bound)))
 """
 
 
@@ -30,8 +30,8 @@ mine = Claim("mine", "my notebook", spaces.TOP_SETS, Form("d~ <= (L-N)|s|", at_m
 def three_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three claims with few trials."""
     names = ("lemma-1", "theorem-1-fixed", "corollary-3")
-    short = [replace(c, space=replace(c.space, trials=300)) for c in map(claims.find_claim, names)]
-    monkeypatch.setattr(claims, "CLAIMS", tuple(short))
+    short = [replace(c, space=replace(c.space, trials=300)) for c in map(referee.find_claim, names)]
+    monkeypatch.setattr(referee, "CLAIMS", tuple(short))
 
 
 @pytest.mark.usefixtures("three_claims")

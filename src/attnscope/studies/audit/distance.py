@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnscope.studies.audit import Claim, Condition, Form, about, at_least, at_most, between
-from attnscope.studies.audit.spaces import ANY_SETS, FEW_OF_MANY, GROWING_ROWS, RANDOM_SETS
-from attnscope.studies.audit.spaces_rows import RandomSet
+from attnscope.studies.audit.contract import Claim, Condition, Form, about, at_least, at_most, between
+from attnscope.studies.audit.rows import ANY_SETS, FEW_OF_MANY, GROWING_ROWS, RANDOM_SETS, RandomSet
 from attnscope.theory import distance, expectation
 from attnscope.theory.configuration import Configuration, Interval
 from attnscope.theory.expectation import every_distance
