@@ -10,7 +10,7 @@ import pytest
 import torch
 from models import build, byte_tokenizer
 
-from attnscope.results import base
+from attnscope.show import result as base
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
 

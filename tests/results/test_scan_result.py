@@ -23,10 +23,11 @@ from reports import enlarged, large_shown, made_findings, withdrawn_findings
 import attnscope
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import InputError
-from attnscope.results import base, html
+from attnscope.results import html
 from attnscope.results.heat_map import SCALE, ink_on
 from attnscope.results.words import visible_token
 from attnscope.scanning import ScanResult, scan
+from attnscope.show import result as base
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
 WINDOWS, HEADS, LAYERS = 2, 5, 3
@@ -481,7 +482,7 @@ def test_show_displays_the_report_in_a_notebook(plain: ScanResult, monkeypatch: 
 
 SESSION = """
 import sys
-from attnscope.results.base import temporary_page
+from attnscope.show.result import temporary_page
 if len(sys.argv) > 1:
     sys.ps1 = ">>> "
 files = [temporary_page(word) for word in ("one", "two")]

@@ -12,10 +12,10 @@ from attnscope.errors import InputError
 from attnscope.report import overview
 from attnscope.report.measures import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES
 from attnscope.results import html
-from attnscope.results.base import bounded
 from attnscope.results.heat_map import color_of, grid_map
 from attnscope.results.patterns import pattern_cells
 from attnscope.results.words import measured, model_name, number, visible_token
+from attnscope.show.result import bounded
 
 if TYPE_CHECKING:
     from attnscope.results.head_charts import HeadPlots
