@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_kind import EVERY_KIND
 from models import build, byte_tokenizer
 
 from attnscope.show import result as base
@@ -46,3 +47,12 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Pa
     build("gpt2").save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def runs_of_every_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of every kind, only to be read or copied."""
+    root = tmp_path_factory.mktemp("every kind")
+    for name, (_, make) in EVERY_KIND.items():
+        make(root / name)
+    return root

@@ -82,6 +82,7 @@ def model_record(model: Model | PlainModel, _: OnStep | None = None) -> dict[str
 
 
 def run_record(
+    kind: str,
     model: dict[str, Any],
     text: dict[str, Any],
     settings: Settings,
@@ -90,6 +91,7 @@ def run_record(
 ) -> dict[str, Any]:
     """The content of `run.json`; `notes` are those of all windows."""
     return {
+        "kind": kind,
         "schema": tables.SCHEMA_VERSION,
         "attnscope": __version__,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from attnscope._process import lazy
+from attnscope.store.kinds import Description, Kind
 
 if TYPE_CHECKING:
     from attnscope.monitor.alarms import Alarm as Alarm
@@ -26,5 +29,32 @@ _NAMES = {
     "TrainingRun": "attnscope.monitor.training_run",
     "load": "attnscope.monitor.run_files",
 }
+
+
+def describe(folder: Path, run: Mapping[str, Any]) -> Description:
+    """One training run as a line of a list; its verdict is the number of alarms."""
+    from attnscope.monitor.training_run import last_change, status_of
+
+    updated = last_change(folder)
+    size = f"training: {int(run['measured']):,} measured steps up to step {int(run['steps']):,}"
+    file = folder / "alarms.jsonl"
+    alarms = file.read_bytes().count(b"\n") if file.is_file() else 0
+    words = f"{alarms:,} alarm{'' if alarms == 1 else 's'}" if alarms else "no alarms"
+    time, state = updated.isoformat(timespec="seconds"), status_of(run, updated)
+    return Description(run["model"]["name"], "", size, words, time, state)
+
+
+KINDS = (
+    Kind(
+        "training",
+        load="attnscope.monitor.run_files:load",
+        describe="attnscope.monitor:describe",
+        beside=("heads/part-*.parquet", "alarms.jsonl"),
+        written=(
+            *("run.json", "report.html", "alarms.jsonl", "scalars.jsonl"),
+            *("heads/part-*.parquet", "parameters/part-*.parquet"),
+        ),
+    ),
+)
 
 __getattr__, __dir__ = lazy(__name__, __path__, _NAMES)

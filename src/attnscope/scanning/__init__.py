@@ -1,265 +1,54 @@
 """Scan a model: measure every head on a text or on tensors, and fill the tables.
 
-`scan` plans what the engine runs, `measuring.py` measures attention calls and makes tables of them, `patterns.py`
-collects the patterns, `sources.py` is the way of a text and of tensors, `result.py` holds the result.
+`running.py` holds `scan`, which plans what the engine runs; `measuring.py` measures attention calls and makes tables
+of them, `patterns.py` collects the patterns, `sources.py` is the way of a text and of tensors, `result.py` holds the
+result.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
-from attnscope._process import refuses_after_fork
-from attnscope.capture.documents import Corpus, given_source
-from attnscope.capture.forward import Inputs
-from attnscope.capture.models import Model, plain_model, refuse_options, resolve_model
-from attnscope.capture.text import Text
-from attnscope.capture.tokens import Choice, TokenizedText, text_length, tokenized, window_choice
-from attnscope.columns import VectorKind
-from attnscope.diagnosis.result import Diagnosis
-from attnscope.diagnosis.states import Thresholds, given_thresholds
-from attnscope.engine import chosen_workers, opened
-from attnscope.errors import InputError, parameter
-from attnscope.measure.settings import DEFAULT_DELTA_MAX_LENGTH, DEFAULT_MEMORY, RowChoice, Settings, plan, plan_inputs
-from attnscope.normalizers import Softmax
-from attnscope.progress import OnStep, Progress, Step, reporting
-from attnscope.scanning.measuring import what_ifs
-from attnscope.scanning.result import ScanResult
-from attnscope.scanning.sources import TextScan, scan_inputs
-from attnscope.store import folders
+from attnscope._process import lazy
+from attnscope.store.kinds import Description, Kind
 
 if TYPE_CHECKING:
-    from torch import nn
-    from transformers import PreTrainedModel
+    from attnscope.progress import Progress as Progress
+    from attnscope.progress import Step as Step
+    from attnscope.scanning.result import ScanResult as ScanResult
+    from attnscope.scanning.running import scan as scan
 
-    from attnscope.diagnosis.situation import DiagnosisWindows
-    from attnscope.engine.blocks import Engine
-    from attnscope.normalizers import Normalizer
-
-__all__ = ["Progress", "ScanResult", "Step", "scan"]
-
-LOADING = "loading the model"
-_MOST_DIAGNOSED = 64  # windows of a large run that a diagnosis looks at
-
-
-@refuses_after_fork
-def scan(
-    model: str | Path | PreTrainedModel | nn.Module | Model | None = None,
-    text: str | Path | Text | Corpus | None = None,
-    *,
-    inputs: Inputs = None,
-    tokenizer: Any = None,
-    length: int | None = None,
-    lengths: Sequence[int] | None = None,
-    top_n: Sequence[int] | None = None,
-    rows: RowChoice = "last",
-    vectors: VectorKind = "value",
-    windows: int = 1,
-    choose: Choice | None = None,
-    seed: int = 0,
-    packed: bool = False,
-    bos: bool = False,
-    normalizers: Sequence[str | Normalizer] = (),
-    temperatures: Sequence[float] = (),
-    memory_budget: int | str = DEFAULT_MEMORY,
-    bounds: Literal["paper"] | None = None,
-    delta_max_length: int = DEFAULT_DELTA_MAX_LENGTH,
-    diagnose: bool = False,
-    verify: bool = False,
-    thresholds: Thresholds | None = None,
-    out: str | Path | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    revision: str | None = None,
-    device_map: str | dict[str, Any] | None = None,
-    trust_remote_code: bool = False,
-    workers: int | None = None,
-    ray: str | None = None,
-    worker_cpus: int | None = None,
-    worker_gpus: float | None = None,
-    progress: Progress = None,
-) -> ScanResult:
-    """Measure every head of a model on a text, or of any torch module on tensors.
-
-    >>> result = attnscope.scan(length=64, progress=False)  # the embedded model and text
-    >>> result.topn.filter(n=20).group_by("layer").agg(pl.mean("separability")).columns
-    ['layer', 'separability']
-
-    A model of your own, a file, and labels for all heads:
-
-    >>> attnscope.scan("path/to/model", Path("book.txt"), length=512, diagnose=True)  # doctest: +SKIP
-
-    Any module on tensors; each item of the batch is a window:
-
-    >>> attention, x = torch.nn.MultiheadAttention(64, 8, batch_first=True), torch.randn(2, 16, 64)
-    >>> attnscope.scan(attention, inputs=(x, x, x), rows="all", top_n=[4], progress=False).rows.height
-    256
-
-    Parameters
-    ----------
-    model
-        A hub id, a folder, a `.gguf` file, a loaded transformers model (with `tokenizer`), what `load_model` returns,
-        or nothing for the embedded sample.
-    text
-        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), a
-        `Corpus` (`attnscope.capture.Corpus(("books/*.txt",))`), or nothing for the sample text.
-    inputs
-        Instead of a text: a tensor, a tuple of positional arguments, a mapping of named ones, or a function that runs
-        the module. Rows are chosen among those that are not padding; arguments about a text are refused.
-    tokenizer
-        The tokenizer of a loaded model.
-    length
-        Tokens in a window. Default: 1,024, or the model's limit if that is less.
-    lengths
-        The prefixes whose last row is measured, in tokens. Default: powers of two up to the length.
-    top_n
-        The sizes N of the top set. Default: 1, 5, 10, 20 and 100, as far as they fit.
-    rows
-        Which rows of a window: "last" (of each length), "all", or how many, spread evenly.
-    vectors
-        What the weights average: "value", "output", "hidden", "hidden_unit" or "embedding".
-    windows
-        How many windows of the text. No window spans two documents.
-    choose
-        Which ones: "first" (consecutive, from the start: the default for a text), "even" (spread over the whole text:
-        the default for a corpus) or "random".
-    seed
-        Seed of the random choice.
-    packed
-        Join the documents of a corpus, with the tokenizer's end token after each, before windows are chosen.
-    bos
-        Put the model's begin token before each window.
-    normalizers, temperatures
-        What-ifs: other normalizers (`"entmax:alpha=1.3"`, or `Normalizer` objects) and temperatures to measure on the
-        very same logits beside the model's own, with their label in the column `normalizer`.
-    memory_budget
-        Memory for a block of rows while it is measured, in bytes, or as text such as "512MB".
-    bounds
-        "paper": also measure what the paper's printed bounds need, from all pairs of keys. Without it
-        `attnscope.columns.PAPER_BOUNDS` are null.
-    delta_max_length
-        The longest rows in which `bounds="paper"` looks at all pairs of keys.
-    diagnose, verify
-        Label every head on windows spread over the text, and test the labels inside the model: see `diagnose`.
-    thresholds
-        The limits of the labels.
-    out
-        Folder for the results, written window by window: after an interruption the same call continues.
-    device, dtype, revision, device_map, trust_remote_code
-        How the model is loaded: see `load_model`.
-    workers, ray
-        Run on Ray (the extra `attnscope[ray]`): on so many workers, on a cluster at this address as `ray.init` takes
-        it, or both. Without an address they are on this machine. The model is given by its name.
-    worker_cpus, worker_gpus
-        Cores and devices of each worker. Default: one core.
-    progress
-        What to show: see `attnscope.progress`.
-
-    Returns
-    -------
-    ScanResult
-        Tables, one line for each head, charts and the report.
-    """
-    started = time.perf_counter()
-    loading = {
-        "tokenizer": tokenizer,
-        "device": device,
-        "dtype": dtype,
-        "revision": revision,
-        "device_map": device_map,
-        "trust_remote_code": trust_remote_code,
-    }
-    limits = given_thresholds(thresholds)
-    if thresholds is not None and not (diagnose or verify):
-        diagnosis = f"add {parameter('diagnose', True)} or {parameter('verify', True)}"
-        raise InputError(f"{parameter('thresholds')} is for a diagnosis; {diagnosis}")
-    if inputs is not None:
-        of_texts = {
-            "text": text,
-            "length": length,
-            "lengths": lengths,
-            "windows": windows if windows != 1 else None,
-            "choose": choose,
-            "packed": packed or None,
-            "bos": bos or None,
-            "diagnose or verify": diagnose or verify or None,
-            "workers or ray": workers or ray,
-        }
-        given = [name for name, value in of_texts.items() if value is not None]
-        if given:
-            raise InputError(f"inputs take the place of a text: leave out {', '.join(given)}")
-        settings = plan_inputs(top_n, vectors, rows, normalizers, temperatures, memory_budget, bounds, delta_max_length)
-        with _folder(out) as folder, reporting(progress, LOADING) as report:
-            if model is None or isinstance(model, str | Path | Model):
-                model = resolve_model(model, **loading)
-            else:
-                refuse_options(f"this {type(model).__name__}", **loading | {"tokenizer": None})
-            module, words = (model.module, model.tokenizer) if isinstance(model, Model) else (model, tokenizer)
-            load_seconds = time.perf_counter() - started
-            result = scan_inputs(plain_model(module), inputs, settings, words, report, load_seconds)
-            if folder is not None:
-                result.write(folder)
-            return replace(result, folder=folder)
-    source = given_source(text)
-    choice = window_choice(source, choose, seed, packed)
-    on = chosen_workers(workers, ray, worker_cpus, worker_gpus)
-    asked = (length, lengths, top_n, vectors, windows, bos, rows, normalizers, temperatures, memory_budget, bounds)
-    plan(None, *asked, delta_max_length, causal=False)  # refuses invalid settings before the model is loaded
-    with _folder(out) as folder, reporting(progress, LOADING) as report, opened(model, on, **loading) as engine:
-        facts = engine.facts
-        settings = plan(facts.positions, *asked, delta_max_length, causal=facts.causal)
-        load_seconds = time.perf_counter() - started
-        labels = diagnose or verify
-        enough = None  # windows after which no further document is read
-        if isinstance(source, Corpus) and choice.how == "first" and not labels:
-            enough = text_length(facts, settings.length, bos), settings.windows
-        tokens = tokenized(facts, source, choice, folder, enough)
-        chosen = _windows_to_diagnose(engine, tokens, settings, verify) if labels else None
-        planned = TextScan.planned(engine, tokens, choice, settings)
-        with planned.store(folder) as store:
-            result = planned.run(store, report, load_seconds)
-            if chosen is not None:
-                result = _diagnosed(result, engine, chosen, settings, limits, report)
-            if folder is not None:
-                result = result.write_tables(folder)
-                result.write_report(folder)
-                store.done()
-        return replace(result, folder=folder)
+_NAMES = {
+    "Progress": "attnscope.progress",
+    "ScanResult": "attnscope.scanning.result",
+    "Step": "attnscope.progress",
+    "scan": "attnscope.scanning.running",
+}
 
 
-def _folder(out: str | Path | None) -> AbstractContextManager[Path | None]:
-    """The folder for the results, if there is to be one."""
-    return nullcontext() if out is None else folders.output_folder(folders.given_folder(out))
+def describe(folder: Path, run: Mapping[str, Any]) -> Description:
+    """One scan as a line of a list; its verdict is the headline of the diagnosis, if it has one."""
+    from attnscope.diagnosis import headline
+
+    settings = run["settings"]
+    rows = "last rows" if settings.get("rows", "last") == "last" else f"{settings['rows']} rows"
+    size = f"{settings['windows']} x {settings['length']:,} tokens, {rows}"
+    return Description(run["model"]["name"], run["text"]["source"], size, headline(folder), run["finished"])
 
 
-def _windows_to_diagnose(engine: Engine, tokens: TokenizedText, settings: Settings, verify: bool) -> DiagnosisWindows:
-    """The windows of a diagnosis after the scan; what it cannot do is refused now."""
-    from attnscope.diagnosis.running import choose_windows
+KINDS = (
+    Kind(
+        "scan",
+        load="attnscope.scanning.result:ScanResult.load",
+        describe="attnscope.scanning:describe",
+        beside=("topn.parquet", "parts/manifest.jsonl"),
+        written=(
+            *("run.json", "rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet", "tokens.json"),
+            *("findings.json", "report.html", "parts/manifest.jsonl", "parts/*.parquet", "parts/overview.json"),
+        ),
+    ),
+)
 
-    count = min(settings.windows, _MOST_DIAGNOSED) if settings.windows > 1 else None
-    return choose_windows(engine, tokens, settings.length, count, settings.bos, verify)
-
-
-def _diagnosed(
-    result: ScanResult,
-    engine: Engine,
-    windows: DiagnosisWindows,
-    settings: Settings,
-    thresholds: Thresholds,
-    report: OnStep,
-) -> ScanResult:
-    """The result with the findings of a diagnosis."""
-    from attnscope.diagnosis.running import diagnose_windows
-
-    normalizers = dict(what_ifs(settings, Softmax()))
-    some = result.rows.lazy().filter(pl.col("window") < _MOST_DIAGNOSED).collect()
-    findings = diagnose_windows(
-        engine, windows, thresholds=thresholds, what_if=some, progress=report, normalizers=normalizers
-    )
-    return replace(result, findings=Diagnosis(findings))
+__getattr__, __dir__ = lazy(__name__, __path__, _NAMES)

@@ -55,7 +55,7 @@ def scan_inputs(
     notes = merge_notes(part.notes for part in parts)
     text = {"source": "inputs", "sha256": _digest(inputs), "characters": None, "tokens": notes["tokens"]}
     timings = {"load_seconds": load_seconds, "scan_seconds": time.perf_counter() - started}
-    run = run_record(model_record(model), text, settings, timings, notes)
+    run = run_record("scan", model_record(model), text, settings, timings, notes)
     first = parts[0].tables
     names = _key_names(inputs, tokenizer, longest)
     return ScanResult(rows, topn, run, TokenWeights(first["weights"], *names, first["patterns"]))
@@ -120,7 +120,8 @@ class TextScan:
         timings = {"load_seconds": load_seconds, "scan_seconds": time.perf_counter() - started}
         text = self.text.as_json() | self.choice.as_json()
         notes = merge_notes(store.notes())
-        run = run_record(self.engine.call(model_record), text, self.settings, timings, notes) | self._workers(store)
+        model = self.engine.call(model_record)
+        run = run_record("scan", model, text, self.settings, timings, notes) | self._workers(store)
         shown = self._token_weights(store)
         if isinstance(store, BlocksOnDisk) and store.manifest.lines("topn") > tables.MOST_LINES:
             return ScanResult.of_parts(store.manifest, run, shown)

@@ -21,9 +21,13 @@ No verdict is stored anywhere: a claim is a pair of formulas, and flipping one c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from attnscope._process import lazy
+from attnscope.store.kinds import Description, Kind, Verb
 
 if TYPE_CHECKING:
     from attnscope.studies.audit.contract import Case as Case
@@ -62,5 +66,24 @@ _PUBLIC = {
     "report": ("AuditReport", "ClaimReport", "Counterexample", "Trial", "Verdict"),
 }
 _NAMES = {name: f"{__name__}.{file}" for file, names in (_PUBLIC | SPACES).items() for name in names}
+
+
+def describe(folder: Path, content: Mapping[str, Any]) -> Description:
+    """One audit as a line of a list."""
+    counts = Counter(str(claim["verdict"]) for claim in content["claims"])
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    return Description("", "", f"audit of {counts.total()} claims, effort {content['effort']}", verdicts)
+
+
+KINDS = (
+    Kind(
+        "audit",
+        load="attnscope.studies.audit.report:AuditReport.load",
+        describe="attnscope.studies.audit:describe",
+        record="audit.json",
+        written=("audit.json", "report.html"),
+        verbs=(Verb("audit", "attnscope.cli.audit:audit", "The paper"),),
+    ),
+)
 
 __getattr__, __dir__ = lazy(__name__, __path__, _NAMES)

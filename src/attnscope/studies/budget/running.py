@@ -18,9 +18,9 @@ from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.modules import evaluating
 from attnscope.capture.text import Text, given_text
 from attnscope.capture.tokens import TokenizedText, WindowChoice, WindowTokens, tokenized
-from attnscope.errors import OutputError, parameter
+from attnscope.errors import InputError, OutputError, parameter
 from attnscope.progress import Progress, Step, reporting
-from attnscope.store.folders import output_folder, write_all
+from attnscope.store.folders import output_folder, reason_of, write_all
 from attnscope.store.tables import OWN
 from attnscope.studies.budget.allocation import allocate, beyond_window, duo_attention, key_budget, layer_budgets
 from attnscope.studies.budget.comparison import compare_window, summarize
@@ -29,7 +29,7 @@ from attnscope.studies.budget.selection import Plan
 from attnscope.studies.budget.settings import plan_budget
 from attnscope.studies.horizon.result import Horizon
 from attnscope.swapping import apply_budget, cache_bytes
-from attnscope.swapping.key_budget import FILE, KeyBudget
+from attnscope.swapping.key_budget import FILE, KeyBudget, load_budget
 from attnscope.swapping.replacement import sites
 
 if TYPE_CHECKING:
@@ -52,6 +52,15 @@ class BudgetResult:
 
     budget: KeyBudget
     table: pl.DataFrame
+
+    @classmethod
+    def load(cls, folder: str | Path) -> BudgetResult:
+        """Read a budget that was saved before."""
+        path = Path(folder)
+        try:
+            return cls(load_budget(path), pl.read_parquet(path / "comparison.parquet"))
+        except (InputError, OSError, pl.exceptions.PolarsError) as error:
+            raise OutputError(f"{str(path)!r} is not a readable budget: {reason_of(error)}") from error
 
     def save(self, folder: str | Path) -> Path:
         """Write the budget, its forms for other programs and the comparison to a folder.

@@ -7,6 +7,7 @@ hardly changes, or changes in both directions.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -18,10 +19,11 @@ import polars as pl
 from attnscope._process import refuses_after_fork
 from attnscope.capture.models import Model, resolve_model
 from attnscope.capture.text import Text, given_text
+from attnscope.errors import OutputError
 from attnscope.measure.settings import plan
 from attnscope.progress import Progress, reporting
 from attnscope.store.tables import OWN, comparable
-from attnscope.studies.compare.comparing import Comparison, compare
+from attnscope.studies.compare.comparing import SCHEMA, Comparison, compare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -50,6 +52,18 @@ class Guidelines:
 
     findings: list[Finding]
     comparison: Comparison
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Guidelines:
+        """Read the findings that were saved before; the table of the comparison is not kept."""
+        path = Path(folder)
+        try:
+            content = json.loads((path / "guidelines.json").read_text("utf-8"))
+            found = [Finding(**each) for each in content["findings"]]
+            return cls(found, Comparison(pl.DataFrame(schema=SCHEMA), content["run"]))
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise OutputError(f"guidelines.json in {str(path)!r} cannot be read ({reason}); run again") from error
 
     def as_json(self) -> dict[str, Any]:
         """For `guidelines.json`."""

@@ -11,3 +11,30 @@
 | `verdicts`, `accuracy` | verdicts and the finding; back-test and check |
 | `result` | `Horizon` |
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attnscope.store.kinds import Description, Kind, Verb
+
+
+def describe(folder: Path, run: Mapping[str, Any]) -> Description:
+    """One prediction as a line of a list."""
+    settings = run["settings"]
+    size = f"horizon: {settings['windows']} x {settings['length']:,} tokens, to {settings['to']:,}"
+    return Description(run["model"]["name"], run["text"]["source"], size, run["finding"]["title"])
+
+
+KINDS = (
+    Kind(
+        "horizon",
+        load="attnscope.studies.horizon.result:Horizon.load",
+        describe="attnscope.studies.horizon:describe",
+        record="horizon.json",
+        written=("horizon.json", "horizon.parquet", "heads.parquet", "report.html"),
+        verbs=(Verb("horizon", "attnscope.cli.horizon:horizon", "Decide"),),
+    ),
+)

@@ -256,6 +256,7 @@ def _measure(
     collected = collect(engine, work, parts, report)
     model = engine.call(model_record)
     run = {
+        "kind": "reproduction",
         "attnscope": __version__,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import polars as pl
 
 from attnscope import __version__
 from attnscope._process import refuses_after_fork
-from attnscope.errors import InputError, parameter, whole_number
+from attnscope.errors import InputError, OutputError, parameter, whole_number
 from attnscope.normalizers.from_file import load_normalizer
 from attnscope.progress import Progress, Step, reporting
 from attnscope.store.folders import as_file, output_folder, without_infinities, write_all
@@ -31,6 +32,19 @@ class Scorecard:
 
     data: dict[str, Any]
     page: str
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Scorecard:
+        """Read a scorecard that was written before."""
+        path = Path(folder)
+        try:
+            data = json.loads((path / "scorecard.json").read_text("utf-8"))
+            lines = data["recall"]
+            summary = pl.DataFrame(lines, infer_schema_length=None) if lines else None
+            return cls(data, render_page(data, summary))
+        except (OSError, ValueError, LookupError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise OutputError(f"{str(path)!r} is not a readable scorecard ({reason}); make it again") from error
 
 
 @refuses_after_fork

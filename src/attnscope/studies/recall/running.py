@@ -27,7 +27,7 @@ from typing import Any
 import polars as pl
 
 from attnscope import __version__
-from attnscope.errors import AttnscopeError, InputError, parameter, shown, whole_number
+from attnscope.errors import AttnscopeError, InputError, OutputError, parameter, shown, whole_number
 from attnscope.progress import Progress, Step, reporting
 from attnscope.store.folders import as_file, output_folder, without_infinities, write_all
 from attnscope.studies.recall.summary import summarize
@@ -155,6 +155,18 @@ class Recall:
     table: pl.DataFrame
     summary: pl.DataFrame
     run: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Recall:
+        """Read a run that was finished before."""
+        path = Path(folder)
+        try:
+            run = json.loads((path / "run.json").read_text("utf-8"))
+            table = pl.read_parquet(path / "recall.parquet", schema=TABLE)
+            return cls(table, pl.read_parquet(path / "summary.parquet"), run)
+        except (OSError, ValueError, RecursionError, pl.exceptions.PolarsError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise OutputError(f"{str(path)!r} is not a readable recall run: {reason}; run it again") from error
 
 
 def recall(plan: Plan = QUICK, *, out: str | Path, workers: int | None = None, progress: Progress = None) -> Recall:
@@ -321,6 +333,7 @@ def _record(plan: Plan, cells: Sequence[Cell], results: dict[Cell, dict[str, Any
     steps = {task: find_task(task).length for task in plan.tasks}
     return without_infinities(
         {
+            "kind": "recall",
             "schema": SCHEMA,
             "attnscope": __version__,
             "torch": torch.__version__,

@@ -1,0 +1,190 @@
+"""The kinds of runs: how the folder of each is recognized, read, described and shown.
+
+A room or a study declares its kinds in its `__init__.py` as `KINDS`, a tuple of `Kind`. Nothing else lists them:
+studies are found by looking into `attnscope.studies`. Whatever reads folders (`load_run`, `attnscope report`,
+`attnscope serve`) asks here and knows no kind by name.
+
+Requirement: importing this module, and finding the kinds, loads neither torch nor polars. What a kind can do is named
+as "module:name" and imported when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal
+
+from attnscope.errors import OutputError, shown
+
+RECORD = "run.json"
+OLDEST = (0, 2, 0)  # the version whose folders are still read
+
+# Rooms that declare kinds; their `__init__` is light, as that of every study.
+_ROOMS = ("attnscope.scanning", "attnscope.diagnosis", "attnscope.monitor")
+_STUDIES = "attnscope.studies"
+
+State = Literal["finished", "running", "training", "failed", "stopped", "unreadable"]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A command of the command line: its name, its function as "module:name", and its group in `--help`."""
+
+    name: str
+    function: str
+    group: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of run.
+
+    Attributes
+    ----------
+    name
+        The field `kind` of its `run.json`.
+    load
+        "module:name" of a function of the folder that gives the result: a `Result`, with `page()`.
+    describe
+        "module:name" of a function of the folder and its record that gives a `Description`.
+    record
+        The JSON file that says what was run.
+    beside
+        Files, as patterns, of which one shows the kind beside a `run.json` that names none or cannot be read.
+    written
+        All files that a run of this kind may have, as patterns.
+    verbs
+        Its commands.
+    """
+
+    name: str
+    load: str
+    describe: str
+    record: str = RECORD
+    beside: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    verbs: tuple[Verb, ...] = ()
+
+
+@dataclass(frozen=True)
+class Description:
+    """A run in a list: what was measured, of which model on which text, with which verdict."""
+
+    model: str = ""
+    text: str = ""
+    settings: str = ""
+    verdict: str = ""
+    finished: str = ""  # a time in ISO format; empty: when the record was written
+    state: State = "finished"
+
+
+def kinds() -> Iterator[Kind]:
+    """Every kind: those of the rooms first, then those of the studies that are there."""
+    studies = importlib.import_module(_STUDIES)
+    found = sorted(module.name for module in pkgutil.iter_modules(studies.__path__, f"{_STUDIES}."))
+    for module in (*_ROOMS, *found):
+        yield from getattr(importlib.import_module(module), "KINDS", ())
+
+
+def kind_of(folder: Path) -> Kind:
+    """The kind of the run in a folder; OutputError says why there is none that can be read."""
+    found = find_kind(folder)
+    if found is None:
+        if not folder.is_dir():
+            raise OutputError(f"{shown(str(folder))} is not a folder; give one that a run was saved to")
+        records = ", ".join(dict.fromkeys(kind.record for kind in kinds()))
+        raise OutputError(f"{str(folder)!r} holds no finished run: there is none of {records}")
+    return found
+
+
+def find_kind(folder: Path) -> Kind | None:
+    """The kind of the run in a folder; None if there is no run.
+
+    `run.json` names the kind. Without that field, as version 0.2.0 wrote it, and for kinds with another record, the
+    files tell it. A `run.json` that is not of this package counts for nothing.
+    """
+    known = tuple(kinds())
+    record = _content(folder / RECORD)
+    name = record.get("kind") if isinstance(record, Mapping) else None
+    if isinstance(name, str):
+        for kind in known:
+            if kind.record == RECORD and kind.name == name:
+                return kind
+        if "attnscope" in record:
+            raise OutputError(
+                f"{str(folder)!r} holds a run of the kind {shown(name)}, which is not part of this attnscope"
+            )
+    for kind in known:
+        if (folder / kind.record).is_file() and (kind.record != RECORD or _has_any(folder, kind.beside)):
+            return kind
+    return None
+
+
+def _has_any(folder: Path, patterns: tuple[str, ...]) -> bool:
+    return any(next(folder.glob(pattern), None) is not None for pattern in patterns)
+
+
+def read_record(folder: Path, kind: Kind) -> dict[str, Any]:
+    """The record of a run; OutputError if it cannot be read, or was written by a version that is too old."""
+    file = folder / kind.record
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise OutputError(
+            f"{file.name} in {str(folder)!r} cannot be read ({type(error).__name__}); run again"
+        ) from error
+    if not isinstance(content, dict):
+        raise OutputError(f"{file.name} in {str(folder)!r} is damaged: it holds no JSON object; run again")
+    version = content.get("attnscope")
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:3])) if isinstance(version, str) else OLDEST
+    if numbers < OLDEST:
+        raise OutputError(f"{str(folder)!r} was written by attnscope {version}, which is no longer read; run it again")
+    return content
+
+
+def describe(folder: Path, kind: Kind | None = None) -> Description:
+    """One run as a line of a list; OutputError says what is damaged."""
+    kind = kind or kind_of(folder)
+    record = read_record(folder, kind)
+    try:
+        found: Description = resolve(kind.describe)(folder, record)
+        for value in (found.model, found.text, found.settings, found.verdict, found.finished):
+            if not isinstance(value, str):
+                raise TypeError(f"{shown(value)} is no text")
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise OutputError(f"{kind.record} in {str(folder)!r} is damaged ({reason}); run again") from error
+    return found
+
+
+def load(folder: Path) -> Any:
+    """The result that a folder holds, of whatever kind."""
+    kind = kind_of(folder)
+    read_record(folder, kind)
+    return resolve(kind.load)(folder)
+
+
+def written_at(folder: Path, kind: Kind) -> str:
+    """When the record of a run was written, in ISO format."""
+    return datetime.fromtimestamp((folder / kind.record).stat().st_mtime, UTC).isoformat(timespec="seconds")
+
+
+def resolve(target: str) -> Callable[..., Any]:
+    """What is named as "module:name", where the name may be that of a method, "Class.method"."""
+    module, _, name = target.partition(":")
+    found: Callable[..., Any] = reduce(getattr, name.split("."), importlib.import_module(module))
+    return found
+
+
+def _content(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,115 @@
+"""Kinds of runs: found, told apart, described and loaded; studies come and go."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from every_kind import EVERY_KIND
+
+import attnscope.studies
+from attnscope.errors import OutputError
+from attnscope.store.kinds import describe, kind_of, kinds, load, read_record, resolve
+
+NAMES = pytest.mark.parametrize("name", EVERY_KIND)
+
+
+@NAMES
+def test_a_folder_of_every_kind_is_recognized_described_and_loaded(runs_of_every_kind: Path, name: str) -> None:
+    folder = runs_of_every_kind / name
+    kind = kind_of(folder)
+    assert kind.name == EVERY_KIND[name][0]
+    record = read_record(folder, kind)
+    assert record.get("kind") == (kind.name if kind.record == "run.json" else None)
+    line = describe(folder)
+    assert line.settings
+    assert line.model or kind.name in ("audit", "recall", "scorecard")
+    assert line.verdict or kind.name in ("scan", "comparison")
+    assert load(folder) is not None
+
+
+@NAMES
+def test_a_record_of_0_2_0_names_no_kind(runs_of_every_kind: Path, name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    shutil.copytree(runs_of_every_kind / name, folder)
+    kind = kind_of(folder)
+    record = read_record(folder, kind)
+    record.pop("kind", None)
+    (folder / kind.record).write_text(json.dumps(record))
+    assert kind_of(folder) == kind
+    (folder / kind.record).write_text('{"mod')
+    assert kind_of(folder) == kind
+    with pytest.raises(OutputError, match="cannot be read"):
+        load(folder)
+
+
+def test_older_formats_are_refused_by_version(runs_of_every_kind: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "old"
+    shutil.copytree(runs_of_every_kind / "scan", folder)
+    record = json.loads((folder / "run.json").read_text("utf-8"))
+    (folder / "run.json").write_text(json.dumps(record | {"attnscope": "0.1.3"}))
+    with pytest.raises(OutputError, match=r"attnscope 0\.1\.3, which is no longer read"):
+        load(folder)
+
+
+def test_every_file_of_a_run_is_declared(runs_of_every_kind: Path) -> None:
+    for name in EVERY_KIND:
+        folder = runs_of_every_kind / name
+        declared = {file for pattern in kind_of(folder).written for file in folder.glob(pattern)}
+        assert {file for file in folder.rglob("*") if file.is_file()} <= declared, name
+
+
+def test_all_targets_are_there_and_names_are_different() -> None:
+    found = list(kinds())
+    assert len({kind.name for kind in found}) == len(found)
+    for kind in found:
+        targets = (kind.load, kind.describe, *(verb.function for verb in kind.verbs))
+        assert all(callable(resolve(target)) for target in targets)
+
+
+def test_kinds_are_found_without_loading_anything_heavy() -> None:
+    code = (
+        "import sys; from attnscope.store.kinds import kinds; assert len(list(kinds())) > 9; "
+        "assert not {'torch', 'polars', 'numpy', 'transformers', 'rich'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A study from elsewhere, with a run of its kind."""
+    package = tmp_path / "path" / "tides"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "from attnscope.store.kinds import Description, Kind\n"
+        "def describe(folder, run):\n    return Description(run['model'], '', 'tides', 'high')\n"
+        "def load(folder):\n    return 'the tides'\n"
+        "KINDS = (Kind('tides', 'attnscope.studies.tides:load', 'attnscope.studies.tides:describe'),)\n"
+    )
+    monkeypatch.setattr(attnscope.studies, "__path__", [*attnscope.studies.__path__, str(package.parent)])
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"kind": "tides", "attnscope": "0.3.0", "model": "the sea"}))
+    yield run
+    sys.modules.pop("attnscope.studies.tides", None)
+
+
+def test_a_study_that_a_stranger_adds_or_removes_is_handled(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(stranger) == "the tides"
+    assert describe(stranger).model == "the sea"
+    monkeypatch.undo()
+    with pytest.raises(OutputError, match="of the kind 'tides', which this attnscope has not"):
+        kind_of(stranger)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"kind": "something else"}')
+    with pytest.raises(OutputError, match="holds no finished run"):
+        kind_of(tmp_path)
+    with pytest.raises(OutputError, match="is not a folder"):
+        kind_of(tmp_path / "nowhere")
