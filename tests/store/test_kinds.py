@@ -103,7 +103,7 @@ def test_a_study_that_a_stranger_adds_or_removes_is_handled(stranger: Path, monk
     assert load(stranger) == "the tides"
     assert describe(stranger).model == "the sea"
     monkeypatch.undo()
-    with pytest.raises(OutputError, match="of the kind 'tides', which this attnscope has not"):
+    with pytest.raises(OutputError, match="of the kind 'tides', which is not part of this attnscope"):
         kind_of(stranger)
 
 

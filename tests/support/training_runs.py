@@ -13,7 +13,7 @@ from attnscope.monitor.run_files import HEADS, MEASURES, TrainingFiles, now
 
 RECORD: dict[str, Any] = {
     "status": "running",
-    "attnscope": "0.0",
+    "attnscope": "0.2.0",
     "model": {"name": "tiny-gpt2", "class": "GPT2LMHeadModel", "layers": 3, "heads": 15},
     "settings": {"every": 50, "rows": 16, "sequences": 1, "top_n": 20},
     "thresholds": {"collapse_entropy": 0.1, "dilution_entropy": 0.97},

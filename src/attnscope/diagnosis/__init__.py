@@ -27,7 +27,7 @@ def headline(folder: Path) -> str:
 def describe(folder: Path, found: Mapping[str, Any]) -> Description:
     """One diagnosis as a line of a list."""
     size = f"diagnosis: {found['windows']} x {found['length']:,} tokens"
-    return Description(found["model"], found["text"]["source"], size, found["verdict"]["headline"])
+    return Description(found["model"], found["text"], size, found["verdict"]["headline"])
 
 
 KINDS = (
