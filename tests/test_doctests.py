@@ -44,6 +44,10 @@ def examples() -> dict[str, doctest.DocTest]:
         for test in finder.find(module, module.__name__):
             if test.examples:
                 found[test.name] = test
+    for name, function in inspect.getmembers(attnscope.normalizers, inspect.isfunction):
+        if f"{function.__module__}.{name}" not in found:  # made from its class
+            made = finder.find(function, f"{function.__module__}.{name}", module=False)
+            found |= {test.name: test for test in made if test.examples}
     return found
 
 

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -306,3 +307,67 @@ def get(name: str, /, **settings: Any) -> Normalizer:
         listed = f"; it has {', '.join(known)}" if known else ""
         raise InputError(f"the normalizer {name} has no setting {shown(unknown[0])}{listed}")
     return _REGISTRY[name](**settings)
+
+
+Settings = ParamSpec("Settings")
+
+
+class Door(Protocol[Settings]):
+    """A normalizer as a function of logits, a mask, and the settings of its class, which are given by name."""
+
+    __name__: str
+
+    def __call__(
+        self, logits: Tensor, visible: Tensor | None = None, *args: Settings.args, **settings: Settings.kwargs
+    ) -> Tensor:
+        """Weights of each row, with the shape and dtype of the logits."""
+
+
+def function_of(cls: Callable[Settings, Normalizer]) -> Door[Settings]:
+    """The function of a normalizer's class: `entmax(z, visible, alpha=1.3)` is `Entmax(alpha=1.3).weights(z, visible)`.
+
+    Its name, signature and docstring are made from those of the class, with the class's first example.
+    """
+
+    def function(logits: Tensor, visible: Tensor | None = None, **settings: Any) -> Tensor:
+        return make(**settings).weights(logits, visible)
+
+    make: Any = cls
+    own = [each.replace(kind=each.KEYWORD_ONLY) for each in inspect.signature(cls).parameters.values()]
+    arguments = inspect.signature(function)
+    common = list(arguments.parameters.values())[:2]
+    function.__name__ = function.__qualname__ = make.name
+    function.__module__ = make.__module__
+    function.__doc__ = _document(make)
+    function.__signature__ = arguments.replace(parameters=[*common, *own])  # type: ignore[attr-defined]
+    return function  # type: ignore[return-value]  # with the signature of its class
+
+
+_FUNCTION = """{summary} See `{cls}`.
+
+{example}
+
+Parameters
+----------
+logits
+    Logits, (..., keys).
+visible
+    Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
+{settings}
+Returns
+-------
+(..., keys)
+    Weights, with the shape and dtype of the logits.
+"""
+
+
+def _document(cls: type[Normalizer]) -> str:
+    """The docstring of the function of a class."""
+    summary, example, *_ = (inspect.getdoc(cls) or "").split("\n\n")
+    _, _, settings = (inspect.getdoc(cls) or "").partition("Parameters\n----------\n")
+    called = re.sub(
+        rf"{cls.__name__}\((.*)\)\.weights\(logits\)",
+        lambda found: f"{cls.name}({', '.join(filter(None, ('logits', found[1])))})",
+        example,
+    )
+    return _FUNCTION.format(summary=summary, cls=cls.__name__, example=called, settings=settings and f"{settings}\n")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
-from attnscope.normalizers._base import Facts, Normalizer, check_range, register, softmax_bounds
+from attnscope.normalizers._base import Facts, Normalizer, check_range, function_of, register, softmax_bounds
 from attnscope.normalizers._composed import COEFFICIENTS, FROM_ENTROPY, Loops, adaptive_temperature_gradient, compose
 from attnscope.normalizers._composed import adaptive_temperature as adaptive_temperature_loop
 from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, sum_without
@@ -116,23 +116,4 @@ class AdaptiveTemperature(Normalizer):
         return math.inf
 
 
-def adaptive_temperature(logits: Tensor, visible: Tensor | None = None) -> Tensor:
-    """softmax(beta(H) z): see `AdaptiveTemperature`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> adaptive_temperature(logits)
-    tensor([0.6996, 0.2145, 0.0657, 0.0202])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return AdaptiveTemperature().weights(logits, visible)
+adaptive_temperature = function_of(AdaptiveTemperature)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from attnscope.normalizers import _checks
-from attnscope.normalizers._base import Facts, MappedNormalizer, Normalizer, RowMap, check_range, register
+from attnscope.normalizers._base import Facts, MappedNormalizer, Normalizer, RowMap, check_range, function_of, register
 from attnscope.normalizers._rows import column, effective_mask, lengths, prepare, usable
 from attnscope.normalizers.sparse import entmax_map, smooth_minimum
 
@@ -56,11 +56,25 @@ class Lipmix(Normalizer):
     >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
     >>> Lipmix(gate=0.2).weights(logits)
     tensor([0.6957, 0.2043, 0.0500, 0.0500])
+
     >>> Lipmix(gate=0.2).lipschitz(1_000_000)
     1.57526465708459
 
-    Symbols: `gate` is g, `cap` is K. The Jacobian norm is at most (1 - g) K for every row and length. All
-    parameters are numbers or tensors over rows; `LearnedLipmix` learns kappa, gamma and the gate.
+    The Jacobian norm is at most (1 - g) K for every row and length. All parameters are numbers or tensors
+    over rows; `LearnedLipmix` learns kappa, gamma and the gate.
+
+    Parameters
+    ----------
+    alpha
+        1.5 to 2 (sparsemax).
+    kappa
+        Scale at length 1, below the cap.
+    gamma
+        Power of the length, 0 or more.
+    cap
+        K, the largest scale.
+    gate
+        g, the share of the uniform part, 0 to 1.
     """
 
     alpha: Tensor | float = 2.0
@@ -131,42 +145,4 @@ class Lipmix(Normalizer):
         return share * self.sparse_part.lipschitz(length)
 
 
-def lipmix(
-    logits: Tensor,
-    visible: Tensor | None = None,
-    *,
-    alpha: Tensor | float = 2.0,
-    kappa: Tensor | float = 0.5,
-    gamma: Tensor | float = 0.15,
-    cap: Tensor | float = 2.0,
-    gate: Tensor | float = 0.1,
-) -> Tensor:
-    """(1 - g) entmax_alpha(theta_n z) + g / n: see `Lipmix`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> lipmix(logits, gate=0.2)
-    tensor([0.6957, 0.2043, 0.0500, 0.0500])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-    alpha
-        1.5 to 2 (sparsemax), a number or a tensor over rows.
-    kappa
-        Scale at length 1, below the cap.
-    gamma
-        Power of the length, 0 or more.
-    cap
-        K, the largest scale.
-    gate
-        g, the share of the uniform part, 0 to 1.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return Lipmix(alpha, kappa, gamma, cap, gate).weights(logits, visible)
+lipmix = function_of(Lipmix)

@@ -19,7 +19,7 @@ from torch.nn import functional
 from attnscope.errors import InputError
 from attnscope.normalizers import _checks
 from attnscope.normalizers._autograd import apply_map
-from attnscope.normalizers._base import Facts, Normalizer, check_range, register, softmax_bounds
+from attnscope.normalizers._base import Facts, Normalizer, check_range, function_of, register, softmax_bounds
 from attnscope.normalizers._composed import ONE_PLUS_SQUARE, SIGMOID, SOFTPLUS, Loops, compose, share, share_gradient
 from attnscope.normalizers._jacobian import dominant, eigenvalue_bound, norm_with_cross, sum_without
 from attnscope.normalizers._rows import effective_mask, prepare
@@ -62,14 +62,20 @@ class FNormalizer(Normalizer):
     """p_i = F(z_i) / sum_j F(z_j), F > 0.
 
     >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> FNormalizer("one_plus_square").weights(logits)
+    >>> FNormalizer(function="one_plus_square").weights(logits)
     tensor([0.5556, 0.2222, 0.1111, 0.1111])
+
     >>> FNormalizer(lambda z: 1 + z.square()).weights(logits)
     tensor([0.5000, 0.2000, 0.1000, 0.2000])
 
-    `function` is one of "exp", "softplus", "one_plus_square" (1 + max(z, 0)^2), "sigmoid", or any
-    positive elementwise function of a tensor. For such a function the Lipschitz constant is given as
-    inf, and `weight_bounds` takes its extremes on a grid of 4,097 points.
+    For a function of a tensor the Lipschitz constant is given as inf, and `weight_bounds` takes its
+    extremes on a grid of 4,097 points.
+
+    Parameters
+    ----------
+    function
+        F: "exp", "softplus", "one_plus_square" (1 + max(z, 0)^2), "sigmoid", or any positive elementwise
+        function of a tensor.
     """
 
     function: str | Callable[[Tensor], Tensor] = "softplus"
@@ -141,30 +147,4 @@ class FNormalizer(Normalizer):
         return math.inf if callable(self.function) else 0.5
 
 
-def f_normalizer(
-    logits: Tensor,
-    visible: Tensor | None = None,
-    *,
-    function: str | Callable[[Tensor], Tensor] = "softplus",
-) -> Tensor:
-    """F(z) / sum F(z): see `FNormalizer`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> f_normalizer(logits, function="softplus")
-    tensor([0.4783, 0.2953, 0.1559, 0.0704])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-    function
-        Name of F, or a positive elementwise function of a tensor.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return FNormalizer(function).weights(logits, visible)
+f_normalizer = function_of(FNormalizer)

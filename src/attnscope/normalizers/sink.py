@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from attnscope.normalizers import _checks
-from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, register
+from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, function_of, register
 from attnscope.normalizers._rows import column
 
 _SUB_NORMALIZED = Facts(sums_to_one=False, shift_invariant=False)
@@ -34,8 +34,8 @@ class Softmax1(MappedNormalizer):
     """exp(z) / (1 + sum exp(z)): softmax([z, 0]) without its last weight.
 
     >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> Softmax1().weights(logits).sum()
-    tensor(0.9198)
+    >>> Softmax1().weights(logits)
+    tensor([0.5923, 0.2179, 0.0802, 0.0295])
     """
 
     name: ClassVar[str] = "softmax1"
@@ -46,26 +46,7 @@ class Softmax1(MappedNormalizer):
         return RowMap("softmax", sink=torch.zeros_like(n))
 
 
-def softmax1(logits: Tensor, visible: Tensor | None = None) -> Tensor:
-    """exp(z) / (1 + sum exp(z)): see `Softmax1`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> softmax1(logits)
-    tensor([0.5923, 0.2179, 0.0802, 0.0295])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return Softmax1().weights(logits, visible)
+softmax1 = function_of(Softmax1)
 
 
 @register
@@ -77,7 +58,10 @@ class SinkSoftmax(MappedNormalizer):
     >>> SinkSoftmax(sink=2.0).weights(logits)
     tensor([0.3917, 0.1441, 0.0530, 0.0195])
 
-    `sink` is a number or a tensor over rows: the logit of an extra key without a value; -inf means no sink.
+    Parameters
+    ----------
+    sink
+        Logit of the sink, an extra key without a value; -inf means no sink. A number or a tensor over rows.
     """
 
     sink: Tensor | float = 0.0
@@ -93,28 +77,7 @@ class SinkSoftmax(MappedNormalizer):
         return RowMap("softmax", sink=column(self.sink, n))
 
 
-def sink_softmax(logits: Tensor, visible: Tensor | None = None, *, sink: Tensor | float = 0.0) -> Tensor:
-    """softmax([z, sink]) without its last weight: see `SinkSoftmax`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> sink_softmax(logits, sink=2.0)
-    tensor([0.3917, 0.1441, 0.0530, 0.0195])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-    sink
-        Logit of the sink, which takes weight and has no key: a number or a tensor over rows.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return SinkSoftmax(sink).weights(logits, visible)
+sink_softmax = function_of(SinkSoftmax)
 
 
 @register
@@ -129,6 +92,11 @@ class Sigmoid(MappedNormalizer):
     Ramapuram et al. 2024 (arXiv 2409.04431), where the bias may also be fixed for all lengths.
     Keys do not compete, and the weights need not sum to one: with logits in [-a, a] the sum
     lies between n / (1 + n e^a) and n / (1 + n e^-a).
+
+    Parameters
+    ----------
+    bias
+        Added to the logits. Default: -ln n.
     """
 
     bias: Tensor | float | None = None
@@ -146,25 +114,4 @@ class Sigmoid(MappedNormalizer):
         return RowMap("sigmoid", sink=n.log() if self.bias is None else -column(self.bias, n))
 
 
-def sigmoid(logits: Tensor, visible: Tensor | None = None, *, bias: Tensor | float | None = None) -> Tensor:
-    """1 / (1 + exp(-(z + bias))), bias = -ln n unless given: see `Sigmoid`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> sigmoid(logits)
-    tensor([0.6488, 0.4046, 0.2000, 0.0842])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-    bias
-        Added to the logits. Default: -ln n.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return Sigmoid(bias).weights(logits, visible)
+sigmoid = function_of(Sigmoid)

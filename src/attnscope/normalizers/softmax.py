@@ -20,7 +20,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from attnscope.normalizers import _checks
-from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, register
+from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, function_of, register
 from attnscope.normalizers._rows import column
 
 
@@ -32,10 +32,16 @@ class Softmax(MappedNormalizer):
     >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
     >>> Softmax(temperature=2.0).weights(logits)
     tensor([0.4551, 0.2760, 0.1674, 0.1015])
+
     >>> Softmax().jacobian_norm(logits)
     tensor(0.3630)
 
-    T = 1 on scaled logits is standard attention. `temperature` is a number, or a tensor over rows.
+    T = 1 on scaled logits is standard attention.
+
+    Parameters
+    ----------
+    temperature
+        T, a number or a tensor over rows.
     """
 
     temperature: Tensor | float = 1.0
@@ -53,28 +59,7 @@ class Softmax(MappedNormalizer):
         return RowMap("softmax", scale=1 / column(self.temperature, n))
 
 
-def softmax(logits: Tensor, visible: Tensor | None = None, *, temperature: Tensor | float = 1.0) -> Tensor:
-    """softmax(z / T) over the visible keys: see `Softmax`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> softmax(logits, temperature=0.5)
-    tensor([0.8650, 0.1171, 0.0158, 0.0021])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-    temperature
-        T, a number or a tensor over rows.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return Softmax(temperature).weights(logits, visible)
+softmax = function_of(Softmax)
 
 
 @register
@@ -86,9 +71,15 @@ class SSMax(MappedNormalizer):
     >>> SSMax(s=1.0).weights(logits)
     tensor([0.7529, 0.1882, 0.0471, 0.0118])
 
-    `s` and `b` are numbers or tensors over rows; the paper learns s for each head and finds
-    values about 0.43. A top gap g with s g > 1 keeps its weight at any length; the Jacobian norm
-    grows with it, up to |s ln n + b| / 2.
+    The paper learns s for each head and finds values about 0.43. A top gap g with s g > 1 keeps
+    its weight at any length; the Jacobian norm grows with it, up to |s ln n + b| / 2.
+
+    Parameters
+    ----------
+    s
+        Scale of the logarithm, a number or a tensor over rows.
+    b
+        Constant part of the scale, a number or a tensor over rows.
     """
 
     s: Tensor | float = 0.43
@@ -106,32 +97,7 @@ class SSMax(MappedNormalizer):
         return RowMap("softmax", scale=column(self.s, n) * n.log() + column(self.b, n))
 
 
-def ssmax(
-    logits: Tensor, visible: Tensor | None = None, *, s: Tensor | float = 0.43, b: Tensor | float = 0.0
-) -> Tensor:
-    """softmax((s ln n + b) z): see `SSMax`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> ssmax(logits, s=1.0)
-    tensor([0.7529, 0.1882, 0.0471, 0.0118])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-    s
-        Scale of the logarithm, a number or a tensor over rows.
-    b
-        Constant part of the scale.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return SSMax(s, b).weights(logits, visible)
+ssmax = function_of(SSMax)
 
 
 @register
@@ -145,6 +111,13 @@ class PowerSoftmax(MappedNormalizer):
 
     A control for rules with a length scale: with both parameters learned (`LearnedPowerSoftmax`) it can
     sharpen faster than any power of ln n. gamma = 0 is softmax.
+
+    Parameters
+    ----------
+    kappa
+        Scale at length 1, a number or a tensor over rows.
+    gamma
+        Power of the length, a number or a tensor over rows.
     """
 
     kappa: Tensor | float = 1.0
@@ -162,32 +135,7 @@ class PowerSoftmax(MappedNormalizer):
         return RowMap("softmax", scale=column(self.kappa, n) * n ** column(self.gamma, n))
 
 
-def power_softmax(
-    logits: Tensor, visible: Tensor | None = None, *, kappa: Tensor | float = 1.0, gamma: Tensor | float = 0.1
-) -> Tensor:
-    """softmax(kappa n^gamma z): see `PowerSoftmax`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> power_softmax(logits, gamma=0.5)
-    tensor([0.8650, 0.1171, 0.0158, 0.0021])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-    kappa
-        Scale at length 1, a number or a tensor over rows.
-    gamma
-        Power of the length, a number or a tensor over rows.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return PowerSoftmax(kappa, gamma).weights(logits, visible)
+power_softmax = function_of(PowerSoftmax)
 
 
 @register
@@ -201,6 +149,11 @@ class LogN(MappedNormalizer):
 
     Used at inference only, beyond the length that the model was trained on; up to n_train it is
     softmax.
+
+    Parameters
+    ----------
+    n_train
+        The length that the model was trained on, in tokens.
     """
 
     n_train: int = 2048
@@ -216,25 +169,4 @@ class LogN(MappedNormalizer):
         return RowMap("softmax", scale=(n.log() / math.log(self.n_train)).clamp(min=1.0))
 
 
-def logn(logits: Tensor, visible: Tensor | None = None, *, n_train: int = 2048) -> Tensor:
-    """softmax(z max(1, ln n / ln n_train)): see `LogN`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> logn(logits, n_train=2)
-    tensor([0.8650, 0.1171, 0.0158, 0.0021])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-    n_train
-        The length that the model was trained on, in tokens.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return LogN(n_train).weights(logits, visible)
+logn = function_of(LogN)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from attnscope.normalizers import _checks
-from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, register
+from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, function_of, register
 from attnscope.normalizers._rows import column
 
 _SPARSE = Facts(sparse=True)
@@ -41,6 +41,11 @@ class TopK(MappedNormalizer):
     Rows of fewer than k keys keep them all. The choice among equals depends on position, so that
     the map is not permutation-equivariant at a tie of ranks k and k + 1, and jumps there by up to
     sqrt(2) / k: it has no Lipschitz constant, and `jacobian_norm` is exact away from ties.
+
+    Parameters
+    ----------
+    k
+        How many keys keep weight.
     """
 
     k: int = 64
@@ -61,28 +66,7 @@ class TopK(MappedNormalizer):
         return (lower if length <= self.k else 0.0), upper
 
 
-def topk(logits: Tensor, visible: Tensor | None = None, *, k: int = 64) -> Tensor:
-    """Softmax over the k largest logits: see `TopK`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> topk(logits, k=2)
-    tensor([0.7311, 0.2689, 0.0000, 0.0000])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-    k
-        How many keys keep weight.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return TopK(k).weights(logits, visible)
+topk = function_of(TopK)
 
 
 @register
@@ -106,26 +90,7 @@ class Sparsemax(MappedNormalizer):
         return RowMap("sparsemax")
 
 
-def sparsemax(logits: Tensor, visible: Tensor | None = None) -> Tensor:
-    """max(z - tau, 0): see `Sparsemax`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> sparsemax(logits)
-    tensor([1., 0., 0., 0.])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return Sparsemax().weights(logits, visible)
+sparsemax = function_of(Sparsemax)
 
 
 @register
@@ -146,26 +111,7 @@ class Entmax15(MappedNormalizer):
         return RowMap("entmax15")
 
 
-def entmax15(logits: Tensor, visible: Tensor | None = None) -> Tensor:
-    """max(z/2 - tau, 0)^2: see `Entmax15`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> entmax15(logits)
-    tensor([0.8307, 0.1693, 0.0000, 0.0000])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return Entmax15().weights(logits, visible)
+entmax15 = function_of(Entmax15)
 
 
 # For alpha this close to 1 entmax is computed as softmax: they differ by less than alpha - 1.
@@ -200,8 +146,13 @@ class Entmax(MappedNormalizer):
     >>> Entmax(alpha=1.3).weights(logits)
     tensor([7.6880e-01, 2.0780e-01, 2.3398e-02, 4.0735e-06])
 
-    `alpha` is a number, or a tensor over rows through which gradients flow (Correia et al. 2019).
-    Within 1e-3 of 1 it is softmax, with the gradient in alpha of the limit.
+    Gradients flow through a tensor alpha (Correia et al. 2019). Within 1e-3 of 1 it is softmax, with the
+    gradient in alpha of the limit.
+
+    Parameters
+    ----------
+    alpha
+        1 (softmax) to 2 (sparsemax), a number or a tensor over rows.
     """
 
     alpha: Tensor | float = 1.5
@@ -217,28 +168,7 @@ class Entmax(MappedNormalizer):
         return entmax_map(self.alpha, n, None)
 
 
-def entmax(logits: Tensor, visible: Tensor | None = None, *, alpha: Tensor | float = 1.5) -> Tensor:
-    """max((alpha-1) z - tau, 0)^(1/(alpha-1)): see `Entmax`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> entmax(logits, alpha=1.3)
-    tensor([7.6880e-01, 2.0780e-01, 2.3398e-02, 4.0735e-06])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-    alpha
-        1 (softmax) to 2 (sparsemax), a number or a tensor over rows.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return Entmax(alpha).weights(logits, visible)
+entmax = function_of(Entmax)
 
 
 @register
@@ -250,10 +180,20 @@ class ASEntmax(MappedNormalizer):
     >>> ASEntmax(alpha=1.5, beta=0.5).weights(logits)
     tensor([0.9795, 0.0205, 0.0000, 0.0000])
 
-    Vasylenko et al. 2025 (arXiv 2506.16640).
-    `beta` and `gamma` are numbers or tensors over rows; `LearnedASEntmax` computes them from the
+    Vasylenko et al. 2025 (arXiv 2506.16640). `LearnedASEntmax` computes beta and gamma from the
     layer's input. A row of one key has weight 1 at any scale; its ln n = 0, whose negative
     powers are infinite, is replaced by 1.
+
+    Parameters
+    ----------
+    alpha
+        1 (softmax) to 2 (sparsemax), a number or a tensor over rows.
+    beta
+        Scale of the power of the logarithm, a number or a tensor over rows.
+    gamma
+        Power of the logarithm, a number or a tensor over rows.
+    delta
+        Constant part of the scale.
     """
 
     alpha: Tensor | float = 1.5
@@ -276,42 +216,7 @@ class ASEntmax(MappedNormalizer):
         return entmax_map(self.alpha, n, scale)
 
 
-def asentmax(
-    logits: Tensor,
-    visible: Tensor | None = None,
-    *,
-    alpha: Tensor | float = 1.5,
-    beta: Tensor | float = 1.0,
-    gamma: Tensor | float = 1.0,
-    delta: Tensor | float = 1.0,
-) -> Tensor:
-    """entmax_alpha((delta + beta (ln n)^gamma) z): see `ASEntmax`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> asentmax(logits, alpha=1.5, beta=0.5)
-    tensor([0.9795, 0.0205, 0.0000, 0.0000])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-    alpha
-        1 (softmax) to 2 (sparsemax), a number or a tensor over rows.
-    beta
-        Scale of the power of the logarithm.
-    gamma
-        Power of the logarithm.
-    delta
-        Constant part of the scale.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return ASEntmax(alpha, beta, gamma, delta).weights(logits, visible)
+asentmax = function_of(ASEntmax)
 
 
 # Order of the smooth minimum: the larger, the closer to the hard minimum.
@@ -339,15 +244,25 @@ class Lipmax(MappedNormalizer):
     >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
     >>> Lipmax().weights(logits)
     tensor([0.6732, 0.3268, 0.0000, 0.0000])
+
     >>> Lipmax().lipschitz(1_000_000)
     1.9474287192543316
 
-    Symbols: `cap` is K, `kappa` is kappa. The Jacobian norm is at most K for every row and every
+    The Jacobian norm is at most K for every row and every
     length; a top gap g keeps the weight min(1, (alpha-1) theta_n g)^(1/(alpha-1)) whatever the
     length; alpha = 2 has the largest top weight that K allows (Theorem S, docs/theory.md).
 
     K limits how finely logits can be distinguished, so it is meaningful only when their size is
     fixed: normalize queries and keys, as `LearnedLipmax.logits` does.
+
+    Parameters
+    ----------
+    alpha
+        1 (softmax) to 2 (sparsemax), a number or a tensor over rows.
+    kappa
+        Scale of the logarithm below the cap.
+    cap
+        K, the largest scale: a bound on the Jacobian norm.
     """
 
     alpha: Tensor | float = 2.0
@@ -367,36 +282,4 @@ class Lipmax(MappedNormalizer):
         return entmax_map(self.alpha, n, capped_scale(n, self.kappa, self.cap))
 
 
-def lipmax(
-    logits: Tensor,
-    visible: Tensor | None = None,
-    *,
-    alpha: Tensor | float = 2.0,
-    kappa: Tensor | float = 0.25,
-    cap: Tensor | float = 2.0,
-) -> Tensor:
-    """entmax_alpha(theta_n z), theta_n <= K: see `Lipmax`.
-
-    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    >>> lipmax(logits)
-    tensor([0.6732, 0.3268, 0.0000, 0.0000])
-
-    Parameters
-    ----------
-    logits
-        Logits, (..., keys).
-    visible
-        Mask that broadcasts against the logits, False for keys that are not attended to. Default: all keys.
-    alpha
-        1 (softmax) to 2 (sparsemax), a number or a tensor over rows.
-    kappa
-        Scale of the logarithm below the cap.
-    cap
-        K, the largest scale: a bound on the Jacobian norm.
-
-    Returns
-    -------
-    (..., keys)
-        Weights, with the shape and dtype of the logits.
-    """
-    return Lipmax(alpha, kappa, cap).weights(logits, visible)
+lipmax = function_of(Lipmax)
