@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from attnscope.normalizers import parse
-from attnscope.studies.compare.memory import peak_bytes
+from attnscope.studies.compare.comparing import peak_bytes
 from attnscope.swapping import first_key, intervene, swap
 
 REPEATS = 3

@@ -18,12 +18,17 @@ from attnscope.capture.models import Model
 from attnscope.cli import run
 from attnscope.errors import InputError
 from attnscope.intervals import paired_mean
-from attnscope.studies.budget.allocation import allocate, beyond_window, duo_attention, layer_budgets
+from attnscope.studies.budget.allocation import (
+    allocate,
+    beyond_window,
+    duo_attention,
+    layer_budgets,
+    measure_needs,
+    measured_sizes,
+)
 from attnscope.studies.budget.comparison import APPLIED, OURS, OWN, compare_window, recall_task, summarize
-from attnscope.studies.budget.needs import measure_needs, measured_sizes
 from attnscope.studies.budget.running import FILES, budget
-from attnscope.studies.budget.selection import SELECTIONS, Allocation, Context, Plan, with_total
-from attnscope.studies.budget.settings import BudgetSettings
+from attnscope.studies.budget.selection import SELECTIONS, Allocation, BudgetSettings, Context, KeptKeys, with_total
 from attnscope.swapping import HeadBudget, KeyBudget, load_budget
 
 SETTINGS = BudgetSettings(0.25, length=64, windows=3, calibration_windows=1, seed=5)
@@ -35,10 +40,10 @@ def random_context(kv_heads: list[int]) -> Context:
     return Context(scores, [torch.rand_like(each) for each in scores])
 
 
-def random_plan(kv_heads: list[int]) -> Plan:
+def random_plan(kv_heads: list[int]) -> KeptKeys:
     draw = np.random.default_rng(2)
     counts = draw.integers(1, 32, sum(kv_heads))
-    return Plan(SETTINGS, kv_heads, Allocation(counts, draw.integers(0, 2, len(counts))))
+    return KeptKeys(SETTINGS, kv_heads, Allocation(counts, draw.integers(0, 2, len(counts))))
 
 
 # Allocation
@@ -125,7 +130,7 @@ def test_all_methods_keep_the_same_number_of_pairs() -> None:
 
 
 def test_what_methods_keep_is_what_their_papers_say() -> None:
-    plan, context = Plan(SETTINGS, [2], Allocation(np.array([20, 12]), np.array([0, 1]))), random_context([2])
+    plan, context = KeptKeys(SETTINGS, [2], Allocation(np.array([20, 12]), np.array([0, 1]))), random_context([2])
     row = 66
     kept = {}
     for name, select in SELECTIONS.items():
@@ -167,7 +172,7 @@ def test_a_method_in_the_model_is_attention_with_a_mask() -> None:
     """The dense oracle: one forward over context and continuation with the mask written out."""
     model = build("llama-gqa").double()
     tokens = torch.randint(256, (72,), generator=torch.Generator().manual_seed(1))
-    plan = Plan(SETTINGS, [2, 2], Allocation(np.full(4, 16), np.array([0, 1, 0, 1])))
+    plan = KeptKeys(SETTINGS, [2, 2], Allocation(np.full(4, 16), np.array([0, 1, 0, 1])))
     everywhere = KeyBudget((HeadBudget(0, 0, "first_recent", first=1, recent=95), HeadBudget(0, 1, "all")), 64)
     table = compare_window(model, plan, everywhere, tokens.tolist(), 0).filter(task="text")
     rows, keys = torch.arange(72)[:, None], torch.arange(72)

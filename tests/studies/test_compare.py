@@ -22,7 +22,7 @@ from attnscope.cli import run
 from attnscope.errors import InputError
 from attnscope.normalizers import parse
 from attnscope.studies.compare.calibration import bounded_minimum, calibrate
-from attnscope.studies.compare.comparing import compare
+from attnscope.studies.compare.comparing import compare, peak_bytes
 from attnscope.studies.compare.guidelines import (
     Finding,
     direction,
@@ -30,7 +30,6 @@ from attnscope.studies.compare.guidelines import (
     no_sharp_softmax,
     small_active_set,
 )
-from attnscope.studies.compare.memory import peak_bytes
 
 LENGTHS = (17, 41)
 

@@ -19,10 +19,9 @@ from attnscope.capture.models import Model
 from attnscope.capture.text import Text, tokenize
 from attnscope.cli import run
 from attnscope.errors import InputError
-from attnscope.studies.horizon.measuring import HorizonRecord, reach_distances
+from attnscope.studies.horizon.measuring import HorizonRecord, HorizonSettings, choose_windows, reach_distances
 from attnscope.studies.horizon.prediction import Prediction, Stack, half_lengths, reach, verdicts, with_mass_kept
 from attnscope.studies.horizon.result import Horizon
-from attnscope.studies.horizon.settings import HorizonSettings, choose_windows
 
 MEASURES = ["top5", "participation", "entropy_ratio", "max_weight"]
 LENGTH, TO = 64, 256

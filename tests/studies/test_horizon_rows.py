@@ -23,9 +23,8 @@ from attnscope.engine.run import Forward, Window, run_windows
 from attnscope.errors import ModelError
 from attnscope.normalizers import parse
 from attnscope.studies.horizon.extended_row import Rotation
-from attnscope.studies.horizon.measuring import HorizonMeasurer
+from attnscope.studies.horizon.measuring import HorizonMeasurer, HorizonSettings
 from attnscope.studies.horizon.positions import RotaryPositions, probe_positions
-from attnscope.studies.horizon.settings import HorizonSettings
 
 LENGTH, LONGEST, ROWS, WINDOWS = 64, 200, 8, 3
 WHAT_IFS = ("ssmax:s=0.3", "sparsemax")

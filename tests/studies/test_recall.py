@@ -24,10 +24,10 @@ from attnscope import normalizers as nz
 from attnscope.cli import run
 from attnscope.errors import AttnscopeError, InputError
 from attnscope.studies.recall import running, training
-from attnscope.studies.recall.models import make_rule
 from attnscope.studies.recall.running import Cell, Plan, recall
 from attnscope.studies.recall.summary import budget_figure, summarize
 from attnscope.studies.recall.tasks import CLASSES, DIRECTIONS, MQAR, TASKS, Batch, find_task
+from attnscope.studies.recall.training import make_rule
 from attnscope.studies.recall.view import print_recall
 
 LENGTH = 23

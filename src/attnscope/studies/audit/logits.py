@@ -228,7 +228,7 @@ QUERIES = Space(
 
 
 @dataclass(frozen=True)
-class Step:
+class LogitStep:
     """Softmax weights before and after a step of length eps in the logits."""
 
     before: SoftmaxRow
@@ -246,10 +246,12 @@ class Step:
         return 1e-14 / self.step
 
 
-def _step(case: Case) -> Step:
+def _step(case: Case) -> LogitStep:
     direction = case["direction"] / case["direction"].norm(dim=-1, keepdim=True)
     moved = case["logits"] + case["step"].unsqueeze(-1) * direction
-    return Step(SoftmaxRow(case["logits"], case["temperature"]), SoftmaxRow(moved, case["temperature"]), case["step"])
+    return LogitStep(
+        SoftmaxRow(case["logits"], case["temperature"]), SoftmaxRow(moved, case["temperature"]), case["step"]
+    )
 
 
 def _draw_steps(generator: Generator) -> Iterator[Case]:

@@ -3,10 +3,8 @@
 | file | contents |
 |---|---|
 | `running` | `budget`: settings, windows, measuring, comparing; `BudgetResult` |
-| `settings` | settings, checked |
-| `needs` | the error of every key-value head by kind and number of kept keys |
-| `allocation` | the budgets with the smallest total error; per layer, and for DuoAttention |
-| `selection` | which keys each of the compared methods keeps |
+| `selection` | settings, checked; which keys each of the compared methods keeps |
+| `allocation` | the error of every head by kind and number of keys, the budgets with the smallest; for other programs |
 | `comparison` | the methods in the model, on fresh text and on a recall task; paired intervals |
 """
 

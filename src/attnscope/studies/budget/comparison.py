@@ -24,7 +24,7 @@ from attnscope.intervals import paired_mean
 from attnscope.studies.budget.selection import (
     SELECTIONS,
     Context,
-    Plan,
+    KeptKeys,
     count_kept,
     kept_rule,
     observed_scores,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.attention import AttentionCall
-    from attnscope.studies.budget.settings import BudgetSettings
+    from attnscope.studies.budget.selection import BudgetSettings
     from attnscope.swapping.changes import WeightRule
     from attnscope.swapping.key_budget import KeyBudget
 
@@ -81,7 +81,7 @@ def recall_task(context: Sequence[int], longest: int, draw: np.random.Generator)
     return Task("recall", [list(context[start : start + size]) for start in starts], size * CUE // PASSAGE)
 
 
-def compare_window(module: Any, plan: Plan, made: KeyBudget, tokens: list[int], window: int) -> pl.DataFrame:
+def compare_window(module: Any, plan: KeptKeys, made: KeyBudget, tokens: list[int], window: int) -> pl.DataFrame:
     """One line for each task and method: the text after the context, and passages to recall.
 
     `made` is our budget as it is applied to a model, which is one more line: rows of the context too keep only their
@@ -125,7 +125,7 @@ def _prefill(module: Any, ids: Tensor, settings: BudgetSettings) -> tuple[Contex
 
 
 def _rules(
-    context: Context, plan: Plan, heads: int, draw: np.random.Generator
+    context: Context, plan: KeptKeys, heads: int, draw: np.random.Generator
 ) -> dict[str, tuple[int, list[WeightRule]]]:
     """The number of pairs that each method keeps, and its rule for each layer."""
     total, even = int(plan.ours.counts.sum()), plan.layers(plan.even)

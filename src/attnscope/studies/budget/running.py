@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import polars as pl
@@ -22,12 +22,16 @@ from attnscope.errors import InputError, OutputError, parameter
 from attnscope.progress import Progress, Step, reporting
 from attnscope.store.folders import output_folder, reason_of, write_all
 from attnscope.store.tables import OWN
-from attnscope.studies.budget.allocation import allocate, beyond_window, duo_attention, key_budget, layer_budgets
+from attnscope.studies.budget.allocation import (
+    allocate,
+    beyond_window,
+    duo_attention,
+    key_budget,
+    layer_budgets,
+    measure_needs,
+)
 from attnscope.studies.budget.comparison import compare_window, summarize
-from attnscope.studies.budget.needs import measure_needs
-from attnscope.studies.budget.selection import Plan
-from attnscope.studies.budget.settings import plan_budget
-from attnscope.studies.horizon.result import Horizon
+from attnscope.studies.budget.selection import KeptKeys, plan_budget
 from attnscope.swapping import apply_budget, cache_bytes
 from attnscope.swapping.key_budget import FILE, KeyBudget, load_budget
 from attnscope.swapping.replacement import sites
@@ -36,6 +40,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FILES = (FILE, "full_attention_heads.tsv", "config.json", "layers.json", "comparison.parquet")
+
+
+class Predicted(Protocol):
+    """What `attnscope.horizon` returns."""
+
+    @property
+    def heads(self) -> pl.DataFrame:
+        """One line for each normalizer and head, with its reach."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +132,7 @@ def budget(
     windows: int = 8,
     calibration_windows: int = 4,
     seed: int = 0,
-    horizon: Horizon | str | Path | None = None,
+    horizon: Predicted | str | Path | None = None,
     tokenizer: Any = None,
     device: str = "cpu",
     dtype: str = "float32",
@@ -164,7 +176,7 @@ def budget(
         The budget and the comparison, with `save(folder)`.
     """
     content = given_text(text)
-    predicted = Horizon.load(horizon) if isinstance(horizon, str | Path) else horizon
+    reach = None if horizon is None else _reach(horizon)
     started = time.perf_counter()
     with reporting(progress, "loading the model") as report:
         loaded = resolve_model(
@@ -181,7 +193,7 @@ def budget(
         fresh = _windows_of_half("second", tokens, size, settings.windows)
         with evaluating(loaded.module):
             kv_heads = [site.kv_heads for site in sorted(sites(loaded.module), key=lambda site: site.layer)]
-            plan = Plan(settings, kv_heads, allocate(measure_needs(loaded, measured, settings, report), settings))
+            plan = KeptKeys(settings, kv_heads, allocate(measure_needs(loaded, measured, settings, report), settings))
             made = key_budget(plan.ours, kv_heads, settings, {})
             tables = []
             for number, ids in enumerate(fresh):
@@ -195,14 +207,22 @@ def budget(
                 "settings": settings.as_json(),
                 "cache": _measured_cache(loaded.module, made, fresh[0][: settings.length]),
                 "comparison": summarize(table),
-                "beyond_window": None if predicted is None else _beyond_window(made, predicted),
+                "beyond_window": None if reach is None else beyond_window(made, reach, "the given horizon"),
                 "seconds": round(time.perf_counter() - started, 3),
             }
     return BudgetResult(KeyBudget(made.heads, made.length, about), table)
 
 
-def _beyond_window(made: KeyBudget, predicted: Horizon) -> list[dict[str, Any]]:
-    return beyond_window(made, predicted.heads.filter(normalizer=OWN), "the given horizon")
+def _reach(horizon: Predicted | str | Path) -> pl.DataFrame:
+    """How far each head reaches with the model's own normalizer, from a prediction or its `heads.parquet`."""
+    if not isinstance(horizon, str | Path):
+        return horizon.heads.filter(normalizer=OWN)
+    try:
+        heads = pl.read_parquet(Path(horizon) / "heads.parquet", columns=["normalizer", "layer", "head", "reach"])
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise OutputError(f"{str(horizon)!r} is not a readable prediction: {reason}; predict again") from error
+    return heads.filter(normalizer=OWN)
 
 
 def _windows_of_half(which: str, text: TokenizedText, size: int, count: int) -> list[list[int]]:

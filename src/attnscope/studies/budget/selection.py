@@ -1,4 +1,4 @@
-"""Which keys each method keeps: in every row as many as its budget says, new keys included.
+"""The settings of a budget, checked, and which keys each method keeps: in every row as many as its budget says.
 
 All methods see the same: the keys of a context, and the weights that its last tokens give them. None sees what comes
 after the context, except the oracle, which is no method but a limit: it chooses again in every row.
@@ -7,16 +7,16 @@ after the context, except the oracle, which is no method but a limit: it chooses
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from attnscope.errors import ModelError
+from attnscope.errors import InputError, ModelError, parameter, shown, whole_number
 from attnscope.normalizers import softmax
-from attnscope.studies.budget.settings import FIRST
+from attnscope.swapping.budgets import refusal
 from attnscope.swapping.key_budget import largest
 
 if TYPE_CHECKING:
@@ -26,8 +26,72 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from attnscope.studies.budget.settings import BudgetSettings
+    from attnscope.capture.models import Model
     from attnscope.swapping.changes import WeightRule
+
+DEFAULT_LENGTH = 1024
+FIRST = 4  # first keys of a head of kind first_recent, as in StreamingLLM
+LEAST_WINDOWS = 3  # an interval over fewer says nothing
+_OBSERVED = 32
+_SHORTEST = 32
+
+
+@dataclass(frozen=True)
+class BudgetSettings:
+    """How much is kept, and of what."""
+
+    keep: float
+    length: int  # tokens of the context
+    windows: int  # to compare on
+    calibration_windows: int  # to measure on
+    seed: int
+
+    @property
+    def observed(self) -> int:
+        """How many of the last tokens of a context choose its keys, and how many tokens follow it."""
+        return min(_OBSERVED, self.length // 8)
+
+    def as_json(self) -> dict[str, Any]:
+        """The settings for `budget.json`."""
+        return {**asdict(self), "observed": self.observed}
+
+
+def plan_budget(
+    model: Model, keep: float, length: int | None, windows: int, calibration_windows: int, seed: int
+) -> BudgetSettings:
+    """Check the settings; InputError for shares, lengths and models that no budget can be made for."""
+    if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
+        raise InputError(
+            f"{parameter('keep')} takes a share of the keys above 0 and at most 1; received {shown(keep)}: use "
+            f"{parameter('keep', 0.25)}"
+        )
+    if not model.causal:
+        raise InputError(f"{model.name} is an encoder, which caches no keys; budget needs a causal language model")
+    reason = refusal(model.module)
+    if reason is not None:
+        raise ModelError(f"no budget for {model.name}: {reason}")
+    longest = None if model.positions is None else model.positions - _OBSERVED
+    if length is None:
+        length = min(DEFAULT_LENGTH, longest or DEFAULT_LENGTH)
+    length = whole_number("length", length, least=_SHORTEST)
+    if longest is not None and length > longest:
+        raise InputError(
+            f"{parameter('length', length)} and {_OBSERVED} further tokens are more than the {model.positions:,} "
+            f"positions of {model.name}; use {parameter('length', longest)} or less"
+        )
+    if keep * length < FIRST + 1:
+        raise InputError(
+            f"{parameter('keep', keep)} leaves {keep * length:.1f} of {length:,} keys, fewer than {FIRST + 1} for a "
+            f"head; use {parameter('keep', round((FIRST + 1) / length + 0.005, 2))} or more"
+        )
+    return BudgetSettings(
+        float(keep),
+        length,
+        whole_number("windows", windows, least=LEAST_WINDOWS),
+        whole_number("calibration_windows", calibration_windows),
+        whole_number("seed", seed, least=0),
+    )
+
 
 Kind = Literal["first_recent", "top"]
 KINDS: tuple[Kind, ...] = ("first_recent", "top")
@@ -89,11 +153,11 @@ class Context:
     norms: list[Float[Tensor, "kv_heads length"]]
 
 
-Selection = Callable[[Context, "Plan", np.random.Generator], "list[LayerChoice]"]
+Selection = Callable[[Context, "KeptKeys", np.random.Generator], "list[LayerChoice]"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class KeptKeys:
     """The budgets to compare; `even` gives every head the same number of keys, to the same total."""
 
     settings: BudgetSettings
@@ -123,35 +187,35 @@ def _of_kind(kind: Kind) -> Selection:
     return lambda context, plan, _: plan.choices(plan.even, _all(kind, plan), context.scores)
 
 
-def _all(kind: Kind, plan: Plan) -> NDArray[np.int64]:
+def _all(kind: Kind, plan: KeptKeys) -> NDArray[np.int64]:
     return np.full(len(plan.ours.counts), KINDS.index(kind))
 
 
-def _ours(context: Context, plan: Plan, draw: np.random.Generator) -> list[LayerChoice]:
+def _ours(context: Context, plan: KeptKeys, draw: np.random.Generator) -> list[LayerChoice]:
     return plan.choices(plan.ours.counts, plan.ours.kinds, context.scores)
 
 
-def _shuffled(context: Context, plan: Plan, draw: np.random.Generator) -> list[LayerChoice]:
+def _shuffled(context: Context, plan: KeptKeys, draw: np.random.Generator) -> list[LayerChoice]:
     order = draw.permutation(len(plan.ours.counts))
     return plan.choices(plan.ours.counts[order], plan.ours.kinds[order], context.scores)
 
 
-def _uniform(context: Context, plan: Plan, draw: np.random.Generator) -> list[LayerChoice]:
+def _uniform(context: Context, plan: KeptKeys, draw: np.random.Generator) -> list[LayerChoice]:
     return plan.choices(plan.even, plan.ours.kinds, context.scores)
 
 
-def _random(context: Context, plan: Plan, draw: np.random.Generator) -> list[LayerChoice]:
+def _random(context: Context, plan: KeptKeys, draw: np.random.Generator) -> list[LayerChoice]:
     shares = draw.uniform(0, 1, len(plan.ours.counts))
     counts = with_total(shares * plan.settings.length, int(plan.ours.counts.sum()), plan.settings.length)
     return plan.choices(counts, plan.ours.kinds, context.scores)
 
 
-def _key_norm(context: Context, plan: Plan, draw: np.random.Generator) -> list[LayerChoice]:
+def _key_norm(context: Context, plan: KeptKeys, draw: np.random.Generator) -> list[LayerChoice]:
     """The keys of the smallest norm in place of the largest weights."""
     return plan.choices(plan.even, _all("top", plan), [1 / (1 + norms) for norms in context.norms])
 
 
-def _adakv(context: Context, plan: Plan, draw: np.random.Generator) -> list[LayerChoice]:
+def _adakv(context: Context, plan: KeptKeys, draw: np.random.Generator) -> list[LayerChoice]:
     """Every head keeps its protected keys and a part of the even number; the rest goes to the layer's best scores."""
     observed, counts = plan.settings.observed, []
     for scores, even in zip(context.scores, plan.layers(plan.even), strict=True):
@@ -216,7 +280,7 @@ def oracle_rule(counts: NDArray[np.int64], heads: int) -> WeightRule:
     return rule
 
 
-def count_kept(choices: Sequence[LayerChoice], plan: Plan, method: str) -> int:
+def count_kept(choices: Sequence[LayerChoice], plan: KeptKeys, method: str) -> int:
     """The pairs that a method keeps in the first row after the context; raises if not within 1% of our number."""
     row, total = torch.tensor([plan.settings.length]), int(plan.ours.counts.sum())
     kept = sum(int(choice.kept(row, plan.settings.length + 1).sum()) for choice in choices)

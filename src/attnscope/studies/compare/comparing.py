@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from attnscope._process import refuses_after_fork
 from attnscope.capture.models import Model, resolve_model
@@ -33,7 +36,6 @@ from attnscope.scanning import ScanResult, scan
 from attnscope.store.folders import as_file, without_infinities, write_all
 from attnscope.store.tables import OWN, within_support
 from attnscope.studies.compare.calibration import Calibrated, Scope, calibrate
-from attnscope.studies.compare.memory import peak_bytes
 from attnscope.swapping import swap
 from attnscope.swapping.changes import Fidelity, next_token_logits
 
@@ -231,12 +233,14 @@ def compare(
                 "that predicts the next token"
             )
         settings = plan(model.positions, None, lengths, [top_n], windows=windows)
-        comparison = _Comparison(model, content, names, settings, chosen, report)
+        comparison = _ComparisonRun(model, content, names, settings, chosen, report)
         return comparison.run(calibration, calibration_windows)
 
 
 @dataclass
-class _Comparison:
+class _ComparisonRun:
+    """One comparison: windows, calibration, scans, costs."""
+
     model: Model
     text: Text
     names: list[str]
@@ -433,3 +437,43 @@ def _record(subject: _Subject) -> dict[str, Any]:
         "kl_after": best.after,
         "evaluations": best.evaluations,
     }
+
+
+class _Live(TorchDispatchMode):
+    """Tracks every storage that operations allocate, until it is freed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = 0
+        self.peak = 0
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        known = {_address(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and _address(tensor) not in known | self._seen:
+                self._follow(tensor.untyped_storage())
+        return result
+
+    def _follow(self, storage: Any) -> None:
+        address, size = storage._cdata, storage.nbytes()
+        self._seen.add(address)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._freed, address, size)
+
+    def _freed(self, address: int, size: int) -> None:
+        self._seen.discard(address)
+        self.now -= size
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The largest number of bytes in tensors allocated by `work` that were alive at one time."""
+    with _Live() as live:
+        work()
+    return live.peak

@@ -2,13 +2,10 @@
 
 | file | contents |
 |---|---|
-| `predicting` | `horizon`: windows, probes, measures, tables, page |
-| `settings` | settings, and the windows of the text |
-| `rotation`, `positions` | how keys change as they move away, found by probing the model |
-| `extended_row` | rows of a window as they would be in a longer input |
-| `measuring` | what is measured of every window |
-| `prediction` | means, intervals, half lengths, reach |
-| `verdicts`, `accuracy` | verdicts and the finding; back-test and check |
+| `predicting` | `horizon`: windows, probes, measures, tables, page; back-test and check |
+| `positions`, `extended_row` | how keys change as they move away; rows as they would be in a longer input |
+| `measuring` | settings, the windows of the text, what is measured of every window |
+| `prediction` | means, intervals, half lengths, reach, verdicts and the finding |
 | `result` | `Horizon` |
 """
 

@@ -27,7 +27,19 @@ from attnscope.scanning import ScanResult, scan
 from attnscope.store.folders import given_folder, output_folder
 from attnscope.store.tables import OWN
 from attnscope.studies.horizon.extended_row import MEASURES
-from attnscope.studies.horizon.measuring import HorizonMeasurer, HorizonRecord, LongMeasurer
+from attnscope.studies.horizon.measuring import (
+    DEFAULT_CHECK_WINDOWS,
+    DEFAULT_ROWS,
+    DEFAULT_WINDOWS,
+    ChosenWindows,
+    HorizonMeasurer,
+    HorizonRecord,
+    HorizonSettings,
+    LongMeasurer,
+    choose_windows,
+    plan_horizon,
+    repeated_share,
+)
 from attnscope.studies.horizon.positions import probe_positions
 from attnscope.studies.horizon.prediction import (
     TOP5,
@@ -42,16 +54,6 @@ from attnscope.studies.horizon.prediction import (
     verdicts,
 )
 from attnscope.studies.horizon.result import CHECKED, CURVES, HEADS, Horizon
-from attnscope.studies.horizon.settings import (
-    DEFAULT_CHECK_WINDOWS,
-    DEFAULT_ROWS,
-    DEFAULT_WINDOWS,
-    ChosenWindows,
-    HorizonSettings,
-    choose_windows,
-    plan_horizon,
-    repeated_share,
-)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from attnscope.engine.run import Head
-    from attnscope.studies.horizon.settings import HorizonSettings
+    from attnscope.studies.horizon.measuring import HorizonSettings
 
 INTERVAL_LEVEL = 0.9
 SMALLEST = 1e-9  # of a measure, for its logarithm

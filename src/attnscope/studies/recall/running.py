@@ -113,8 +113,7 @@ class Cell:
 
 def run_cell(cell: Cell) -> dict[str, Any]:
     """Train the members, choose the learning rate on validation examples, and test the members that have it."""
-    from attnscope.studies.recall.models import make_rule
-    from attnscope.studies.recall.training import Setting, test, train, validation_losses
+    from attnscope.studies.recall.training import Setting, make_rule, test, train, validation_losses
 
     begin = time.process_time()
     task = find_task(cell.task)
@@ -226,7 +225,7 @@ def check(plan: Plan) -> None:
     """Raise InputError for a plan that cannot be run, before anything is trained."""
     from attnscope.normalizers.from_file import is_file
     from attnscope.studies.recall.contracts import require_contracts
-    from attnscope.studies.recall.models import make_rule
+    from attnscope.studies.recall.training import make_rule
 
     for name, least in {"seeds": 2, "examples": 1, "first_seed": 0}.items():
         whole_number(name, getattr(plan, name), least)
