@@ -128,7 +128,6 @@ class Estimate(NamedTuple):
 
     @property
     def has_interval(self) -> bool:
-        """Whether the interval is finite."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 

@@ -2,7 +2,7 @@
 
 `AttentionCall` holds queries, keys, values, a mask and the other arguments of a kernel; an unknown argument is an
 error, because ignoring it would give wrong numbers. `LogitsCall` holds the logits themselves, for models that compute
-them in full and expose nothing else. Both implement the interface `Call`: one item of the batch, and only the requested
+them in full and expose nothing else. Both are a `Call`: one item of the batch, and only the requested
 rows.
 
 Which keys a mask hides and what the logits are is decided by the first functions and no others, for scans (float64) and
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -123,58 +123,63 @@ HARMLESS = {
 LOWEST_LOGIT, HIDDEN_SCORE = -1e8, -9e3
 
 
-class Call(Protocol):
+class Call:
     """One attention call of a model. `positions` are indices of its queries, `item` is an index into its batch."""
 
-    @property
-    def module(self) -> nn.Module:
-        """The module that attends."""
+    module: nn.Module  # that attends
+    value: Float[Tensor, "batch groups keys dims"]
+    cross: bool | None  # whether the keys come from a different sequence than the queries; None: it does not say
+    batch_index: int  # of the call's first item in the model's batch; above 0 only after `only`
+    padding: Bool[Tensor, "batch queries"] | None  # which queries are padding, as the model says; None: see `padded`
 
     @property
-    def cross(self) -> bool | None:
-        """Whether the keys come from a different sequence than the queries; None if the call does not say."""
+    def shape(self) -> tuple[int, int, int, int]:
+        """Items of the batch, query heads, queries and keys, padding included."""
+        raise NotImplementedError
 
     @property
     def batch(self) -> int:
-        """Number of items in the batch."""
-
-    @property
-    def batch_index(self) -> int:
-        """Index of the call's first item in the model's batch; above 0 only after `only`."""
+        return self.shape[0]
 
     @property
     def heads(self) -> int:
-        """Number of query heads."""
+        return self.shape[1]
 
     @property
     def queries(self) -> int:
-        """Number of queries of an item, padding included."""
+        return self.shape[2]
 
     @property
     def keys(self) -> int:
-        """Number of keys of an item, padding included."""
+        return self.shape[3]
 
     @property
     def sinks(self) -> Float[Tensor, " heads"] | None:
         """Logits that take weight and have no key, one for each head; None if there are none."""
+        return None
 
     @property
     def mask_key(self) -> Hashable | None:
         """Hashable key, equal for calls with the same visibility; None if the mask must be read."""
+        return None
 
     def logits(
         self, positions: Sequence[int], item: int = 0, keys: int | None = None
     ) -> Float[Tensor, "heads rows keys"]:
         """Logits of these queries in float64, over the first `keys` keys (default: all); finite on hidden keys."""
+        raise NotImplementedError
 
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
         """Which keys each of these queries may attend to; none for a query that is padding."""
+        raise NotImplementedError
 
     def values(self, item: int = 0) -> Float[Tensor, "groups keys dims"]:
         """Value vectors in the model's dtype, one group for heads that share them."""
+        return self.value[item]
 
     def only(self, item: int) -> Call:
         """The same call with this item as its whole batch."""
+        raise NotImplementedError
 
 
 Observer = Callable[[Call], None]
@@ -182,7 +187,7 @@ Observer = Callable[[Call], None]
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionCall:
+class AttentionCall(Call):
     """The arguments of one call of an attention kernel.
 
     What a missing mask means depends on the kernel: `eager` leaves every key visible, `sdpa` (transformers' function of
@@ -218,7 +223,7 @@ class AttentionCall:
                 f"{type(self.module).__name__} got an attention mask of shape {shape}; attnscope reads masks of at "
                 "most four dimensions"
             )
-        full = (self.batch, self.heads, self.queries, self.keys)
+        full = self.shape
         for name, each in (("an attention mask", self.mask), ("a position bias", self.options.get("position_bias"))):
             # A kernel may ignore the entries of a mask beyond the last key.
             if isinstance(each, torch.Tensor) and not all(
@@ -237,24 +242,9 @@ class AttentionCall:
             )
 
     @property
-    def batch(self) -> int:
-        """Number of items in the batch."""
-        return self.query.shape[0]
-
-    @property
-    def heads(self) -> int:
-        """Number of query heads."""
-        return self.query.shape[1]
-
-    @property
-    def queries(self) -> int:
-        """Number of queries of an item, padding included."""
-        return self.query.shape[2]
-
-    @property
-    def keys(self) -> int:
-        """Number of keys of an item, padding included."""
-        return self.key.shape[2]
+    def shape(self) -> tuple[int, int, int, int]:
+        batch, heads, queries, _ = self.query.shape
+        return batch, heads, queries, self.key.shape[2]
 
     def kernel_output(self) -> Any:
         """What the model's own kernel returns: outputs (batch, queries, heads, dims), and weights or None."""
@@ -281,19 +271,16 @@ class AttentionCall:
 
     @property
     def mask_key(self) -> Hashable | None:
-        """Hashable key, equal for calls with the same visibility; None if the mask must be read."""
         if self.mask is not None or (self.padding is not None and self.padding.any()):
             return None
         return self.causal, self.heads, self.queries, self.keys, self.query.device
 
     @property
     def sinks(self) -> Float[Tensor, " heads"] | None:
-        """Logits that take weight and have no key, one for each head; None if there are none."""
         sinks = self.options.get("s_aux")
         return None if sinks is None else sinks.detach().double().reshape(-1)
 
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
-        """Which keys each of these queries may attend to; none for a query that is padding."""
         shape = (self.heads, len(positions), self.keys)
         visible = torch.ones((), dtype=torch.bool, device=self.query.device)
         if self.mask is not None:
@@ -319,7 +306,6 @@ class AttentionCall:
     def logits(
         self, positions: Sequence[int], item: int = 0, keys: int | None = None
     ) -> Float[Tensor, "heads rows keys"]:
-        """Logits of these queries in float64, over the first `keys` keys (default: all); finite on hidden keys."""
         keys = self.keys if keys is None else keys
         bias = self.options.get("position_bias")
         mask = None
@@ -334,12 +320,7 @@ class AttentionCall:
             mask=mask,
         )
 
-    def values(self, item: int = 0) -> Float[Tensor, "groups keys dims"]:
-        """Value vectors in the model's dtype, one group for heads that share them."""
-        return self.value[item]
-
     def only(self, item: int) -> AttentionCall:
-        """The same call with this item as its whole batch."""
         bias = self.options.get("position_bias")
         return replace(
             self,
@@ -361,7 +342,7 @@ class AttentionCall:
 
 
 @dataclass(frozen=True, eq=False)
-class LogitsCall:
+class LogitsCall(Call):
     """The logits that a model passed to its own softmax, and the values it multiplied the result with."""
 
     module: nn.Module
@@ -373,34 +354,9 @@ class LogitsCall:
     padding: Bool[Tensor, "batch queries"] | None = None  # as the model says; None: as the scores say
 
     @property
-    def batch(self) -> int:
-        """Number of items in the batch."""
-        return self.scores.shape[0]
-
-    @property
-    def heads(self) -> int:
-        """Number of query heads."""
-        return self.scores.shape[1]
-
-    @property
-    def queries(self) -> int:
-        """Number of queries of an item, padding included."""
-        return self.scores.shape[2]
-
-    @property
-    def keys(self) -> int:
-        """Number of keys of an item, padding included."""
-        return self.scores.shape[3]
-
-    @property
-    def mask_key(self) -> None:
-        """None: visibility can only be read from the scores."""
-        return
-
-    @property
-    def sinks(self) -> None:
-        """None: no family that computes its logits in full has sinks."""
-        return
+    def shape(self) -> tuple[int, int, int, int]:
+        batch, heads, queries, keys = self.scores.shape
+        return batch, heads, queries, keys
 
     def logits(
         self, positions: Sequence[int], item: int = 0, keys: int | None = None
@@ -410,7 +366,6 @@ class LogitsCall:
         return torch.where(self._visible(item, rows), self.scores[item, :, rows], 0)[..., :keys].double()
 
     def visible(self, positions: Sequence[int], item: int = 0) -> Bool[Tensor, "heads rows keys"]:
-        """Which keys each of these queries may attend to; none for a query that is padding."""
         visible = self._visible(item, _index(positions))
         return visible & ~self.padded(positions, item).to(visible.device)[:, None]
 
@@ -422,12 +377,7 @@ class LogitsCall:
             return torch.zeros(len(positions), dtype=torch.bool)
         return _unseen(positions, lambda rows, keys: self._visible(item, rows, keys))
 
-    def values(self, item: int = 0) -> Float[Tensor, "groups keys dims"]:
-        """Value vectors in the model's dtype, one group for heads that share them."""
-        return self.value[item]
-
     def only(self, item: int) -> LogitsCall:
-        """The same call with this item as its whole batch."""
         scores, weights, value = (part[item, None] for part in (self.scores, self.weights, self.value))
         padding = None if self.padding is None else self.padding[item, None]
         return replace(self, scores=scores, weights=weights, value=value, batch_index=item, padding=padding)

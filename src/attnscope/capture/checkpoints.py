@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import HFValidationError, HTTPError, StrictDataclassError  # type: ignore[attr-defined]
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import SafetensorError
 
 from attnscope.errors import AttnscopeError, ModelError, parameter

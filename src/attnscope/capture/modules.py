@@ -117,7 +117,6 @@ class Layers:
                     yield module, number
 
     def start(self) -> None:
-        """Begin a forward pass."""
         self._uses.clear()
 
     def number(self, module: nn.Module) -> int:

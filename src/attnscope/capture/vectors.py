@@ -63,7 +63,6 @@ class VectorSource:
                 self._hooks.callback(hook.remove)
 
     def close(self) -> None:
-        """Remove the hooks."""
         self._hooks.close()
         self._inputs.clear()
         self._embedding = None
@@ -75,7 +74,6 @@ class VectorSource:
         return self.layers.number(module)
 
     def entry(self, call: Call, layer: int) -> dict[str, Any]:
-        """The entry of a layer in run.json."""
         return self.layers.entry(call, layer)
 
     def vectors(self, call: Call, item: int = 0) -> Float[Tensor, "groups keys dims"]:

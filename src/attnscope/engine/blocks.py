@@ -67,7 +67,6 @@ class Blocks:
         return Block(number, span.start, self.windows[span.start : span.stop])
 
     def span(self, number: int) -> range:
-        """The numbers of a block's windows."""
         return range(number * self.size, min((number + 1) * self.size, len(self.windows)))
 
 
@@ -100,7 +99,6 @@ class Failure:
 
     @property
     def reason(self) -> str:
-        """In one line."""
         text = str(self.error).strip()
         return f"{type(self.error).__name__}: {text.splitlines()[0]}" if text else type(self.error).__name__
 
@@ -211,7 +209,6 @@ class LocalEngine:
 
     @cached_property
     def facts(self) -> ModelFacts:
-        """What a plan needs to know about the model."""
         return self.model.facts
 
     @property
@@ -220,13 +217,11 @@ class LocalEngine:
         return {}
 
     def call(self, function: Callable[..., R], *arguments: Any, progress: OnStep | None = None) -> R:
-        """Call `function(model, report, *arguments)`."""
         return function(self.model, progress or (lambda step: None), *arguments)
 
     def run(
         self, work: Work[P, R], blocks: Iterable[Block], progress: OnStep | None = None, begin: Step | None = None
     ) -> Iterator[tuple[int, R | Failure]]:
-        """Run the blocks in order."""
         for block in blocks:
             try:
                 result = work.run(self.model, block, progress, begin)

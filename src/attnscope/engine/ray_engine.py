@@ -78,11 +78,9 @@ class Worker:
         return self.model.facts, model_identity(self.model, _ignore), name
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
-        """Call a function with the model."""
         return self._answer(lambda: function(self.model, _ignore, *arguments))
 
     def run(self, work: Work[Any, Any], block: Block) -> Answer:
-        """Run a block."""
         assert self.model is not None
         model = self.model
         return self._answer(lambda: work.run(model, block))
@@ -158,13 +156,11 @@ class RayEngine:
 
     @property
     def facts(self) -> ModelFacts:
-        """What a plan needs to know about the model."""
         assert self._facts is not None
         return self._facts
 
     @property
     def described(self) -> dict[str, Any]:
-        """The workers, for `run.json`."""
         wanted = self._wanted
         return {
             "workers": {

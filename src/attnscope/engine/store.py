@@ -90,19 +90,15 @@ class BlocksInMemory(PartStore):
         """The result has the tables."""
 
     def finished_blocks(self) -> list[int]:
-        """The finished blocks, in order."""
         return sorted(self._parts)
 
     def part(self, number: int) -> Part:
-        """A finished block."""
         return self._parts[number]
 
     def add(self, number: int, span: range, result: Part) -> None:
-        """Keep a finished block."""
         self._parts[number] = result
 
     def notes(self) -> list[dict[str, Any]]:
-        """The notes of the finished blocks, in order."""
         return [self._parts[number].notes for number in self.finished_blocks()]
 
 
@@ -162,17 +158,14 @@ class BlocksOnDisk(PartStore):
             finished.rename(self.folder)
 
     def finished_blocks(self) -> list[int]:
-        """The finished blocks, in order."""
         return sorted(self.manifest.entries)
 
     def part(self, number: int) -> Part:
-        """A finished block, read back."""
         entry = self.manifest.entries[number]
         tables = {name: pl.read_parquet(self.folder / one["file"]) for name, one in entry["tables"].items()}
         return Part(tables, entry["notes"])
 
     def notes(self) -> list[dict[str, Any]]:
-        """The notes of the finished blocks, in order."""
         return [self.manifest.entries[number]["notes"] for number in self.finished_blocks()]
 
     def add(self, number: int, span: range, result: BlockFiles) -> None:

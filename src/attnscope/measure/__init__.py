@@ -3,9 +3,9 @@
     rows = Rows(layer, positions, logits, visible, vectors)   # a block of rows of one layer
     per_row, per_set = columns(rows, weights, top_n)
 
-`rows.py`, `topn.py`, `distance.py` and `separability.py` are the specification, in torch on any device, and call
-`theory/`. `columns.py`, `pairs.py` and the loops in `_kernels_*.py` give the same numbers on the CPU;
-`tests/measure/test_columns.py` compares the two with each other and with a slow oracle.
+`specification.py` says what each column is, in torch on any device, and calls `theory/`. `columns.py`, `pairs.py` and
+the loops in `_kernels*.py` give the same numbers on the CPU; `tests/measure/test_columns.py` compares the two with each
+other and with a slow oracle.
 """
 
 from attnscope.measure.columns import columns

@@ -103,7 +103,6 @@ class Rows:
 
     @property
     def heads(self) -> int:
-        """The number of heads."""
         return self.logits.shape[0]
 
     def grouped(self, values: Tensor) -> Tensor:

@@ -185,11 +185,9 @@ class ScanMeasurer:
 
     @property
     def vectors(self) -> tuple[VectorKind]:
-        """The one kind of vectors that the settings name."""
         return (self.settings.vectors,)
 
     def start(self, number: int) -> Window:
-        """The empty record of a window."""
         return Window(number)
 
     def measure(self, window: Window, layer: LayerCall, positions: Positions) -> None:

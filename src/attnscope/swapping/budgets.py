@@ -7,7 +7,7 @@ weight. That takes the room of one layer's full cache for a moment, as torch.cat
 
 Heads of kind first_recent see the first keys and the nearest ones, heads of kind top those with the largest weights;
 both give them the softmax of their logits. An empty cache is prepared so that it does not store what heads of kind
-first_recent drop (`budget_cache.py`). Output with and without a cache is the same.
+first_recent drop. Output with and without a cache is the same.
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ class BudgetLayer(CacheLayerMixin):
         return [tensor for part in self.parts for pair in part.stored for tensor in pair]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Remember device and number type."""
         self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
 
     def update(
@@ -142,30 +141,24 @@ class BudgetLayer(CacheLayerMixin):
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
-        """The number of tokens seen."""
         return self.length
 
     def get_max_length(self) -> int:
-        """-1: no limit."""
         return -1
 
     def reset(self) -> None:
-        """Forget everything."""
         self.length, self.padding, self.is_initialized = 0, None, False
         for part in self.parts:
             part.stored = []
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """The items in another order, for beam search."""
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every item."""
         if self.padding is not None:
             self.batch_select_indices(torch.arange(len(self.padding)).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep only these items."""
         if self.padding is None:
             return
         chosen = indices.to(self.padding.device)
@@ -174,11 +167,9 @@ class BudgetLayer(CacheLayerMixin):
             part.stored = [(first[chosen], recent[chosen]) for first, recent in part.stored]
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Refused: keys that were dropped when later ones came cannot be put back."""
         raise ModelError("a cache with a budget cannot be cropped: dropped keys cannot come back; generate without it")
 
     def offload(self) -> None:
-        """Refused."""
         raise ModelError("a cache with a budget cannot be offloaded; generate without cache_implementation='offloaded'")
 
 
@@ -375,7 +366,7 @@ def _refuse_other_caches(model: Any, all_sites: Sequence[Site]) -> None:
     def remember(call: AttentionCall) -> None:
         calls[call.module] = call
 
-    cache = DynamicCache()
+    cache: Any = DynamicCache()
     with torch.no_grad(), evaluating(model), without_hooks(model), observed(model, remember, alone=True):
         model(**probe_inputs(model), past_key_values=cache, use_cache=True)
     for site, layer in zip(all_sites, cache.layers, strict=False):

@@ -173,7 +173,6 @@ class Replacement(nn.Module):
         return key
 
     def remove(self, key: str) -> None:
-        """Remove a change."""
         del self.entries[key]
         if key in self.rules:
             del self.rules[key]
@@ -303,7 +302,6 @@ class _Mixed(Normalizer):
         self.plain, self.sinks, self.parts = plain, sinks, parts
 
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Weights of each row, same shape and type as the logits."""
         mask = torch.ones_like(logits, dtype=torch.bool) if visible is None else visible
         result = self.plain.weights(logits, visible)
         for heads, index, rule in self.parts:

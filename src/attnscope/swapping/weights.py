@@ -158,7 +158,6 @@ class _BlockwiseAttention:
         return slice(0 if self.function.needs_mask else first, last + 1)
 
     def output(self, block: _Block) -> Float[Tensor, "items rows heads dims"]:
-        """The output of the heads in the rows of a block."""
         return self.context(self.weights(block), block)
 
     def weights(self, block: _Block) -> Float[Tensor, "items heads rows keys"]:
@@ -188,17 +187,12 @@ class _BlockwiseAttention:
     def context(
         self, weights: Float[Tensor, "items heads rows keys"], block: _Block
     ) -> Float[Tensor, "items rows heads dims"]:
-        """The weighted sums of the values."""
         value = self.value[block.items, :, block.keys]
         grouped = weights.reshape(*value.shape[:2], -1, weights.shape[-1])  # heads that share values together
         return (grouped @ value).reshape(*weights.shape[:3], -1).transpose(1, 2)
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
     Rule = Normalizer | nn.Module | Callable[[Tensor, Tensor | None], Tensor]
 
 LEARNED = (
@@ -252,7 +246,7 @@ def _makes_modules(given: Callable[..., Any]) -> bool:
 
 
 def weight_function(rule: Rule) -> WeightFunction:
-    """The function that `swapping.blocks` calls for a rule."""
+    """The function that `attend` calls for a rule."""
     if isinstance(rule, Normalizer):
         return WeightFunction(lambda logits, _, sinks: normalized(rule, logits, sinks))
     if isinstance(rule, LEARNED):
