@@ -2,7 +2,7 @@
 # rebuilt only when the dependencies change.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-browser test-real check size format docs notebooks dist bench columns families sample-model \
+.PHONY: help setup demo test test-all test-browser test-real check size format docs notebooks dist bench columns families sample-model \
 	results pictures clean
 
 PYTHON ?= python3
@@ -24,8 +24,11 @@ $(READY): pyproject.toml constraints.txt scripts/setup
 demo: $(READY) ## Diagnose the embedded model; the report is in ./demo (OUT=DIR changes it)
 	@$(BIN)/attnscope scan --diagnose --out "$(OUT)"
 
-test: $(READY) ## Run the test suite, all but the tests in a browser
-	@$(BIN)/python -m pytest -q -n 2 --ignore tests/browser
+test: $(READY) ## Run the test suite, but for a browser and pretrained models; four minutes on two cores
+	@$(BIN)/python -m pytest -q -n 2 --ignore tests/browser --ignore tests/real
+
+test-all: $(READY) ## Run every case: all model families, everything crossed with every normalizer, all digests
+	@$(BIN)/python -m pytest -q -n 2 --all --ignore tests/browser --ignore tests/real
 
 test-browser: $(READY) ## Run the tests in a real browser (needs Chromium)
 	@$(BIN)/python -m pytest -q tests/browser

@@ -10,10 +10,25 @@ import pytest
 import torch
 from every_kind import EVERY_KIND
 from models import build, byte_tokenizer
+from pairwise import deselected
 
 from attnscope.show import result as base
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run every case, also the thorough ones and all crossed ones")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without `--all`, leave out tests marked `thorough`, and of those marked `pairwise` what pairs do not need."""
+    if config.getoption("--all"):
+        return
+    left_out = deselected(items) | {item for item in items if item.get_closest_marker("thorough")}
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ from torch import Tensor
 from attnscope import normalizers as nz
 from attnscope.normalizers._rows import reference_only
 
+pytestmark = pytest.mark.pairwise
+
 SPECS = (
     "sa_softmax",
     "adaptive_temperature",

@@ -12,6 +12,8 @@ from torch import Tensor
 from attnscope import normalizers as nz
 from attnscope.errors import InputError
 
+pytestmark = pytest.mark.pairwise
+
 ALL = [nz.get(name) for name in nz.names()] + [nz.get("entmax", alpha=1.3)]
 EVERY = pytest.mark.parametrize("normalizer", ALL, ids=[*nz.names(), "entmax-1.3"])
 

@@ -18,6 +18,8 @@ from attnscope import normalizers as nz
 Row = np.ndarray
 Oracle = Callable[[Row], Row]
 
+pytestmark = pytest.mark.pairwise
+
 ERROR_FLOAT32 = 1e-6
 ERROR_FLOAT64 = 1e-10
 ERROR = {
