@@ -17,10 +17,10 @@ from polars.testing import assert_frame_equal
 import attnscope
 from attnscope.engine import blocks
 from attnscope.errors import OutputError
-from attnscope.report.aggregates import Moments, Ranges
-from attnscope.report.data import page_data
 from attnscope.scanning import ScanResult, Step, scan
 from attnscope.scanning.measuring import ScanMeasurer
+from attnscope.scanning.overview import Moments, Ranges
+from attnscope.scanning.page_data import page_data
 from attnscope.store import tables
 from attnscope.store.manifest import Manifest
 

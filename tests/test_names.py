@@ -17,9 +17,9 @@ from attnscope import columns
 from attnscope.columns import COLUMNS, head_name, label
 from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import Thresholds, limit_words
-from attnscope.report.data import page_data
 from attnscope.report.summary import print_summary
 from attnscope.scanning import ScanResult, scan
+from attnscope.scanning.page_data import page_data
 
 ROOT = Path(__file__).resolve().parent.parent
 NUMBERS = limit_words(Thresholds().as_json()) | {"n": "20", "to": "8,192", "base": "256"}
@@ -65,7 +65,7 @@ def test_a_label_is_the_name_with_spaces() -> None:
 
 def test_a_head_is_written_l3h5() -> None:
     assert head_name(3, 5) == "L3H5"
-    script = (resources.files("attnscope.report") / "web" / "js" / "format.js").read_text("utf-8")
+    script = (resources.files("attnscope.show.page") / "js" / "format.js").read_text("utf-8")
     assert "return `L${layer}H${head}`;" in script
 
 
@@ -120,7 +120,7 @@ def test_no_other_name_is_left_in_the_sources_and_docs() -> None:
     files += [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     # What older runs were saved with is named where they are read.
     texts = {file: file.read_text("utf-8") for file in files}
-    tables = ROOT / "src" / "attnscope" / "tables.py"
+    tables = ROOT / "src" / "attnscope" / "store" / "tables.py"
     texts[tables] = re.sub(r"_OLDER_\w+ = \{.*?\n\}", "", texts[tables], flags=re.DOTALL)
     left = [
         f"{file.relative_to(ROOT)}: {found.group()}" for file, text in texts.items() for found in pattern.finditer(text)

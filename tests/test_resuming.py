@@ -156,7 +156,7 @@ def test_a_run_of_the_first_schema_is_read(tmp_path: Path, tokenizer: Any, text:
 def test_a_report_that_cannot_be_made_loses_nothing(
     tokenizer: Any, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attnscope.report import page
+    from attnscope.scanning import page_data as page
 
     def fail(*_: object, **__: object) -> str:
         raise RuntimeError("no drawing today")

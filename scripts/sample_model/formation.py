@@ -19,7 +19,7 @@ from batches import STAGES
 
 import attnscope
 from attnscope.columns import head_name
-from attnscope.results.altair_charts import axis, color_scale, data
+from attnscope.show.charts import axis, color_scale, data
 
 SHARP = 0.5
 WIDTH = 720

@@ -14,9 +14,9 @@ from reports import made_claims, made_findings, withdrawn_findings
 from training_runs import made_training
 
 import attnscope
-from attnscope.report.overview import Overview
-from attnscope.report.page import render
 from attnscope.scanning import ScanResult, scan
+from attnscope.scanning.overview import Overview
+from attnscope.scanning.page_data import render
 
 # A machine under load may take its time; nothing here waits longer than it has to.
 PATIENCE = 240_000

@@ -11,8 +11,8 @@ import pytest
 from models import build
 from reports import made_findings
 
-from attnscope.report.page import render
 from attnscope.scanning import ScanResult, scan
+from attnscope.scanning.page_data import render
 
 Open = Callable[..., Any]
 LEAST_CONTRAST = 4.5  # WCAG 2.1, AA

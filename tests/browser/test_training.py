@@ -146,7 +146,7 @@ def test_alarms_are_on_the_axis_and_in_the_list(page: Any) -> None:
 
 
 def test_it_says_how_many_steps_it_has(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnscope.report.training_data._MOST_STEPS", 15)
+    monkeypatch.setattr("attnscope.monitor.page._MOST_STEPS", 15)
     training = Training(tmp_path / "run")
     for step in range(50, 2001, 50):
         training.measure(step)

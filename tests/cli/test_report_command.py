@@ -11,8 +11,8 @@ from models import build
 from training_runs import Training
 
 from attnscope.cli import run
-from attnscope.report.page import unpacked
 from attnscope.scanning import ScanResult, scan
+from attnscope.show.page import unpacked
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from attnscope.diagnosis.heads import state_of
 from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import GROUPS, MANY_TOKENS, RULES, STATES, TOP_SHARE, Finding, State, Thresholds
 from attnscope.report.diagnosis import print_findings
-from attnscope.report.measures import explained_evidence
 from attnscope.report.states import state_looks, state_rules
+from attnscope.scanning.overview import explained_evidence
 from attnscope.store import tables
 
 HOPELESS = State(
@@ -98,7 +98,7 @@ def test_the_page_gets_rules_in_the_order_in_which_they_are_tried() -> None:
 
 def test_the_scripts_of_the_page_name_no_state_and_no_error() -> None:
     names = [f"{quote}{name}{quote}" for name in STATES for quote in "\"'`"] + [rule.error for rule in RULES]
-    for script in (resources.files("attnscope.report") / "web" / "js").iterdir():
+    for script in (resources.files("attnscope.show.page") / "js").iterdir():
         source = script.read_text("utf-8").replace('model.revision ?? "local"', "")
         assert not [name for name in names if name in source], script.name
 

@@ -19,10 +19,10 @@ from attnscope.capture.models import Model
 from attnscope.capture.text import Text
 from attnscope.cli import run
 from attnscope.diagnosis.observing import separability_columns
-from attnscope.report.data import page_data
-from attnscope.report.overview import Overview
 from attnscope.report.summary import print_summary
 from attnscope.scanning import ScanResult, scan
+from attnscope.scanning.overview import Overview
+from attnscope.scanning.page_data import page_data
 from attnscope.store.tables import within_support
 from attnscope.studies.compare import chart as capacity
 from attnscope.studies.compare.comparing import compare

@@ -20,9 +20,9 @@ from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import NO_LABEL, STATES, Thresholds
 from attnscope.diagnosis.verify import verify
 from attnscope.errors import ModelError
-from attnscope.report.data import page_data
 from attnscope.report.diagnosis import print_findings
 from attnscope.scanning import ScanResult, scan
+from attnscope.scanning.page_data import page_data
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
 REFUTED, HELD = "broad", "constant"  # of this model, with these limits

@@ -18,16 +18,15 @@ from models import build, byte_tokenizer
 from reports import enlarged, large_shown, made_findings
 
 from attnscope.diagnosis.states import STATES
-from attnscope.report import overview
-from attnscope.report.measures import HEAD_MEASURES, explained, explained_evidence
 from attnscope.report.notes import notable_numbers
-from attnscope.report.overview import Overview
-from attnscope.report.page import document, render
-from attnscope.report.patterns import page_patterns
 from attnscope.scanning import ScanResult, scan
+from attnscope.scanning.overview import HEAD_MEASURES, Overview, explained, explained_evidence
+from attnscope.scanning.page_data import page_patterns, render
+from attnscope.show import page as page_shell
+from attnscope.show.page import scan_page as document
 from attnscope.store import tables
 
-WEB = Path(overview.__file__).parent / "web"
+WEB = Path(page_shell.__file__).parent
 HOSTILE = "</script><script>alert(1)</script>\u202e\x07&\"'<img src=x onerror=alert(2)>"
 
 

@@ -15,10 +15,10 @@ import pytest
 from training_runs import RECORD, Training, made_alarm, made_training, measured_step
 
 import attnscope
+from attnscope.monitor import page as module
+from attnscope.monitor.page import choose_steps, scalar_points, training_data
 from attnscope.monitor.run_files import HEADS, MEASURES, TrainingFiles
-from attnscope.report import training_data as module
-from attnscope.report.page import unpacked
-from attnscope.report.training_data import choose_steps, scalar_points, training_data
+from attnscope.show.page import unpacked
 
 
 def thinned(folder: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

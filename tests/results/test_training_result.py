@@ -14,8 +14,8 @@ from training_runs import Training, made_training, measured_step
 
 import attnscope
 from attnscope.errors import InputError
+from attnscope.monitor.page import training_data
 from attnscope.monitor.training_run import TrainingRun
-from attnscope.report.training_data import training_data
 from attnscope.serve.library import foreign_files
 
 

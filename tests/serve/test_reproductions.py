@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from servers import Served, serving_here
 
-from attnscope.report.page import unpacked
+from attnscope.show.page import unpacked
 
 SETTINGS = {"lengths": [32, 1024], "windows": 8, "rows": 1, "vectors": ["value"], "draws": 99, "seed": 0}
 RUN: dict[str, Any] = {

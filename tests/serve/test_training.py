@@ -19,8 +19,8 @@ import pytest
 from servers import Served, serving, serving_here
 from training_runs import Training, made_alarm
 
-from attnscope.report.page import unpacked
 from attnscope.serve import training as module
+from attnscope.show.page import unpacked
 
 
 @pytest.fixture(scope="module")

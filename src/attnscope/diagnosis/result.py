@@ -14,7 +14,7 @@ from attnscope.results.base import Result, View
 if TYPE_CHECKING:
     import polars as pl
 
-    from attnscope.results.head_charts import DiagnosisPlots
+    from attnscope.scanning.plots import DiagnosisPlots
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -54,7 +54,7 @@ class Diagnosis(Result, Mapping[str, Any]):
     @property
     def plot(self) -> DiagnosisPlots:
         """Charts: `plot.map("state")`, `plot.map("tokens_needed")`."""
-        from attnscope.results.head_charts import DiagnosisPlots
+        from attnscope.scanning.plots import DiagnosisPlots
 
         return DiagnosisPlots(self)
 

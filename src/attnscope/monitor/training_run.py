@@ -19,7 +19,7 @@ from attnscope.results.base import Result, View
 from attnscope.store.folders import copy_run
 
 if TYPE_CHECKING:
-    from attnscope.results.training_charts import TrainingPlots
+    from attnscope.monitor.plots import TrainingPlots
 
 
 @dataclass(frozen=True)
@@ -176,13 +176,13 @@ class TrainingRun(Result):
     @property
     def plot(self) -> TrainingPlots:
         """Altair charts: `plot.curve("entropy_ratio", [(3, 5)])`, `plot.map("max_logit", step=500)`, `plot.loss()`."""
-        from attnscope.results.training_charts import TrainingPlots
+        from attnscope.monitor.plots import TrainingPlots
 
         return TrainingPlots(self)
 
     def page(self) -> str:
         """The page of the run, as one HTML document."""
-        from attnscope.report.training_page import render_training
+        from attnscope.monitor.page import render_training
 
         return render_training(self)
 

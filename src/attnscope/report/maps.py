@@ -10,13 +10,13 @@ from rich.text import Text
 
 from attnscope.columns import label
 from attnscope.diagnosis.states import NO_LABEL
-from attnscope.report import overview
 from attnscope.results.heat_map import SCALE, ink_on
+from attnscope.scanning import overview
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from attnscope.report.overview import Overview
+    from attnscope.scanning.overview import Overview
 
 _MARGIN = 6  # columns before the first head
 _NUMBER = 4  # columns of a cell from which it has room for a number in per cent

@@ -13,17 +13,17 @@ from rich.text import Text
 from attnscope.columns import COLUMNS, label
 from attnscope.diagnosis.states import Thresholds, limit_words
 from attnscope.errors import parameter
-from attnscope.report import overview
 from attnscope.report.diagnosis import print_details, print_state_map, print_verdict
 from attnscope.report.maps import separability_map
 from attnscope.report.notes import notable_numbers
 from attnscope.report.terminal import add_row, paragraph, short_path, table, tables, titled
 from attnscope.results.words import counted, measured, number
+from attnscope.scanning import overview
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from attnscope.report.overview import Overview
+    from attnscope.scanning.overview import Overview
 
 _MEASURED = ("separability", "participation", "sink_weight", "entropy_ratio", "jacobian_norm")
 _DIAGNOSED = ("tokens_needed", "growth_exponent")

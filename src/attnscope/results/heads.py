@@ -8,8 +8,7 @@ from typing import Any
 import polars as pl
 
 from attnscope import columns
-from attnscope.report.measures import HEAD_MEASURES
-from attnscope.report.overview import Overview
+from attnscope.scanning.overview import HEAD_MEASURES, Overview
 
 LABELS: dict[str, pl.DataType] = {
     "state": pl.String(),

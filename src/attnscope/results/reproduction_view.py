@@ -94,7 +94,7 @@ class ReproductionPlots:
         Chart
             An Altair chart, which a notebook displays without a network.
         """
-        from attnscope.results.altair_charts import offline
+        from attnscope.show.charts import offline
 
         figures = self._figures(vectors, first_key)
         if name not in figures:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnscope import columns
-from attnscope.report import overview
 from attnscope.results import html
 from attnscope.results.diagnosis_view import ranked_html, state_map, verdict_html, verdict_lines
 from attnscope.results.heat_map import Cell, color_of, head_map, scale_key
 from attnscope.results.words import counted, measured, model_name, subject
+from attnscope.scanning import overview
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,9 +19,9 @@ from attnscope.store.manifest import FINISHED, Manifest
 from attnscope.studies.horizon.result import Horizon
 
 if TYPE_CHECKING:
-    from attnscope.report.overview import Overview
-    from attnscope.results.head import HeadResult
-    from attnscope.results.head_charts import ScanPlots
+    from attnscope.scanning.head import HeadResult
+    from attnscope.scanning.overview import Overview
+    from attnscope.scanning.plots import ScanPlots
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -94,7 +94,7 @@ class ScanResult(Result):
     @cached_property
     def overview(self) -> Overview:
         """Means over windows and how much windows differ, in small tables."""
-        from attnscope.report.overview import Overview, summarize
+        from attnscope.scanning.overview import Overview, summarize
 
         if self.parts is None:
             return Overview.of(self.rows, self.topn, self.run)
@@ -134,14 +134,14 @@ class ScanResult(Result):
         HeadResult
             attnscope.InputError names the ranges if there is no such head.
         """
-        from attnscope.results.head import find_head
+        from attnscope.scanning.head import find_head
 
         return find_head(self, layer, head)
 
     @property
     def plot(self) -> ScanPlots:
         """Altair charts: `plot.map("separability")`, `plot.curve(...)`, `plot.weights(3, 5)`, `plot.pattern(3, 5)`."""
-        from attnscope.results.head_charts import ScanPlots
+        from attnscope.scanning.plots import ScanPlots
 
         return ScanPlots(self)
 
@@ -192,7 +192,7 @@ class ScanResult(Result):
 
     def page(self) -> str:
         """The report, as one HTML document."""
-        from attnscope.report.page import render
+        from attnscope.scanning.page_data import render
 
         findings = None if self.findings is None else self.findings.content
         horizon = None if self.horizon is None else self.horizon.page_data()

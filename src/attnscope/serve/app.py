@@ -26,13 +26,14 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from attnscope.errors import AttnscopeError, OutputError
-from attnscope.report.page import document, policy
 from attnscope.serve import library as reproductions
 from attnscope.serve import training
 from attnscope.serve.forms import FormError, parse_form, refuse_missing
 from attnscope.serve.guard import Guard, is_from_page, limited_body
 from attnscope.serve.jobs import Jobs
 from attnscope.serve.library import DAMAGED, Library, load_assets
+from attnscope.show.html import policy
+from attnscope.show.page import scan_page
 
 
 def create_app(root: Path, host: str = "127.0.0.1", *, read_only: bool = False) -> Starlette:
@@ -141,7 +142,7 @@ class _Server:
             return PlainTextResponse(f"{error}\n", 404)
         other = data[1] if len(data) > 1 else None
         try:
-            return HTMLResponse(await run_in_threadpool(document, data[0], other, {"home": "/", "names": names}))
+            return HTMLResponse(await run_in_threadpool(scan_page, data[0], other, {"home": "/", "names": names}))
         except DAMAGED as error:
             either = " or ".join(repr(name) for name in names)
             return PlainTextResponse(f"run {either} is damaged ({type(error).__name__}: {error}); scan again\n", 404)

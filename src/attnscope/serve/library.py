@@ -21,10 +21,11 @@ from typing import Any, Literal, NamedTuple
 import polars as pl
 
 from attnscope.errors import InputError, OutputError, shown
-from attnscope.report.data import page_data
-from attnscope.report.page import packed, policy
+from attnscope.scanning.page_data import page_data
 from attnscope.scanning.result import ScanResult
 from attnscope.serve import training
+from attnscope.show.html import policy
+from attnscope.show.page import packed
 from attnscope.store import folders, tables
 from attnscope.store.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest
 
@@ -40,7 +41,7 @@ class Assets(NamedTuple):
 @lru_cache
 def load_assets(page: str, report_scripts: tuple[str, ...]) -> Assets:
     """The assets of one of the server's pages, whose script follows `report_scripts` of the report."""
-    report, serve = resources.files("attnscope.report") / "web", resources.files("attnscope.serve") / "web"
+    report, serve = resources.files("attnscope.show.page"), resources.files("attnscope.serve") / "web"
     scripts = [*(report / "js" / name for name in report_scripts), serve / f"{page}.js"]
     return Assets(
         Template((serve / f"{page}.html").read_text("utf-8")),

@@ -14,10 +14,7 @@ from urllib.parse import quote
 from starlette.concurrency import run_in_threadpool
 
 from attnscope.errors import OutputError
-from attnscope.monitor.run_files import KIND, LINES, TABLES, Position, WentBackError, read_after, read_record
-from attnscope.monitor.training_run import Status, last_change, status_of
-from attnscope.report.page import packed
-from attnscope.report.training_data import (
+from attnscope.monitor.page import (
     added_data,
     choose_steps,
     head_order,
@@ -25,7 +22,9 @@ from attnscope.report.training_data import (
     training_data,
     with_parameters,
 )
-from attnscope.report.training_page import training_document
+from attnscope.monitor.run_files import KIND, LINES, TABLES, Position, WentBackError, read_after, read_record
+from attnscope.monitor.training_run import Status, last_change, status_of
+from attnscope.show.page import packed, training_page
 
 MOST_STREAMS = 32  # pages that follow runs at the same time
 DOWNLOADS = tuple(f"{name}.jsonl" for name in LINES)
@@ -62,7 +61,7 @@ def describe(folder: Path, record: Mapping[str, Any]) -> tuple[Status, str, str,
 def page(name: str, folder: Path) -> str:
     """The page of a training run, which follows it while it goes on."""
     here = f"/run/{quote(name)}"
-    return training_document(_data(folder), {"home": "/", "data": f"{here}/data", "events": f"{here}/events"})
+    return training_page(_data(folder), {"home": "/", "data": f"{here}/data", "events": f"{here}/events"})
 
 
 def packed_data(folder: Path) -> str:

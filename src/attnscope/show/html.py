@@ -282,7 +282,10 @@ def head_map(block: HeadMap, label: str) -> str:
     layers, heads = max(layer for layer, _ in cells) + 1, max(head for _, head in cells) + 1
     size = _LARGE if max(layers, heads) <= 16 else _SMALL
     left, top, side = 30, 16, size - 1
-    made = [_text(left + (head + 0.5) * size, top - 4, f"H{head}", "middle") for head in _numbered(heads, 34 // size)]
+    made = [
+        _text(left + (head + 0.5) * size, top - 4, f"H{head}", "middle")
+        for head in _numbered(heads, (30 if heads > 10 else 1) // size + 1)
+    ]
     made += [_text(left - 4, top + (layer + 0.5) * size + 4, f"L{layer}", "end") for layer in _numbered(layers, 1)]
     by_color: dict[str, list[str]] = {}
     marks = []

@@ -13,7 +13,7 @@ from attnscope.results.words import counted, number, shortened
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.results.altair_charts import OfflineChart
+    from attnscope.show.charts import OfflineChart
     from attnscope.studies.audit.report import AuditReport, ClaimReport
 
 _NOTE = "Violated: share of the configurations drawn."
@@ -123,7 +123,7 @@ class AuditPlots:
         """
         import altair as alt
 
-        from attnscope.results.altair_charts import BOUND, LINE, axis, chart, data, legend
+        from attnscope.show.charts import BOUND, LINE, axis, chart, data, legend
 
         lines = self._result.table.filter(pl.col("form") != "conditioned").group_by("id", "form", maintain_order=True)
         worst = lines.agg(pl.col("rate").max())

@@ -17,7 +17,7 @@ from attnscope.store.tables import OWN, comparable, named
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.results.altair_charts import OfflineChart
+    from attnscope.show.charts import OfflineChart
     from attnscope.studies.compare.comparing import Comparison
 
 MEASURES = (
@@ -106,7 +106,7 @@ class ComparisonPlots:
         Chart
             An Altair chart, which a notebook displays without a network.
         """
-        from attnscope.results.altair_charts import offline
+        from attnscope.show.charts import offline
         from attnscope.studies.compare import chart as capacity
 
         if "swapped" not in self._result.table["mode"]:
@@ -133,7 +133,7 @@ class ComparisonPlots:
         """
         import altair as alt
 
-        from attnscope.results.altair_charts import BLACK, PALETTE, axis, chart, data, legend, number_format
+        from attnscope.show.charts import BLACK, PALETTE, axis, chart, data, legend, number_format
 
         table = named(self._result.table)
         modes = table["mode"].unique(maintain_order=True).to_list()

@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.columns import HORIZON, head_name, label
-from attnscope.report.data import rounded_columns
 from attnscope.report.maps import HeadMap, on_color
-from attnscope.report.measures import explained_measure
 from attnscope.report.terminal import add_row, paragraph, short_path, table, titled
 from attnscope.results.words import measured, number
+from attnscope.scanning.overview import explained_measure
+from attnscope.scanning.page_data import rounded_columns
 from attnscope.store.tables import OWN
 from attnscope.studies.horizon.extended_row import MEASURES
 from attnscope.studies.horizon.prediction import MEANINGS, VERDICTS, with_mass_kept

@@ -20,7 +20,7 @@ from attnscope.studies.horizon.printing import LOOKS, warnings
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.results.altair_charts import OfflineChart
+    from attnscope.show.charts import OfflineChart
     from attnscope.studies.horizon.result import Horizon
 
 _SHOWN = ("mass_kept", "half_length", "reach")
@@ -95,7 +95,7 @@ class HorizonPlots:
         """
         import altair as alt
 
-        from attnscope.results.altair_charts import axis, chart, color_scale, data, legend, number_format
+        from attnscope.show.charts import axis, chart, color_scale, data, legend, number_format
 
         if measure not in _SHOWN:
             raise InputError(f"no map of {shown(measure)}; there are {', '.join(_SHOWN)}")
@@ -135,7 +135,7 @@ class HorizonPlots:
         """
         import altair as alt
 
-        from attnscope.results.altair_charts import BAND, BOUND, LINE, PALETTE, axis, chart, data, legend
+        from attnscope.show.charts import BAND, BOUND, LINE, PALETTE, axis, chart, data, legend
 
         table = self._result.table.filter(layer=layer, head=head, measure=measure)
         if measure not in MEASURES or table.is_empty():

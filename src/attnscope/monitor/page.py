@@ -16,8 +16,9 @@ import polars as pl
 from attnscope import columns
 from attnscope.monitor.alarms import RULES
 from attnscope.monitor.training_run import page_readings
-from attnscope.report.data import rounded_columns
-from attnscope.report.measures import explained_measure
+from attnscope.scanning.overview import explained_measure
+from attnscope.scanning.page_data import rounded_columns
+from attnscope.show.page import training_page
 from attnscope.store.folders import without_infinities
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ MOST_ALARMS = 500
 _NO_MEASURES = ("step", *PLACE, "rows", "length")
 
 Data = dict[str, Any]
+
+
+def render_training(run: TrainingRun) -> str:
+    """The page of a training run as it is now, as one HTML document."""
+    return training_page(training_data(run))
 
 
 def training_data(run: TrainingRun) -> Data:

@@ -1,14 +1,9 @@
-"""What the summary and the page show of a scan: small tables, made in one pass over tables of any size.
-
-They are about means over rows and windows. Where a run measured the last row of each length, the row of the longest one
-represents a head; where it measured many rows of a window, the mean over the rows of its second half, whose lengths are
-within a factor of two. Unless a normalizer is named, they are about the model's own weights.
-"""
+"""Which quantities the page shows of every head, with their labels and meanings (`attnscope.columns`)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +12,151 @@ from typing import Any
 import polars as pl
 
 from attnscope import columns
+from attnscope.diagnosis.states import RULES, limit_words
 from attnscope.intervals import evenly_spaced
-from attnscope.report.aggregates import Merged, Moments, Ranges
-from attnscope.report.measures import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES
 from attnscope.results.words import counted
 from attnscope.store.folders import write_all
 from attnscope.store.tables import OWN, within_support
+
+# In the order in which the page offers them.
+HEAD_MEASURES = (
+    "participation",
+    "separability",
+    "sink_weight",
+    "max_weight",
+    "top_mass",
+    "entropy_ratio",
+    "distance_ratio",
+    "jacobian_norm",
+    "logit_range",
+    "support",
+)
+ROW_MEASURES = tuple(name for name in HEAD_MEASURES if name in columns.ROW_NAMES)
+SET_MEASURES = tuple(name for name in HEAD_MEASURES if name not in columns.ROW_NAMES)
+
+# What a diagnosis adds.
+EVIDENCE = (
+    "tokens_needed",
+    "growth_exponent",
+    "residual_change",
+    "sink_contribution",
+    "sureness",
+    *(rule.error for rule in RULES),
+)
+
+
+def explained(n: int) -> dict[str, dict[str, Any]]:
+    """The measures of a scan for the page, with the size of the top set filled in."""
+    return {name: explained_measure(name, n, {"n": n}) for name in HEAD_MEASURES}
+
+
+def explained_evidence(thresholds: Mapping[str, Any], n: int) -> dict[str, dict[str, Any]]:
+    """The numbers of a diagnosis for the page, with its limits filled in."""
+    return {name: explained_measure(name, n, limit_words(thresholds)) for name in EVIDENCE}
+
+
+def explained_measure(name: str, n: int | None, numbers: Mapping[str, object]) -> dict[str, Any]:
+    """Label, meaning, unit and style of a declared quantity, with the numbers of a run filled in."""
+    column = columns.COLUMNS[name]
+    return {
+        "label": column.label(n),
+        "sentence": column.sentence(numbers),
+        "unit": column.unit,
+        "style": column.style,
+        "fixed": column.fixed,
+    }
+
+
+FIGURES = 2
+QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
+_PENDING = 50_000  # lines that are held before they are merged
+
+
+class Merged:
+    """Lines with keys, of which those with equal keys are merged by some expressions."""
+
+    def __init__(self, keys: Sequence[str], merge: Sequence[pl.Expr]) -> None:
+        self._keys, self._merge = list(keys), list(merge)
+        self._pending: list[pl.DataFrame] = []
+        self._lines = 0
+
+    def add(self, table: pl.DataFrame) -> None:
+        """Add lines, whose keys may have lines already."""
+        self._pending.append(table)
+        self._lines += table.height
+        if self._lines > max(_PENDING, 2 * self._pending[0].height):
+            self._pending = [self.table()]
+            self._lines = self._pending[0].height
+
+    def table(self) -> pl.DataFrame:
+        """All lines, merged and sorted by their keys."""
+        return pl.concat(self._pending).group_by(self._keys).agg(self._merge).sort(self._keys)
+
+
+class Moments:
+    """Number, mean and standard deviation over windows of some columns, for each combination of keys."""
+
+    def __init__(self, keys: Sequence[str], columns: Sequence[str]) -> None:
+        self.keys, self.columns = list(keys), list(columns)
+        self._merged = Merged(keys, [each for name in columns for each in _merged_moments(name)])
+
+    def add(self, by_window: pl.DataFrame) -> None:
+        """Add the lines of some windows, one for each window and combination of keys."""
+        each = [expression for name in self.columns for expression in _moments(name)]
+        self._merged.add(by_window.group_by(self.keys).agg(each))
+
+    def table(self) -> pl.DataFrame:
+        """The keys, each column's mean, and its standard deviation in `<column>_spread`."""
+        spreads = [
+            (pl.col(f"{name}|squares") / (pl.col(f"{name}|count") - 1)).sqrt().alias(f"{name}_spread")
+            for name in self.columns
+        ]
+        several = [
+            pl.when(pl.col(f"{name}|count") > 1).then(spread)
+            for name, spread in zip(self.columns, spreads, strict=True)
+        ]
+        means = [pl.col(f"{name}|mean").alias(name) for name in self.columns]
+        return self._merged.table().select(*self.keys, *means, *several)
+
+
+def _moments(name: str) -> list[pl.Expr]:
+    value = pl.col(name)
+    squares = (value.var(ddof=0) * value.count()).fill_null(0.0)
+    return [
+        value.count().cast(pl.Float64).alias(f"{name}|count"),
+        value.mean().alias(f"{name}|mean"),
+        squares.alias(f"{name}|squares"),
+    ]
+
+
+def _merged_moments(name: str) -> list[pl.Expr]:
+    """Chan, Golub, LeVeque: the deviations within the parts, and those of their means."""
+    count, mean, squares = (pl.col(f"{name}|{part}") for part in ("count", "mean", "squares"))
+    total = count.sum()
+    middle = (count * mean).sum() / pl.when(total > 0).then(total)
+    between = (count * (mean - middle).pow(2)).sum()
+    return [count.sum(), middle.alias(f"{name}|mean"), (squares.sum() + between).alias(f"{name}|squares")]
+
+
+class Ranges:
+    """Quantiles over windows of the column `value`, to `FIGURES` significant figures, for each combination of keys."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self.keys = list(keys)
+        self._merged = Merged([*keys, "value"], [pl.col("count").sum()])
+
+    def add(self, by_window: pl.DataFrame) -> None:
+        """Add the lines of some windows, one for each window and combination of keys."""
+        rounded = by_window.drop_nulls("value").with_columns(pl.col("value").round_sig_figs(FIGURES))
+        self._merged.add(rounded.group_by(*self.keys, "value").agg(count=pl.len()))
+
+    def table(self) -> pl.DataFrame:
+        """The keys, the number of windows, and for each quantile the smallest value with at least that share below."""
+        value, up_to = pl.col("value"), pl.col("count").cum_sum()
+        total = pl.col("count").sum()
+        quantiles = {name: value.filter(up_to >= share * total).first() for name, share in QUANTILES.items()}
+        return self._merged.table().group_by(self.keys, maintain_order=True).agg(windows=total, **quantiles)
+
 
 # The size of the top set where only one is shown; else the nearest measured size.
 USUAL_N = 20

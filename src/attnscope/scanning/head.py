@@ -9,16 +9,16 @@ import polars as pl
 
 from attnscope import columns
 from attnscope.errors import InputError
-from attnscope.report import overview
-from attnscope.report.measures import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES
 from attnscope.results import html
 from attnscope.results.heat_map import color_of, grid_map
-from attnscope.results.patterns import pattern_cells
 from attnscope.results.words import measured, model_name, number, visible_token
+from attnscope.scanning import overview
+from attnscope.scanning.overview import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES
+from attnscope.scanning.plots import pattern_cells
 from attnscope.show.result import bounded
 
 if TYPE_CHECKING:
-    from attnscope.results.head_charts import HeadPlots
+    from attnscope.scanning.plots import HeadPlots
     from attnscope.scanning.result import ScanResult
 
 _WEIGHTS = {"position": pl.Int32, "key": pl.Int32, "token": pl.String, "weight": pl.Float64}
@@ -92,7 +92,7 @@ class HeadResult:
     @property
     def plot(self) -> HeadPlots:
         """Charts: `plot.curve("separability")`, `plot.weights()`, `plot.pattern()`."""
-        from attnscope.results.head_charts import HeadPlots
+        from attnscope.scanning.plots import HeadPlots
 
         return HeadPlots(self)
 

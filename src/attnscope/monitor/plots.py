@@ -12,21 +12,10 @@ from attnscope import columns
 from attnscope.columns import head_name
 from attnscope.errors import InputError, shown
 from attnscope.intervals import evenly_spaced
-from attnscope.report.training_data import measure_names, with_parameters
-from attnscope.results.altair_charts import (
-    BAND,
-    BOUND,
-    LINE,
-    PALETTE,
-    OfflineChart,
-    axis,
-    chart,
-    data,
-    legend,
-    number_format,
-)
-from attnscope.results.head_charts import map_of_heads
+from attnscope.monitor.page import measure_names, with_parameters
 from attnscope.results.words import counted, model_name
+from attnscope.scanning.plots import map_of_heads
+from attnscope.show.charts import BAND, BOUND, LINE, PALETTE, OfflineChart, axis, chart, data, legend, number_format
 
 if TYPE_CHECKING:
     from attnscope.monitor.training_run import TrainingRun

@@ -11,28 +11,15 @@ from attnscope import columns
 from attnscope.columns import head_name
 from attnscope.diagnosis.states import NO_LABEL, limit_words
 from attnscope.errors import InputError, shown, whole_number
-from attnscope.report import overview
 from attnscope.report.states import state_looks, withdrawn_states
 from attnscope.report.terminal import short_path
-from attnscope.results.altair_charts import (
-    BAND,
-    BOUND,
-    LINE,
-    OfflineChart,
-    axis,
-    chart,
-    color_scale,
-    data,
-    legend,
-    number_format,
-)
-from attnscope.results.curves import BOUNDS, against_length, against_n
-from attnscope.results.patterns import pattern_cells
 from attnscope.results.words import model_name, visible_token
+from attnscope.scanning import overview
+from attnscope.show.charts import BAND, BOUND, LINE, OfflineChart, axis, chart, color_scale, data, legend, number_format
 
 if TYPE_CHECKING:
     from attnscope.diagnosis.result import Diagnosis
-    from attnscope.results.head import HeadResult
+    from attnscope.scanning.head import HeadResult
     from attnscope.scanning.result import ScanResult
 
 _CELL = 22  # pixels of a head in a map
@@ -278,3 +265,60 @@ def _curve(table: pl.DataFrame, x: str, x_title: str, measure: str, name: str, w
         words = "median over heads; shaded: 5% to 95% of them"
         layers.append(base.mark_area(color=BAND, opacity=0.35).encode(y=alt.Y("low:Q", title=label), y2="high:Q"))
     return chart(f"{label}, {name}", words + where, [*layers, line])
+
+
+Place = tuple[int, int]
+"""Layer and head."""
+
+BOUNDS = {name: (f"{name}_lower", f"{name}_upper") for name in ("separability", "distance")}
+"""Proved bounds on a column."""
+
+_KEYS = ["layer", "head"]
+
+
+def against_n(result: ScanResult, measure: str, place: Place | None) -> pl.DataFrame:
+    """`n` and `value`: of one head with its bounds, or the median over heads with `low` and `high` (5% and 95%).
+
+    A head's value is its mean over the rows that represent it, at the longest length.
+    """
+    heads = result.overview.by_n().select(*_KEYS, "n", measure, *BOUNDS.get(measure, ()))
+    return _over_heads(heads, "n", measure, place)
+
+
+def against_length(result: ScanResult, measure: str, place: Place | None) -> pl.DataFrame:
+    """The same with `length`, in tokens: the lengths that were measured, or for many rows the next power of two."""
+    heads = result.overview.lengths.select(*_KEYS, "length", measure)
+    return _over_heads(heads, "length", measure, place)
+
+
+def _over_heads(heads: pl.DataFrame, by: str, measure: str, place: Place | None) -> pl.DataFrame:
+    if place is not None:
+        layer, head = place
+        return heads.filter(layer=layer, head=head).drop(_KEYS).rename({measure: "value"}).sort(by)
+    value = pl.col(measure)
+    spread = {"value": value.median(), "low": value.quantile(0.05, "linear"), "high": value.quantile(0.95, "linear")}
+    return heads.group_by(by).agg(**spread).sort(by)
+
+
+def pattern_cells(pattern: pl.DataFrame, hide_first: bool) -> pl.DataFrame:
+    """One line for each visible cell of one head's pattern.
+
+    `position` is the row, `above` the pattern's row before it (-1 before the first); `first` and `end` are the keys
+    of the cell (`end` is not included); `weight` is the row's weight on them. With `hide_first` the first key's weight
+    is taken out, and `weight` is a share of what is left: null where nothing is.
+    """
+    left = pl.col("total") - pl.col("first_key_weight")
+    cells = (
+        pattern.sort("position")
+        .with_columns(above=pl.col("position").shift(1).fill_null(-1), total=pl.col("weights").list.sum())
+        .with_columns(cell=pl.int_ranges(0, pl.col("weights").list.len()))
+        .explode("weights", "cell")
+        .filter(pl.col("weights").is_not_null())
+        .with_columns(first=pl.col("first_key") + pl.col("cell") * pl.col("keys_per_cell"))
+        .with_columns(end=pl.col("first") + pl.col("keys_per_cell"))
+    )
+    weight = pl.col("weights")
+    if hide_first:
+        rest = pl.when(pl.col("cell") == 0).then(weight - pl.col("first_key_weight")).otherwise(weight)
+        weight = pl.when(left > 1e-6 * pl.col("total").abs()).then(rest.clip(lower_bound=0) / left)
+    return cells.select("position", "above", "first", "end", weight=weight)
