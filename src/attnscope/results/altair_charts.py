@@ -1,0 +1,3 @@
+"""Moved: attnscope.show.charts."""
+
+from attnscope.show.charts import *  # noqa: F403
