@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnscope import normalizers as nz
-from attnscope.normalizers._rows import reference_only
+from attnscope.normalizers._arguments import reference_only
 
 pytestmark = pytest.mark.pairwise
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnscope import normalizers as nz
 from attnscope.cli import run
 from attnscope.errors import InputError
-from attnscope.normalizers.from_file import UserNormalizer, load_normalizer
+from attnscope.normalizers.specs import UserNormalizer, load_normalizer
 from attnscope.studies.recall import contracts, measuring, running
 from attnscope.studies.recall.cards import scorecard
 from attnscope.studies.recall.contracts import broken_contracts, require_contracts

@@ -30,7 +30,7 @@ from attnscope.measure._kernels import (
 from attnscope.measure._kernels_sets import set_columns
 from attnscope.measure.pairs import pair_distances
 from attnscope.measure.specification import Visibility, row_columns, topn_columns
-from attnscope.normalizers import _rows as _loops
+from attnscope.normalizers._arguments import usable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def columns(
     `delta_max_length` keys and NaN elsewhere. Entries where N is not below the row's length are meaningless; the caller
     must drop them.
     """
-    if not (_loops.usable(weights, rows.logits, rows.vectors) and weights.dtype == torch.float64):
+    if not (usable(weights, rows.logits, rows.vectors) and weights.dtype == torch.float64):
         return row_columns(rows, weights), topn_columns(rows, weights, top_n, delta_max_length)
     visibility = rows.visibility or Visibility(rows.visible)
     single = rows.vectors if rows.vectors.dtype == torch.float64 else rows.vectors.float()

@@ -227,14 +227,14 @@ def _unused(name: str, taken: dict[str, Normalizer]) -> str:
 
 
 def _temperatures(values: Any) -> tuple[float, ...]:
-    from attnscope.normalizers import _checks
+    from attnscope.normalizers._arguments import check_temperature
 
     values = plain(values)
     listed = [values] if isinstance(values, int | float) else [plain(value) for value in values]
     for value in listed:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
             raise InputError(f"{parameter('temperatures')} takes positive numbers; received {shown(value)}")
-        _checks.temperature(value)
+        check_temperature(value)
     return tuple(dict.fromkeys(float(value) for value in listed))
 
 

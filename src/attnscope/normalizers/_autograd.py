@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
+from attnscope.normalizers._arguments import usable
 from attnscope.normalizers._maps import Kind, deviation, factors, power_on_support, product_of, weights_of
-from attnscope.normalizers._rows import usable
 
 _SERIES_BELOW = 0.5
 _SERIES_TERMS = 16

@@ -28,11 +28,10 @@ import torch
 from torch import Tensor
 
 from attnscope.errors import InputError, shown
-from attnscope.normalizers import _checks
+from attnscope.normalizers._arguments import check_shape, check_whole, lengths, per_row, prepare
 from attnscope.normalizers._autograd import apply_map
 from attnscope.normalizers._jacobian import eigenvalue_bound, largest_eigenvalue
 from attnscope.normalizers._maps import Kind, factors
-from attnscope.normalizers._rows import lengths, per_row, prepare
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,10 @@ class Normalizer(ABC):
     def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Closed-form upper bound on `jacobian_norm`, from the weights of each row."""
 
-    @abstractmethod
     def lipschitz(self, length: int) -> float:
-        """Upper bound on `jacobian_norm` over all rows of this length, inf if there is none."""
+        """Upper bound on `jacobian_norm` over all rows of this length, inf if none is known."""
+        check_whole("length", length, least=1)
+        return math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,13 +112,7 @@ class RowMap:
 
     def fit(self, z: Tensor) -> RowMap:
         """The same map with parameters expanded to one value per row of z."""
-        return RowMap(
-            self.kind,
-            per_row(self.scale, z),
-            per_row(self.alpha, z),
-            per_row(self.sink, z),
-            self.k,
-        )
+        return RowMap(self.kind, per_row(self.scale, z), per_row(self.alpha, z), per_row(self.sink, z), self.k)
 
 
 # The supremum of the Jacobian norm of each map at scale 1; docs/normalizers.md lists them as Lipschitz constants.
@@ -153,7 +147,7 @@ class MappedNormalizer(Normalizer):
     def _fitted(self, z: Tensor, visible: Tensor | None) -> RowMap:
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                _checks.shape(name, value, z.shape[:-1])
+                check_shape(name, value, z.shape[:-1])
         # Counting the keys takes a pass over the logits, so only where the length matters.
         n = lengths(z, visible) if self.facts.length_aware else torch.ones_like(z[..., :1])
         return self.row_map(n).fit(z)
@@ -194,7 +188,7 @@ class MappedNormalizer(Normalizer):
 
     def lipschitz(self, length: int) -> float:
         """The largest |c(n)| times the supremum of the map's Jacobian norm."""
-        _checks.whole("length", length, least=1)
+        check_whole("length", length, least=1)
         m = self.row_map(torch.tensor([float(length)], dtype=torch.float64))
         scale = 1.0 if m.scale is None else float(m.scale.detach().abs().max())
         return scale * SUPREMUM[m.kind] if scale > 0 else 0.0
@@ -235,7 +229,7 @@ def softmax_bounds(length: int, log_ratio: float) -> tuple[float, float]:
 
 def check_range(length: int, low: float, high: float) -> None:
     """Raise `InputError` unless length >= 1 and low <= high are finite."""
-    _checks.whole("length", length, least=1)
+    check_whole("length", length, least=1)
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise InputError(f"low and high must be finite with low <= high, received low={low}, high={high}")
 

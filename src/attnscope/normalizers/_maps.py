@@ -26,9 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.normalizers import _kernels, _kernels_backward, _kernels_sparse
-from attnscope.normalizers import _rows as _loops
-from attnscope.normalizers._rows import effective_mask
+from attnscope.normalizers import _arguments, _kernels, _kernels_sparse
+from attnscope.normalizers._arguments import effective_mask
 
 _NEWTON_STEPS = 24  # twice what rows of 50,001 keys needed
 
@@ -140,12 +139,12 @@ _FORWARD: dict[Kind, Callable[..., None]] = {
     "sigmoid": _kernels.sigmoid,
 }
 _BACKWARD: dict[Kind, Callable[..., None]] = {
-    "softmax": _kernels_backward.softmax,
-    "topk": _kernels_backward.softmax,
-    "sparsemax": _kernels_backward.sparsemax,
-    "entmax15": _kernels_backward.entmax15,
-    "entmax": _kernels_backward.entmax,
-    "sigmoid": _kernels_backward.sigmoid,
+    "softmax": _kernels.softmax_product,
+    "topk": _kernels.softmax_product,
+    "sparsemax": _kernels.sparsemax_product,
+    "entmax15": _kernels.entmax15_product,
+    "entmax": _kernels.entmax_product,
+    "sigmoid": _kernels.sigmoid_product,
 }
 
 
@@ -159,7 +158,7 @@ def weights_of(
     sink: Tensor | None,
 ) -> Tensor:
     """Weights of a map, from the compiled loops where they can run, else from the torch reference."""
-    if _loops.usable(z, visible, scale, alpha, sink):
+    if _arguments.usable(z, visible, scale, alpha, sink):
         return _weights_by_loop(kind, k, z, visible, scale, alpha, sink)
     x, present, top = center(z, visible, scale)
     if kind == "sigmoid":
@@ -192,14 +191,14 @@ def _weights_by_loop(
     out = torch.empty_like(z, memory_format=torch.contiguous_format)
     extra: tuple[Any, ...] = ()
     if kind in ("softmax", "sigmoid"):
-        extra = (_loops.row_values(sink, z, -np.inf),)
+        extra = (_arguments.row_values(sink, z, -np.inf),)
     elif kind == "topk":
         extra = (k,)
     elif kind == "entmax":
-        extra = (_loops.row_values(alpha, z, 1.0),)
-    mask, index = _loops.mask_rows(visible, z.shape)
-    scales = _loops.row_values(scale, z, 1.0)
-    _loops.run(_FORWARD[kind], z, _loops.rows(z), mask, index, scales, *extra, _loops.rows(out))
+        extra = (_arguments.row_values(alpha, z, 1.0),)
+    mask, index = _arguments.mask_rows(visible, z.shape)
+    scales = _arguments.row_values(scale, z, 1.0)
+    _arguments.run(_FORWARD[kind], z, _arguments.rows(z), mask, index, scales, *extra, _arguments.rows(out))
     return out
 
 
@@ -245,10 +244,10 @@ def _product(kind: Kind, w: Tensor, v: Tensor, scale: Tensor | None, alpha: Tens
 
 def product_of(kind: Kind, w: Tensor, v: Tensor, scale: Tensor | None, alpha: Tensor | None) -> Tensor:
     """J v, from the compiled loops where they can run, else from the torch reference."""
-    if not (_loops.usable(w, v, scale, alpha) and v.dtype == w.dtype):
+    if not (_arguments.usable(w, v, scale, alpha) and v.dtype == w.dtype):
         return _product(kind, w, v, scale, alpha)
     out = torch.empty_like(w, memory_format=torch.contiguous_format)
-    extra = (_loops.row_values(alpha, w, 1.0),) if kind == "entmax" else ()
-    scales = _loops.row_values(scale, w, 1.0)
-    _loops.run(_BACKWARD[kind], w, _loops.rows(w), _loops.rows(v), scales, *extra, _loops.rows(out))
+    extra = (_arguments.row_values(alpha, w, 1.0),) if kind == "entmax" else ()
+    scales = _arguments.row_values(scale, w, 1.0)
+    _arguments.run(_BACKWARD[kind], w, _arguments.rows(w), _arguments.rows(v), scales, *extra, _arguments.rows(out))
     return out

@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attnscope.errors import InputError
-from attnscope.normalizers import _checks
+from attnscope.normalizers._arguments import check_number, check_whole
 from attnscope.normalizers._base import Normalizer
-from attnscope.normalizers.mixture import Lipmix
-from attnscope.normalizers.sink import SinkSoftmax
-from attnscope.normalizers.softmax import PowerSoftmax, SSMax
-from attnscope.normalizers.sparse import ASEntmax, Entmax, Lipmax
+from attnscope.normalizers.softmax import PowerSoftmax, SinkSoftmax, SSMax
+from attnscope.normalizers.sparse import ASEntmax, Entmax, Lipmax, Lipmix
 
 _GATE_SPEED = 8  # Adam moves a parameter by about its learning rate at each step, too little for a gate
 
@@ -34,8 +32,8 @@ def _inverse_sigmoid(value: float) -> float:
 
 def _per_head(heads: int, value: float) -> nn.Parameter:
     """A parameter with one value per head, all initialized to `value`."""
-    _checks.whole("heads", heads, least=1)
-    _checks.number("the initial value", value)
+    check_whole("heads", heads, least=1)
+    check_number("the initial value", value)
     return nn.Parameter(torch.full((heads,), float(value)))
 
 
@@ -76,10 +74,7 @@ class LearnedSSMax(_LearnedNormalizer):
 class LearnedPowerSoftmax(_LearnedNormalizer):
     """softmax(kappa n^gamma z) with kappa and gamma learned per head: see `PowerSoftmax`.
 
-    >>> module = LearnedPowerSoftmax(heads=2)
-    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
-    torch.Size([2, 3, 3])
-    >>> [name for name, _ in module.named_parameters()]
+    >>> [name for name, _ in LearnedPowerSoftmax(heads=2).named_parameters()]
     ['kappa', 'gamma']
     """
 
@@ -97,10 +92,7 @@ class LearnedPowerSoftmax(_LearnedNormalizer):
 class LearnedSink(_LearnedNormalizer):
     """softmax([z, sink]) without its last weight, one sink learned per head: see `SinkSoftmax`.
 
-    >>> module = LearnedSink(heads=2)
-    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
-    torch.Size([2, 3, 3])
-    >>> [name for name, _ in module.named_parameters()]
+    >>> [name for name, _ in LearnedSink(heads=2).named_parameters()]
     ['sink']
     """
 
@@ -117,10 +109,7 @@ class LearnedSink(_LearnedNormalizer):
 class LearnedEntmax(_LearnedNormalizer):
     """entmax with alpha = 1 + sigmoid(a) learned per head (Correia et al. 2019): see `Entmax`.
 
-    >>> module = LearnedEntmax(heads=2)
-    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
-    torch.Size([2, 3, 3])
-    >>> [name for name, _ in module.named_parameters()]
+    >>> [name for name, _ in LearnedEntmax(heads=2).named_parameters()]
     ['raw_alpha']
     """
 
@@ -144,10 +133,7 @@ class LearnedEntmax(_LearnedNormalizer):
 class LearnedASEntmax(_LearnedNormalizer):
     """entmax_alpha((delta + beta (ln n)^gamma) z), beta and gamma learned: see `ASEntmax`.
 
-    >>> module = LearnedASEntmax(heads=2)
-    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
-    torch.Size([2, 3, 3])
-    >>> [name for name, _ in module.named_parameters()]
+    >>> [name for name, _ in LearnedASEntmax(heads=2).named_parameters()]
     ['free']
 
     With `width`, the size of the layer's input, each query's beta = softplus(w_beta . x) and
@@ -157,8 +143,8 @@ class LearnedASEntmax(_LearnedNormalizer):
 
     def __init__(self, heads: int, width: int | None = None, alpha: float = 1.5) -> None:
         super().__init__()
-        _checks.whole("heads", heads, least=1)
-        _checks.number("alpha", alpha, low=1.0, high=2.0)
+        check_whole("heads", heads, least=1)
+        check_number("alpha", alpha, low=1.0, high=2.0)
         self.alpha = alpha
         self.heads = heads
         self.projection = None if width is None else nn.Linear(width, 2 * heads, bias=False)
@@ -185,10 +171,7 @@ class LearnedASEntmax(_LearnedNormalizer):
 class LearnedLipmax(_LearnedNormalizer):
     """entmax_alpha(theta_n z) with kappa learned per head, theta_n <= K: see `Lipmax`.
 
-    >>> module = LearnedLipmax(heads=2)
-    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
-    torch.Size([2, 3, 3])
-    >>> [name for name, _ in module.named_parameters()]
+    >>> [name for name, _ in LearnedLipmax(heads=2).named_parameters()]
     ['raw_kappa']
 
     The bound K is on the derivative in the logits; it bounds that in queries and keys only when their
@@ -197,9 +180,9 @@ class LearnedLipmax(_LearnedNormalizer):
 
     def __init__(self, heads: int, kappa: float = 0.25, cap: float = 2.0, alpha: float = 2.0) -> None:
         super().__init__()
-        _checks.number("kappa", kappa, above=0.0)
-        _checks.number("cap", cap, above=0.0)
-        _checks.number("alpha", alpha, low=1.5, high=2.0)
+        check_number("kappa", kappa, above=0.0)
+        check_number("cap", cap, above=0.0)
+        check_number("alpha", alpha, low=1.5, high=2.0)
         self.raw_kappa = _per_head(heads, _inverse_softplus(kappa))
         self.cap = cap
         self.alpha = alpha
@@ -223,10 +206,7 @@ class LearnedLipmax(_LearnedNormalizer):
 class LearnedLipmix(_LearnedNormalizer):
     """(1 - g) entmax_alpha(theta_n z) + g / n with kappa, gamma >= 0 and g learned per head: see `Lipmix`.
 
-    >>> module = LearnedLipmix(heads=2)
-    >>> module(torch.zeros(2, 3, 3)).shape  # logits (..., heads, queries, keys)
-    torch.Size([2, 3, 3])
-    >>> [name for name, _ in module.named_parameters()]
+    >>> [name for name, _ in LearnedLipmix(heads=2).named_parameters()]
     ['raw_kappa', 'raw_gamma', 'gate_eighth']
 
     It starts near the mean of all keys: a head that selects closes its gate, but one that averages would not open
@@ -245,10 +225,10 @@ class LearnedLipmix(_LearnedNormalizer):
         alpha: float = 2.0,
     ) -> None:
         super().__init__()
-        _checks.number("kappa", kappa, above=0.0)
-        _checks.number("gamma", gamma, above=0.0)
-        _checks.number("cap", cap, above=0.0)
-        _checks.number("alpha", alpha, low=1.5, high=2.0)
+        check_number("kappa", kappa, above=0.0)
+        check_number("gamma", gamma, above=0.0)
+        check_number("cap", cap, above=0.0)
+        check_number("alpha", alpha, low=1.5, high=2.0)
         if not 0 < gate < 1:
             raise InputError(f"the initial gate must be strictly between 0 and 1, received {gate}")
         self.raw_kappa = _per_head(heads, _inverse_softplus(kappa))

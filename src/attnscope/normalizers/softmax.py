@@ -1,4 +1,4 @@
-"""Softmax, and softmax with a scale that depends on the length of the row.
+"""Softmax: with a scale that depends on the length of the row, and with a sink.
 
 | name | weights | scale c |
 |---|---|---|
@@ -9,19 +9,30 @@
 
 n is the number of visible keys. For all of them the Jacobian norm is c lambda_max(diag(p) - p p^T),
 at most c h(p_max) <= c / 2 (docs/theory.md, "Gradients").
+
+In the other three, keys compete with an extra logit, the sink, whose weight is dropped:
+
+| name | weights | sink |
+|---|---|---|
+| softmax1 | exp(z) / (1 + sum exp(z)) | 0 |
+| sink_softmax | exp(z) / (exp(sink) + sum exp(z)) | learned for each head |
+| sigmoid | exp(z_i) / (n + exp(z_i)) | ln n, for each key separately |
+
+The first two are softmax over one more key, so that their Jacobian is a principal block of
+softmax's, with norm at most 1/2. The sigmoid's is diagonal, at most 1/4.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from attnscope.normalizers import _checks
+from attnscope.normalizers._arguments import check_number, check_temperature, check_whole, column
 from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, function_of, register
-from attnscope.normalizers._rows import column
 
 
 @register
@@ -50,7 +61,7 @@ class Softmax(MappedNormalizer):
     facts: ClassVar[Facts] = Facts()
 
     def __post_init__(self) -> None:
-        _checks.temperature(self.temperature)
+        check_temperature(self.temperature)
 
     def row_map(self, n: Tensor) -> RowMap:
         """Softmax at scale 1 / T."""
@@ -89,8 +100,8 @@ class SSMax(MappedNormalizer):
     facts: ClassVar[Facts] = Facts(length_aware=True)
 
     def __post_init__(self) -> None:
-        _checks.number("s", self.s)
-        _checks.number("b", self.b)
+        check_number("s", self.s)
+        check_number("b", self.b)
 
     def row_map(self, n: Tensor) -> RowMap:
         """Softmax at scale s ln n + b."""
@@ -127,8 +138,8 @@ class PowerSoftmax(MappedNormalizer):
     facts: ClassVar[Facts] = Facts(length_aware=True)
 
     def __post_init__(self) -> None:
-        _checks.number("kappa", self.kappa)
-        _checks.number("gamma", self.gamma)
+        check_number("kappa", self.kappa)
+        check_number("gamma", self.gamma)
 
     def row_map(self, n: Tensor) -> RowMap:
         """Softmax at scale kappa n^gamma."""
@@ -162,7 +173,7 @@ class LogN(MappedNormalizer):
     facts: ClassVar[Facts] = Facts(length_aware=True)
 
     def __post_init__(self) -> None:
-        _checks.whole("n_train", self.n_train, least=2)  # ln n_train divides
+        check_whole("n_train", self.n_train, least=2)  # ln n_train divides
 
     def row_map(self, n: Tensor) -> RowMap:
         """Softmax at scale max(1, ln n / ln n_train)."""
@@ -170,3 +181,96 @@ class LogN(MappedNormalizer):
 
 
 logn = function_of(LogN)
+
+
+_SUB_NORMALIZED = Facts(sums_to_one=False, shift_invariant=False)
+_INDEPENDENT = Facts(sums_to_one=False, at_most_one=False, shift_invariant=False, length_aware=True)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Softmax1(MappedNormalizer):
+    """exp(z) / (1 + sum exp(z)): softmax([z, 0]) without its last weight.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> Softmax1().weights(logits)
+    tensor([0.5923, 0.2179, 0.0802, 0.0295])
+    """
+
+    name: ClassVar[str] = "softmax1"
+    facts: ClassVar[Facts] = _SUB_NORMALIZED
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Softmax against a sink of logit 0."""
+        return RowMap("softmax", sink=torch.zeros_like(n))
+
+
+softmax1 = function_of(Softmax1)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class SinkSoftmax(MappedNormalizer):
+    """softmax([z, sink]) without its last weight, as in the gpt-oss models.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> SinkSoftmax(sink=2.0).weights(logits)
+    tensor([0.3917, 0.1441, 0.0530, 0.0195])
+
+    Parameters
+    ----------
+    sink
+        Logit of the sink, an extra key without a value; -inf means no sink. A number or a tensor over rows.
+    """
+
+    sink: Tensor | float = 0.0
+
+    name: ClassVar[str] = "sink_softmax"
+    facts: ClassVar[Facts] = _SUB_NORMALIZED
+
+    def __post_init__(self) -> None:
+        check_number("sink", self.sink, infinite=True)
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Softmax against the sink."""
+        return RowMap("softmax", sink=column(self.sink, n))
+
+
+sink_softmax = function_of(SinkSoftmax)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Sigmoid(MappedNormalizer):
+    """w_i = 1 / (1 + exp(-(z_i + bias))), bias = -ln n unless given.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> Sigmoid().weights(logits)
+    tensor([0.6488, 0.4046, 0.2000, 0.0842])
+
+    Ramapuram et al. 2024 (arXiv 2409.04431), where the bias may also be fixed for all lengths.
+    Keys do not compete, and the weights need not sum to one: with logits in [-a, a] the sum
+    lies between n / (1 + n e^a) and n / (1 + n e^-a).
+
+    Parameters
+    ----------
+    bias
+        Added to the logits. Default: -ln n.
+    """
+
+    bias: Tensor | float | None = None
+
+    name: ClassVar[str] = "sigmoid"
+    facts: ClassVar[Facts] = _INDEPENDENT
+
+    def __post_init__(self) -> None:
+        if self.bias is not None:
+            check_number("bias", self.bias)
+            object.__setattr__(self, "facts", replace(_INDEPENDENT, length_aware=False))
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Sigmoid of each key against a sink of ln n, or of -bias."""
+        return RowMap("sigmoid", sink=n.log() if self.bias is None else -column(self.bias, n))
+
+
+sigmoid = function_of(Sigmoid)

@@ -1,4 +1,4 @@
-"""Normalizers with exact zeros: topk, sparsemax, entmax, and entmax with a scale that depends on n.
+"""Normalizers with exact zeros: topk, sparsemax, entmax, entmax with a scale that depends on n, and lipmix.
 
 | name | weights | alpha | scale c |
 |---|---|---|---|
@@ -11,6 +11,7 @@
 
 tau makes a row sum to one. For 1 < alpha <= 2 entmax is 1-Lipschitz, so
 that a scale c bounds the Jacobian norm of all but topk, which jumps where ranks k and k+1 tie.
+lipmix is lipmax with a power of n as its scale, mixed with the uniform weights.
 """
 
 from __future__ import annotations
@@ -21,9 +22,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attnscope.normalizers import _checks
-from attnscope.normalizers._base import Facts, MappedNormalizer, RowMap, function_of, register
-from attnscope.normalizers._rows import column
+from attnscope.normalizers._arguments import (
+    check_number,
+    check_shape,
+    check_whole,
+    column,
+    effective_mask,
+    lengths,
+    prepare,
+    usable,
+)
+from attnscope.normalizers._base import Facts, MappedNormalizer, Normalizer, RowMap, check_range, function_of, register
 
 _SPARSE = Facts(sparse=True)
 _SPARSE_LENGTH_AWARE = Facts(sparse=True, length_aware=True)
@@ -54,7 +63,7 @@ class TopK(MappedNormalizer):
     facts: ClassVar[Facts] = Facts(sparse=True, permutation_equivariant=False)
 
     def __post_init__(self) -> None:
-        _checks.whole("k", self.k, least=1)
+        check_whole("k", self.k, least=1)
 
     def row_map(self, n: Tensor) -> RowMap:
         """Softmax over the k largest."""
@@ -118,11 +127,6 @@ entmax15 = function_of(Entmax15)
 _SOFTMAX_WITHIN = 1e-3
 
 
-def _check_alpha(alpha: Tensor | float) -> None:
-    """Raise `InputError` for alpha above 2, where the Jacobian is unbounded, or below 1."""
-    _checks.number("alpha", alpha, low=1.0, high=2.0)
-
-
 def entmax_map(alpha: Tensor | float, n: Tensor, scale: Tensor | None) -> RowMap:
     """The map of alpha-entmax at a scale, specialized where alpha is 1, 1.5 or 2."""
     if isinstance(alpha, Tensor):
@@ -161,7 +165,7 @@ class Entmax(MappedNormalizer):
     facts: ClassVar[Facts] = _SPARSE
 
     def __post_init__(self) -> None:
-        _check_alpha(self.alpha)
+        check_number("alpha", self.alpha, low=1.0, high=2.0)  # above 2 the Jacobian is unbounded
 
     def row_map(self, n: Tensor) -> RowMap:
         """Entmax at alpha."""
@@ -205,9 +209,9 @@ class ASEntmax(MappedNormalizer):
     facts: ClassVar[Facts] = _SPARSE_LENGTH_AWARE
 
     def __post_init__(self) -> None:
-        _check_alpha(self.alpha)
+        check_number("alpha", self.alpha, low=1.0, high=2.0)  # above 2 the Jacobian is unbounded
         for name in ("beta", "gamma", "delta"):
-            _checks.number(name, getattr(self, name))
+            check_number(name, getattr(self, name))
 
     def row_map(self, n: Tensor) -> RowMap:
         """Entmax at scale delta + beta (ln n)^gamma."""
@@ -231,15 +235,10 @@ def smooth_minimum(scale: Tensor, cap: Tensor) -> Tensor:
     return cap * scale / (cap**_SMOOTH_MIN_ORDER + scale**_SMOOTH_MIN_ORDER) ** (1 / _SMOOTH_MIN_ORDER)
 
 
-def capped_scale(n: Tensor, kappa: Tensor | float, cap: Tensor | float) -> Tensor:
-    """theta_n: the smooth minimum of K and kappa ln n."""
-    return smooth_minimum(column(kappa, n) * n.log(), column(cap, n))
-
-
 @register
 @dataclass(frozen=True, eq=False)
 class Lipmax(MappedNormalizer):
-    """Capped length-adaptive entmax, entmax_alpha(theta_n z), theta_n <= K.
+    """Capped length-adaptive entmax, entmax_alpha(theta_n z), theta_n the smooth minimum of K and kappa ln n.
 
     >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
     >>> Lipmax().weights(logits)
@@ -273,13 +272,145 @@ class Lipmax(MappedNormalizer):
     facts: ClassVar[Facts] = _SPARSE_LENGTH_AWARE
 
     def __post_init__(self) -> None:
-        _checks.number("alpha", self.alpha, low=1.5, high=2.0)
-        _checks.number("kappa", self.kappa, above=0.0)
-        _checks.number("cap", self.cap, above=0.0)
+        check_number("alpha", self.alpha, low=1.5, high=2.0)
+        check_number("kappa", self.kappa, above=0.0)
+        check_number("cap", self.cap, above=0.0)
 
     def row_map(self, n: Tensor) -> RowMap:
         """Entmax at scale theta_n."""
-        return entmax_map(self.alpha, n, capped_scale(n, self.kappa, self.cap))
+        return entmax_map(self.alpha, n, smooth_minimum(column(self.kappa, n) * n.log(), column(self.cap, n)))
 
 
 lipmax = function_of(Lipmax)
+
+
+@dataclass(frozen=True, eq=False)
+class _SparsePart(MappedNormalizer):
+    """entmax_alpha(theta_n z)."""
+
+    alpha: Tensor | float
+    kappa: Tensor | float
+    gamma: Tensor | float
+    cap: Tensor | float
+
+    name: ClassVar[str] = "lipmix"
+    facts: ClassVar[Facts] = Facts(sparse=True, length_aware=True)
+
+    def row_map(self, n: Tensor) -> RowMap:
+        """Entmax at scale theta_n."""
+        scale = column(self.kappa, n) * n ** column(self.gamma, n)
+        return entmax_map(self.alpha, n, smooth_minimum(scale, column(self.cap, n)))
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Lipmix(Normalizer):
+    """(1 - g) entmax_alpha(theta_n z) + g / n, theta_n <= K: lipmax that can also average.
+
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    >>> Lipmix(gate=0.2).weights(logits)
+    tensor([0.6957, 0.2043, 0.0500, 0.0500])
+
+    >>> Lipmix(gate=0.2).lipschitz(1_000_000)
+    1.57526465708459
+
+    theta_n is the smooth minimum of K and kappa n^gamma. Sparse rules cannot average over a long row: sparsemax gives
+    weight to all n keys only if no scaled logit lies more than about 1/n below the mean. The uniform part can, at no
+    cost in stability, because it does not depend on the logits:
+
+    - the Jacobian is (1 - g) times that of the sparse part, so that its norm is at most (1 - g) theta_n <= (1 - g) K
+      for every row and length;
+    - a top gap d keeps the weight (1 - g) min(1, (alpha-1) theta_n d)^(1/(alpha-1)) + g / n, whatever the length;
+    - the output of a head is (1 - g) times a sum over the support of the sparse part plus g times the mean of all
+      values, which does not depend on the query: the sparse part decides how much work a row is. The weights
+      themselves have no zeros unless g = 0.
+
+    By Theorem S (docs/theory.md) a rule with Jacobian norm at most K' = (1 - g) K gives the top logit at most
+    max sparsemax(K' z). With alpha = 2 the sparse part alone attains (1 - g) max sparsemax(K z).
+
+    All parameters are numbers or tensors
+    over rows; `LearnedLipmix` learns kappa, gamma and the gate.
+
+    Parameters
+    ----------
+    alpha
+        1.5 to 2 (sparsemax).
+    kappa
+        Scale at length 1, below the cap.
+    gamma
+        Power of the length, 0 or more.
+    cap
+        K, the largest scale.
+    gate
+        g, the share of the uniform part, 0 to 1.
+    """
+
+    alpha: Tensor | float = 2.0
+    kappa: Tensor | float = 0.5
+    gamma: Tensor | float = 0.15
+    cap: Tensor | float = 2.0
+    gate: Tensor | float = 0.1
+
+    name: ClassVar[str] = "lipmix"
+    facts: ClassVar[Facts] = Facts(length_aware=True)
+
+    def __post_init__(self) -> None:
+        check_number("alpha", self.alpha, low=1.5, high=2.0)
+        check_number("kappa", self.kappa, above=0.0)
+        check_number("gamma", self.gamma, low=0.0)
+        check_number("cap", self.cap, above=0.0)
+        check_number("gate", self.gate, low=0.0, high=1.0)
+        if not isinstance(self.gate, Tensor) and self.gate == 0:  # the sparse part alone
+            object.__setattr__(self, "facts", _SparsePart.facts)
+
+    @property
+    def sparse_part(self) -> MappedNormalizer:
+        """entmax_alpha(theta_n z)."""
+        return _SparsePart(self.alpha, self.kappa, self.gamma, self.cap)
+
+    def gate_of(self, z: Tensor) -> Tensor:
+        """g for each row of z, (..., 1)."""
+        if isinstance(self.gate, Tensor):
+            check_shape("gate", self.gate, z.shape[:-1])
+        return column(self.gate, z)
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The mixture; a row with nothing visible gives zeros."""
+        z, visible = prepare(logits, visible)
+        if z.shape[-1] == 0:
+            return logits.clone()
+        gate, sparse = self.gate_of(z), self.sparse_part.weights(z, visible)
+        if visible is None and usable(z) and bool((lengths(z, None) == z.shape[-1]).all()):  # one pass, not five
+            learned = sparse.requires_grad or gate.requires_grad
+            share = sparse * (1 - gate) if learned else sparse.mul_(1 - gate)  # in place, memory is mapped only once
+            return share.add_(gate / z.shape[-1]).to(logits.dtype)
+        present = effective_mask(z.detach(), visible).to(z.dtype)
+        uniform = gate / present.sum(-1, keepdim=True).clamp(min=1) * present
+        return (sparse * (1 - gate) + uniform).to(logits.dtype)
+
+    def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
+        """Those of the sparse part times 1 - g, plus g / n, over all values of the parameters."""
+        check_range(length, low, high)
+        lower, upper = self.sparse_part.weight_bounds(length, low, high)
+        gates = torch.as_tensor(self.gate, dtype=torch.float64).detach()
+        ends = [float(gates.min()), float(gates.max())]
+        return min((1 - g) * lower + g / length for g in ends), max((1 - g) * upper + g / length for g in ends)
+
+    def jacobian_norm(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """(1 - g) times that of the sparse part."""
+        return self.sparse_part.jacobian_norm(logits, visible) * self._share(logits)
+
+    def jacobian_bound(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        """(1 - g) times that of the sparse part."""
+        return self.sparse_part.jacobian_bound(logits, visible) * self._share(logits)
+
+    def _share(self, logits: Tensor) -> Tensor:
+        return (1 - self.gate_of(logits)).squeeze(-1).detach()
+
+    def lipschitz(self, length: int) -> float:
+        """(1 - g) theta_n, for the smallest gate and the largest scale."""
+        share = 1 - float(torch.as_tensor(self.gate, dtype=torch.float64).detach().min())
+        return share * self.sparse_part.lipschitz(length)
+
+
+lipmix = function_of(Lipmix)

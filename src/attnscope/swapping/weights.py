@@ -48,8 +48,8 @@ from attnscope.normalizers import (
     Tempered,
     parse,
 )
+from attnscope.normalizers._arguments import lengths, prepare
 from attnscope.normalizers._autograd import apply_map
-from attnscope.normalizers._rows import lengths, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

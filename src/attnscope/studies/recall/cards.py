@@ -14,7 +14,7 @@ import polars as pl
 from attnscope import __version__
 from attnscope._process import refuses_after_fork
 from attnscope.errors import InputError, OutputError, parameter, whole_number
-from attnscope.normalizers.from_file import load_normalizer
+from attnscope.normalizers.specs import load_normalizer
 from attnscope.progress import Progress, Step, reporting
 from attnscope.store.folders import as_file, output_folder, without_infinities, write_all
 from attnscope.studies.recall import measuring

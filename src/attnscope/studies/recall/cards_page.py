@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from attnscope.columns import label
-from attnscope.normalizers.from_file import is_file
+from attnscope.normalizers.specs import is_file
 from attnscope.results.html import document, escape, fragment, heading, table
 from attnscope.show.figure_files import render
 from attnscope.show.figures import Figure, Mark, Panel, linear_range, log_axis

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnscope.errors import InputError
 from attnscope.normalizers import Normalizer
-from attnscope.normalizers.from_file import UserNormalizer, load_normalizer, reason, source_of
+from attnscope.normalizers.specs import UserNormalizer, load_normalizer, reason, source_of
 
 _ERROR = 1e-6  # of weights in float64
 _GRADIENT_ERROR = 1e-4

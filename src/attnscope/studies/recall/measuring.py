@@ -18,7 +18,7 @@ from attnscope.capture.models import Model, load_model
 from attnscope.capture.text import read_text, tokenize
 from attnscope.errors import InputError
 from attnscope.normalizers import Normalizer
-from attnscope.normalizers.from_file import is_file
+from attnscope.normalizers.specs import is_file
 from attnscope.scanning import scan
 from attnscope.store.tables import OWN
 from attnscope.theory.selectivity import top_weight_cap

@@ -100,7 +100,7 @@ class Cell:
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines its numbers."""
-        from attnscope.normalizers.from_file import source_of
+        from attnscope.normalizers.specs import source_of
 
         known = {"schema": SCHEMA, "attnscope": __version__, "source": source_of(self.normalizer)}
         return without_infinities(known | asdict(self))
@@ -223,7 +223,7 @@ def available_cores() -> int:
 
 def check(plan: Plan) -> None:
     """Raise InputError for a plan that cannot be run, before anything is trained."""
-    from attnscope.normalizers.from_file import is_file
+    from attnscope.normalizers.specs import is_file
     from attnscope.studies.recall.contracts import require_contracts
     from attnscope.studies.recall.training import make_rule
 

@@ -22,9 +22,9 @@ from torch.nn import functional
 
 from attnscope import normalizers as nz
 from attnscope.errors import InputError
+from attnscope.normalizers._arguments import column
 from attnscope.normalizers._base import SUPREMUM
-from attnscope.normalizers._rows import column
-from attnscope.normalizers.from_file import load_normalizer
+from attnscope.normalizers.specs import load_normalizer
 from attnscope.studies.recall.tasks import Batch, Position, Task
 from attnscope.theory.selectivity import top_weight_cap
 

@@ -1,13 +1,13 @@
 """Normalizers that are a function of the logits times softmax, or inside it: weights and gradients from compiled loops.
 
-self_adjust            w = a p,  a = (z - lo) / D,  p = softmax(z)
+    self_adjust            w = a p,  a = (z - lo) / D,  p = softmax(z)
     adaptive_temperature   w = softmax(beta(H) z),  H the entropy of softmax(z)
     share                  w = F(z) / sum F(z)
 
 A forward loop takes (z, visible, index, kind, out, start, stop); its backward loop, named `_gradient`, takes
 (z, visible, index, kind, w, g, out, start, stop) and writes J^T g. `kind` is the number of F, for `share` alone.
 Between the two only z and w are kept: computing p again costs less than reading it from memory. Their definitions in
-torch, and the derivations, are where the normalizers are; `_composed.py` chooses between the two.
+torch, and the derivations, are in `composed.py`; `compose` chooses between the two.
 
 The definition in torch operations is the specification. It also gives what the loops do not: higher derivatives,
 forward mode, transforms of torch.func, other devices, compiled models.
@@ -23,10 +23,19 @@ import torch
 from torch import Tensor
 
 from attnscope._numerics import exp, helper, largest, log_one_plus, loop
-from attnscope.normalizers import _rows as _loops
+from attnscope.normalizers import _arguments
 from attnscope.normalizers._autograd import dual
-from attnscope.normalizers._kernels import BLOCK, block_sum, center, exponentials, load, multiply, seen_row
-from attnscope.normalizers._kernels_backward import product_sum, shifted_product
+from attnscope.normalizers._kernels import (
+    BLOCK,
+    block_sum,
+    center,
+    exponentials,
+    load,
+    multiply,
+    product_sum,
+    seen_row,
+    shifted_product,
+)
 
 SOFTPLUS, ONE_PLUS_SQUARE, SIGMOID = range(3)
 
@@ -257,7 +266,7 @@ Definition = Callable[[Tensor, Tensor | None], Tensor]
 
 
 class Loops(NamedTuple):
-    """The two loops of a normalizer, with the arguments that `_kernels_composed.py` describes."""
+    """The two loops of a normalizer, with the arguments described above."""
 
     forward: Callable[..., None]
     backward: Callable[..., None]
@@ -266,7 +275,7 @@ class Loops(NamedTuple):
 
 def compose(definition: Definition, loops: Loops, z: Tensor, visible: Tensor | None) -> Tensor:
     """The weights of logits z, by the loops where they can run."""
-    if not _loops.usable(z, visible) or dual(z):
+    if not _arguments.usable(z, visible) or dual(z):
         return definition(z, visible)
     weights: Tensor = Composed.apply(definition, loops, z, visible)  # type: ignore[no-untyped-call]
     return weights
@@ -278,8 +287,8 @@ class Composed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, definition: Definition, loops: Loops, z: Tensor, visible: Tensor | None) -> Tensor:
         out = torch.empty_like(z, memory_format=torch.contiguous_format)
-        mask, index = _loops.mask_rows(visible, z.shape)
-        _loops.run(loops.forward, z, _loops.rows(z), mask, index, loops.kind, _loops.rows(out))
+        mask, index = _arguments.mask_rows(visible, z.shape)
+        _arguments.run(loops.forward, z, _arguments.rows(z), mask, index, loops.kind, _arguments.rows(out))
         ctx.definition, ctx.loops, ctx.visible = definition, loops, visible
         ctx.save_for_backward(z, out)
         return out
@@ -289,13 +298,13 @@ class Composed(torch.autograd.Function):
         z, w = ctx.saved_tensors
         (g,) = gradients
         differentiated_again = torch.is_grad_enabled()
-        if differentiated_again or not _loops.usable(z, w, g, ctx.visible) or g.dtype != z.dtype:
+        if differentiated_again or not _arguments.usable(z, w, g, ctx.visible) or g.dtype != z.dtype:
             with torch.enable_grad():
                 weights = ctx.definition(z, ctx.visible)
                 (to_z,) = torch.autograd.grad(weights, z, g, create_graph=differentiated_again)
             return None, None, to_z, None
         out = torch.empty_like(z, memory_format=torch.contiguous_format)
-        mask, index = _loops.mask_rows(ctx.visible, z.shape)
-        rows = [_loops.rows(tensor) for tensor in (w, g, out)]
-        _loops.run(ctx.loops.backward, z, _loops.rows(z), mask, index, ctx.loops.kind, *rows)
+        mask, index = _arguments.mask_rows(ctx.visible, z.shape)
+        rows = [_arguments.rows(tensor) for tensor in (w, g, out)]
+        _arguments.run(ctx.loops.backward, z, _arguments.rows(z), mask, index, ctx.loops.kind, *rows)
         return None, None, out, None

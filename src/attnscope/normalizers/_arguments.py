@@ -1,7 +1,8 @@
-"""The arguments of all normalizers: dtypes, masks, lengths, per-row parameters, and tensors for compiled loops.
+"""The arguments of all normalizers: settings that are checked, dtypes, masks, lengths, and tensors for compiled loops.
 
 Decisions:
 
+- an error quotes the value received and says what to pass instead;
 - rows are shared out to as many threads as torch uses (`attnscope._process`); the loops hold no interpreter lock;
 - compiling happens once for each loop and element type, before threads share the rows, and is kept on disk.
 """
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+import numbers
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,7 +23,7 @@ import torch
 from torch import Tensor
 
 from attnscope._process import parallel_for
-from attnscope.errors import InputError
+from attnscope.errors import InputError, shown
 from attnscope.normalizers import _kernels
 
 _TYPES = {torch.float32: np.float32, torch.float64: np.float64}
@@ -205,3 +208,75 @@ def column(value: Tensor | float, like: Tensor) -> Tensor:
 def per_row(value: Tensor | None, z: Tensor) -> Tensor | None:
     """A parameter of shape (..., 1) expanded to one value per row of z."""
     return None if value is None else value.expand(*z.shape[:-1], 1)
+
+
+# Logits that are numbers of float32 stay such when they are divided by a temperature between these.
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-30, 1e30
+LARGEST_WHOLE = 2**63 - 1  # that tensors and compiled loops hold
+
+
+def check_number(
+    name: str,
+    value: object,
+    *,
+    above: float = -math.inf,
+    low: float = -math.inf,
+    high: float = math.inf,
+    infinite: bool = False,
+) -> None:
+    """Raise `InputError` unless value is a number, or a float tensor, with above < value and low <= value <= high.
+
+    `infinite` also allows -inf. A tensor whose values cannot be read, while tracing or within vmap, passes.
+    """
+    if isinstance(value, Tensor):
+        if torch.compiler.is_compiling() or value.is_meta:
+            return
+        if not value.dtype.is_floating_point:
+            raise InputError(f"{name} must be a floating point tensor, received {value.dtype}: convert with .float()")
+        inside = value.isfinite() & (value > above) & (value >= low) & (value <= high)
+        try:
+            valid = bool((inside | (value == -torch.inf) if infinite else inside).all())
+        except RuntimeError:  # within vmap the values of a tensor cannot be read
+            return
+    else:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise InputError(f"{name} must be a number or a tensor, received {value!r}")
+        plain = float(value)
+        valid = (math.isfinite(plain) and plain > above and low <= plain <= high) or (infinite and plain == -math.inf)
+    if not valid:
+        raise InputError(f"{name} must be {_rule(above, low, high, infinite)}, received {value}")
+
+
+def check_temperature(value: object) -> None:
+    """Raise `InputError` unless value is a temperature, or a tensor of some, that logits can be divided by."""
+    check_number("temperature", value, above=0.0)
+    check_number("temperature", value, low=LOWEST_TEMPERATURE, high=HIGHEST_TEMPERATURE)
+
+
+def _rule(above: float, low: float, high: float, infinite: bool) -> str:
+    if above == 0:
+        return "positive and finite"
+    if math.isfinite(low):
+        return f"in [{low:g}, {high:g}]"
+    return "finite or -inf" if infinite else "finite"
+
+
+def check_whole(name: str, value: object, *, least: int) -> None:
+    """Raise `InputError` unless value is an integer of at least `least` that 64 bits can hold."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise InputError(f"{name} must be a whole number and at least {least}, received {value!r}")
+    if int(value) > LARGEST_WHOLE:
+        raise InputError(f"{name} must be at most {LARGEST_WHOLE}, received {shown(value)}")
+
+
+def check_shape(name: str, value: Tensor, rows: Sequence[int]) -> None:
+    """Raise `InputError` unless a tensor parameter broadcasts against the rows of the logits."""
+    given = tuple(value.shape)
+    fits = len(given) <= len(rows) and all(
+        size in (1, row) for size, row in zip(reversed(given), reversed(tuple(rows)), strict=False)
+    )
+    if not fits:
+        raise InputError(
+            f"{name} of shape {given} does not broadcast against the rows of logits, {tuple(rows)}: "
+            f"for one value per head pass {name}[:, None]"
+        )
