@@ -71,7 +71,7 @@ def test_an_example_gives_what_it_prints(name: str, tmp_path: Path, monkeypatch:
 def public() -> dict[str, Any]:
     """The functions and classes at the top of the package and of its rooms for users."""
     rooms = [attnscope, *(getattr(attnscope, room) for room in ("capture", "normalizers", "swapping", "theory"))]
-    rooms += [attnscope.experiments, attnscope.studies.audit, attnscope.monitor, attnscope.progress, attnscope.doctor]
+    rooms += [attnscope.studies.audit, attnscope.monitor, attnscope.progress, attnscope.doctor]
     found = {
         f"{room.__name__}.{name}": getattr(room, name)
         for room in rooms

@@ -9,6 +9,11 @@ import pytest
 import attnscope
 
 OLD = {
+    "attnscope.experiments.reproduce": attnscope.reproduce,
+    "attnscope.experiments.Reproduction": attnscope.Reproduction,
+    "attnscope.experiments.Comparison": attnscope.Comparison,
+    "attnscope.experiments.budget.running.budget": None,
+    "attnscope.experiments.guidelines.Guidelines": None,
     "attnscope.tables.within_support": None,
     "attnscope.theory.audit.audit": attnscope.audit,
     "attnscope.theory.audit.Claim": None,

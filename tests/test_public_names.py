@@ -21,7 +21,7 @@ from attnscope.studies.budget.running import budget
 
 FUNCTIONS = {"audit", "compare", "diagnose", "load_model", "load_run", "reproduce", "scan", "swap"}
 RESULTS = {"AuditReport", "Comparison", "Diagnosis", "Reproduction", "ScanResult", "TrainingRun"}
-ROOMS = ["theory", "normalizers", "experiments", "swapping", "capture"]
+ROOMS = ["theory", "normalizers", "swapping", "capture"]
 
 
 def test_the_top_of_the_package_has_the_functions_and_their_results() -> None:

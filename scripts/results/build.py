@@ -31,8 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.capture.text import read_text
-from attnscope.experiments import Reproduction, reproduce
-from attnscope.experiments.protocol_report.comparisons import (
+from attnscope.intervals import coverage_at_most
+from attnscope.studies.paper import Reproduction, reproduce
+from attnscope.studies.paper.comparisons import (
     MARKS,
     best_readings,
     comparisons,
@@ -40,7 +41,6 @@ from attnscope.experiments.protocol_report.comparisons import (
     given_by_none,
     number,
 )
-from attnscope.intervals import coverage_at_most
 from attnscope.studies.paper.settings import PAPER_LENGTHS
 
 HERE = Path(__file__).parent

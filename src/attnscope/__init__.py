@@ -35,7 +35,6 @@ from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 if TYPE_CHECKING:
     from attnscope import capture as capture
     from attnscope import doctor as doctor
-    from attnscope import experiments as experiments
     from attnscope import monitor as monitor
     from attnscope import normalizers as normalizers
     from attnscope import progress as progress
@@ -103,7 +102,6 @@ __all__ = [
     "compare",
     "diagnose",
     "doctor",
-    "experiments",
     "horizon",
     "load_model",
     "load_run",
@@ -121,6 +119,15 @@ __all__ = [
 keep_old_names(
     __name__,
     {
+        "experiments": {
+            "reproduce": "attnscope.studies.paper.reproduction",
+            "Reproduction": "attnscope.studies.paper.reproduction",
+            "Comparison": "attnscope.studies.compare.comparing",
+        },
+        "experiments.budget": {"*": "attnscope.studies.budget"},
+        "experiments.budget.running": {"*": "attnscope.studies.budget.running"},
+        "experiments.guidelines": {"*": "attnscope.studies.compare.guidelines"},
+        "experiments.recall": {"*": "attnscope.studies.recall"},
         "tables": {"*": "attnscope.store.tables"},
         "theory.audit": {"*": "attnscope.studies.audit"},
         "theory.heads": {"*": "attnscope.theory.geometry"},

@@ -77,6 +77,8 @@ class _Moved(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         new = self._names.get(name) or self._names.get("*")
+        if f"{self.__name__}.{name}" in sys.modules:
+            return sys.modules[f"{self.__name__}.{name}"]
         if new is None or name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         found = getattr(importlib.import_module(new), name)

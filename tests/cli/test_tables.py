@@ -12,12 +12,12 @@ from rich.console import Console
 from terminal_tables import assert_readable, recorded_tables
 
 from attnscope.cli import run
-from attnscope.experiments.protocol_report.claims import answer_protocol
 from attnscope.report import protocol_table
 from attnscope.report.maps import HeadMap, _percentage
 from attnscope.studies.audit import AuditReport, ClaimReport, Trial
 from attnscope.studies.audit.printing import print_audit
 from attnscope.studies.audit.referee import CLAIMS
+from attnscope.studies.paper.claims import answer
 
 CONSOLE = {"width": 80, "force_terminal": True, "color_system": None}
 
@@ -84,7 +84,7 @@ def test_maps_fit_however_many_heads_there_are(heads: int, width: int) -> None:
 def test_tables_of_the_protocol() -> None:
     kinds = ("value", "hidden_unit", "embedding")
     with recorded_tables() as found:
-        claims = answer_protocol(protocol_tables(windows=2, vectors=kinds))
+        claims = answer(protocol_tables(windows=2, vectors=kinds))
         protocol_table.print_protocol(Console(file=io.StringIO(), **CONSOLE), claims)
     assert len(found) > 3  # six readings do not fit beside each other
     for table in found:

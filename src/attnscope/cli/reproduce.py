@@ -42,9 +42,8 @@ def reproduce(
     field: FieldOption = "text",
     length: WholeNumber | None = None,
     windows: WholeNumber = 8,
-    rows: str = "all",
     vectors: str = "value",
-    draws: WholeNumber = 99,
+    first_key: Literal["kept", "dropped"] = "kept",
     seed: WholeNumber = 0,
     figure_width: Literal["one-column", "two-column"] = "two-column",
     figure_titles: Flag = False,
@@ -64,19 +63,18 @@ def reproduce(
 ) -> int:
     """Run the paper's experiments on a model, draw its figures, and evaluate its claims.
 
-    By default all rows of every head are measured by the paper's own protocol (Algorithms 1 to 5 of its appendix), with
-    the keys that a row does not see counted (literal) and left out (visible), and also the last row of each length.
+    All rows of every head are measured by the paper's own protocol (Algorithms 1 to 5 of its appendix), with the keys
+    that a row does not see counted (literal) and left out (visible).
 
-    Writes figures (SVG, PDF, PNG and their data), tables, claims.json and claims.md, with and without the first key,
-    and prints every claim with its number, accepted range and verdict. A second run with the same settings reuses the
-    tables and takes seconds.
+    Writes figures (SVG, PDF, PNG and their data), tables, claims.json and claims.md, and prints every claim with its
+    number, accepted range and verdict. A second run with the same settings reuses the tables and takes seconds.
 
     For example:
 
     - `attnscope reproduce`
     - `attnscope reproduce openai-community/gpt2 --text corpus:war-and-peace`
     - `attnscope reproduce model.gguf --vectors value,hidden,embedding`
-    - `attnscope reproduce --rows last --verbose`
+    - `attnscope reproduce --length 128 --verbose`
     - `attnscope reproduce model.gguf --text 'books/*.txt' --windows 32 --workers 2`
 
     Parameters
@@ -86,17 +84,15 @@ def reproduce(
     windows
         How many windows to measure, consecutive in a text and spread evenly over a corpus; every figure shows the range
         over them. A verdict needs two windows, a 95% interval six.
-    rows
-        all: all rows by the paper's protocol, and the last row of each length. last or a number: only the last row, or
-        that many last rows, of each length, whose mean is the value of the window; much faster.
     vectors
         The vectors that the weights average: value, output, hidden, hidden_unit (hidden scaled to unit length) or
         embedding (of the token, without its position), or several of them separated by commas. Each
         takes as long as the first.
-    draws
-        How many random sets of each size to draw for the expectation.
+    first_key
+        dropped: measure every row without the first token of the window (the attention sink), by the softmax of its
+        other logits.
     seed
-        Seed of the random sets and directions.
+        Seed of the random directions and of the subsets of heads.
     figure_width
         Width of the figures: one-column for 3.3 inches, two-column for 6.9, in 8 point type.
     figure_titles
@@ -109,7 +105,6 @@ def reproduce(
 
     from attnscope.capture.documents import read_source
     from attnscope.cli.closing import command_line, print_closing
-    from attnscope.measure.settings import row_choice
     from attnscope.report.reproduction import print_claims
     from attnscope.store.folders import folder_name
     from attnscope.studies.paper.reproduction import reproduce as run_experiments
@@ -122,9 +117,8 @@ def reproduce(
             out=folder,
             length=length,
             windows=windows,
-            rows=row_choice(rows),
             vectors=tuple(kind.strip() for kind in vectors.split(",")),
-            draws=draws,
+            first_key=first_key,
             seed=seed,
             bos=bos,
             figure_width=figure_width,

@@ -11,7 +11,7 @@ from attnscope.report.terminal import paragraph, tables, titled
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.experiments.protocol_report import Comparison
+    from attnscope.studies.paper.comparisons import Comparison
 
 STYLES = {"agrees": "green", "disagrees": "red", "depends": "yellow", "not measured": "dim"}
 _STATEMENT = 28  # columns of a statement, at least
@@ -19,7 +19,7 @@ _STATEMENT = 28  # columns of a statement, at least
 
 def print_protocol(console: Console, claims: list[dict[str, Any]]) -> None:
     """Print one table per subject, then the best readings and what no reading gives."""
-    from attnscope.experiments.protocol_report.comparisons import MARKS, comparisons, disagreements, grids, summary
+    from attnscope.studies.paper.comparisons import MARKS, comparisons, grids, summary
 
     compared = comparisons(claims)
     for grid in grids(compared):
@@ -32,7 +32,7 @@ def print_protocol(console: Console, claims: list[dict[str, Any]]) -> None:
         console.print()
     marks = f"{MARKS['agrees']} as the paper prints it, {MARKS['disagrees']} not, {MARKS['depends']} depends on the "
     console.print(paragraph(f"{marks}window; * the nearest reading", style="dim"))
-    for sentence in (*summary(compared), *(f"The last rows differ: {one}" for one in disagreements(claims))):
+    for sentence in summary(compared):
         console.print(paragraph(sentence, 0, "- "))
 
 

@@ -60,7 +60,7 @@ def print_claims(console: Console, result: Reproduction, verbose: bool = False) 
         console.print(Text("\nHow each number is measured, and accepted", style="bold"))
         for claim in result.claims:
             console.print(paragraph(claim["rule"], 0, f"{claim['id']}  "))
-    if verbose and "protocol" in result.figures:
+    if verbose:
         console.print()
         print_protocol(console, result.claims)
 

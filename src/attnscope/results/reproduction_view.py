@@ -73,9 +73,9 @@ class ReproductionPlots:
     @property
     def names(self) -> list[str]:
         """The names of the figures."""
-        return list(self._figures(None, True))
+        return list(self._figures())
 
-    def figure(self, name: str, vectors: str | None = None, first_key: bool = True) -> Any:
+    def figure(self, name: str, vectors: str | None = None) -> Any:
         """A figure of the paper on this model, printed and corrected quantities side by side.
 
         >>> attnscope.load_run("runs/reproduce-gpt2").plot.figure("figure-2a").save("2a.svg")  # doctest: +SKIP
@@ -83,11 +83,9 @@ class ReproductionPlots:
         Parameters
         ----------
         name
-            One of `names`, e.g. "figure-2a".
+            One of `names`, e.g. "figure-2a-value"; "figure-2a" is the first of them.
         vectors
             Kind of vectors, of those that were measured. Default: the first.
-        first_key
-            Whether the first key is kept.
 
         Returns
         -------
@@ -96,22 +94,20 @@ class ReproductionPlots:
         """
         from attnscope.show.charts import offline
 
-        figures = self._figures(vectors, first_key)
-        if name not in figures:
-            raise InputError(f"no figure {shown(name)}; there are {', '.join(figures)}")
-        return offline(figures[name].chart(titles=True))
-
-    def _figures(self, vectors: str | None, first_key: bool) -> dict[str, Figure]:
-        from attnscope.experiments.claims import readings_of
-        from attnscope.experiments.figures import draw
-
+        figures = self._figures()
         kinds = self._result.run["settings"]["vectors"]
-        wanted = vectors or kinds[0]
-        if wanted not in kinds:
+        if vectors is not None and vectors not in kinds:
             raise InputError(f"vectors {shown(vectors)} were not measured; there are {', '.join(kinds)}")
-        readings = readings_of(self._result.tables, [wanted])
-        reading = next(one for one in readings if (one.sink == "kept") == first_key)
-        return draw(reading)
+        names = (name, f"{name}-{vectors or kinds[0]}", f"{name}-scaled")
+        chosen = next((figures[one] for one in names if one in figures), None)
+        if chosen is None:
+            raise InputError(f"no figure {shown(name)}; there are {', '.join(figures)}")
+        return offline(chosen.chart(titles=True))
+
+    def _figures(self) -> dict[str, Figure]:
+        from attnscope.studies.paper.figures import draw
+
+        return draw(self._result.tables)
 
 
 def _counts(result: Reproduction) -> str:

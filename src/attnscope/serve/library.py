@@ -67,7 +67,7 @@ _WRITTEN = (
     *(REQUEST, ".parts/plan.json", ".parts/window-*", ".attnscope-*", "*/.attnscope-*"),
 )
 # Beside a record that cannot be read, they show whose it was.
-_RUN_TABLES = ("topn.parquet", "tables/topn.parquet", "parts/manifest.jsonl")
+_RUN_TABLES = ("topn.parquet", "tables/protocol_distance.parquet", "parts/manifest.jsonl")
 
 
 def is_run(folder: Path, record: Mapping[str, Any] | None) -> bool:
@@ -92,7 +92,7 @@ _VERDICTS = ("agrees", "depends", "disagrees")
 def is_reproduction(record: Mapping[str, Any]) -> bool:
     """Whether a `run.json`, or the plan of a stopped run, was written by `attnscope reproduce`."""
     settings = record.get("settings")
-    return isinstance(settings, dict) and "draws" in settings
+    return isinstance(settings, dict) and not {"draws", "first_key"}.isdisjoint(settings)
 
 
 def describe(record: Mapping[str, Any], claims: Mapping[str, Any] | None) -> tuple[str, str]:

@@ -6,8 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from attnscope._process import lazy
 from attnscope.store.kinds import Description, Kind, Verb
 
 _VERDICTS = ("agrees", "depends", "disagrees")
@@ -40,3 +41,11 @@ KINDS = (
         verbs=(Verb("reproduce", "attnscope.cli.reproduce:reproduce", "The paper"),),
     ),
 )
+
+if TYPE_CHECKING:
+    from attnscope.studies.paper.reproduction import Reproduction as Reproduction
+    from attnscope.studies.paper.reproduction import reproduce as reproduce
+
+_NAMES = dict.fromkeys(("Reproduction", "reproduce"), "attnscope.studies.paper.reproduction")
+
+__getattr__, __dir__ = lazy(__name__, __path__, _NAMES)

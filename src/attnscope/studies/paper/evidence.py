@@ -1,9 +1,9 @@
-"""Claims, the measurements that decide them, and the rule that turns measurements into a verdict.
+"""Claims, the readings in which they are measured, and the rule that turns measurements into a verdict.
 
-One rule serves every claim. A statistic is computed for each window (the mean over its rows, if there are several),
-and its median over windows gets a 95% bootstrap interval. The measurement agrees with the claim if the interval lies
-inside the accepted range, disagrees if it lies outside, and otherwise depends on the window. A single window has no
-interval and therefore no verdict. A claim about every row is refuted by one row.
+One rule serves every claim. A statistic is computed for each window, and its median over windows gets a 95% bootstrap
+interval. The measurement agrees with the claim if the interval lies inside the accepted range, disagrees if it lies
+outside, and otherwise depends on the window. A single window has no interval and therefore no verdict. A claim about
+every line (a bound) is refuted by one of them.
 
 A form of a claim (printed or corrected) that is measured at several N, eps or T must hold at all of them: it agrees
 if all its measurements agree, and disagrees if one of them disagrees.
@@ -12,7 +12,7 @@ if all its measurements agree, and disagrees if one of them disagrees.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,9 +26,22 @@ if TYPE_CHECKING:
 
 Verdict = Literal["agrees", "disagrees", "depends"]
 Range = tuple[float, float]
-UNIT = ["window", "row"]
+Labels = dict[str, str]
+"""What distinguishes a reading, e.g. {"rows": "literal", "vectors": "value"}."""
 ROUNDING = 1e-9  # tolerance of a bound, relative or absolute
 NO_INTERVAL = "the window (one window gives no interval)"
+OPEN, CLOSED = "open", "closed"  # the ball of eq. (10)
+# What the appendix leaves open, by the table that decides a claim.
+OPEN_CHOICES = {
+    "protocol_distance": ("reading", "vectors"),
+    "protocol_tests": ("reading", "vectors"),
+    "protocol_critical": ("reading", "vectors", "significance"),
+    "protocol_separability": ("reading", "vectors", "ball"),
+    "protocol_rows": ("reading",),
+    "protocol_gradient": ("reading", "logit_scale"),
+    "sharpness": ("vectors",),
+    "coverage": ("vectors",),
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,7 @@ class Measurement:
     estimate: Estimate
     accepted: Range
     at: str = ""  # the N, eps or T it was measured at
-    every: bool = False  # a share of rows that must be 1; its interval spans the windows' smallest and largest share
+    every: bool = False  # a share of lines that must be 1; its interval spans the windows' smallest and largest share
 
     @property
     def verdict(self) -> Verdict:
@@ -61,8 +74,79 @@ class Measurement:
         }
 
 
-Measure = Callable[["Evidence"], list[Measurement]]
+@dataclass(frozen=True)
+class Evidence:
+    """The tables of a reproduction, restricted to one reading."""
+
+    tables: dict[str, pl.DataFrame]
+    labels: Labels
+    _cache: dict[Any, pl.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, key: Any, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        """The result of `make`, cached under `key`."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
+
+    def table(self, name: str) -> pl.DataFrame:
+        """The lines of a table that belong to this reading."""
+        return self.once(name, lambda: self._restricted(name))
+
+    def _restricted(self, name: str) -> pl.DataFrame:
+        table = self.tables[name]
+        columns = {("reading" if key == "rows" else key): value for key, value in self.labels.items()}
+        wanted: dict[str, Any] = {key: value for key, value in columns.items() if key in table.columns}
+        if "significance" in wanted:
+            wanted["significance"] = float(wanted["significance"])
+        table = table.filter(**wanted)
+        if self.labels.get("ball") == CLOSED and "separability_closed" in table.columns:
+            return table.with_columns(separability="separability_closed")
+        return table
+
+    def longest(self, name: str) -> pl.DataFrame:
+        """The lines of `table(name)` at the longest length."""
+        return self.once((name, "longest"), lambda: _longest(self.table(name)))
+
+    def measure(
+        self, name: str, table: pl.DataFrame, statistic: pl.Expr, accepted: Range, at: str = ""
+    ) -> list[Measurement]:
+        """The median of a statistic over windows with its interval; empty if no window has a finite value."""
+        values = window_values(table, statistic)
+        return [Measurement(name, window_bootstrap_median(values), accepted, at)] if len(values) else []
+
+    def every_line(self, name: str, table: pl.DataFrame, holds: pl.Expr, at: str = "") -> list[Measurement]:
+        """The share of lines where `holds` is true, for a claim about all of them; null values are ignored."""
+        lines = table.select("window", holds=holds).drop_nulls()
+        if lines.is_empty():
+            return []
+        windows = lines.group_by("window").agg(pl.mean("holds"))["holds"].to_numpy()
+        share = float(lines["holds"].to_numpy().mean())
+        estimate = Estimate(share, float(windows.min()), float(windows.max()))
+        return [Measurement(name, estimate, (1.0, 1.0), at, every=True)]
+
+    def exponent(self, name: str, table: pl.DataFrame, statistic: pl.Expr, accepted: Range) -> list[Measurement]:
+        """The exponent b of a fit c L^b to the medians over windows; empty with fewer than three lengths."""
+        wide = table.group_by("window", "length").agg(value=statistic)
+        if wide.is_empty():
+            return []
+        lengths = wide["length"].unique().sort()
+        values = wide.pivot(on="length", index="window", values="value").sort("window").select(map(str, lengths))
+        law = power_law_of_medians(lengths.to_numpy().astype(float), values.to_numpy().astype(float))
+        return [Measurement(name, law.exponent, accepted)] if law else []
+
+
+Measure = Callable[[Evidence], list[Measurement]]
 Rule = Callable[[list[Measurement]], Verdict | None]
+
+
+def window_values(table: pl.DataFrame, statistic: pl.Expr) -> Float[np.ndarray, " windows"]:
+    """The statistic of each window; windows where it is not finite are left out."""
+    values = table.group_by("window").agg(value=statistic).sort("window")["value"].to_numpy().astype(float)
+    return values[np.isfinite(values)]
+
+
+def _longest(table: pl.DataFrame) -> pl.DataFrame:
+    return table.filter(pl.col("length") == table["length"].max())
 
 
 def every(measured: list[Measurement]) -> Verdict | None:
@@ -91,6 +175,8 @@ class Claim:
     """An empirical claim of the paper, with the measurements of its printed and its corrected form."""
 
     id: str
+    figure: str | None  # of the paper
+    table: str  # that decides it
     place: str
     statement: str
     rule: str
@@ -100,79 +186,97 @@ class Claim:
     corrected_rule: Rule = every
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """The tables of a reproduction, restricted to one kind of vectors, with or without the first key."""
-
-    tables: dict[str, pl.DataFrame]
-    vectors: str
-    sink: str
-    _cache: dict[Any, pl.DataFrame] = field(default_factory=dict, repr=False, compare=False)
-
-    def once(self, key: Any, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-        """The result of `make`, cached under `key`."""
-        if key not in self._cache:
-            self._cache[key] = make()
-        return self._cache[key]
-
-    def table(self, name: str) -> pl.DataFrame:
-        """A table restricted to this kind of vectors and treatment of the first key."""
-        return self.once(name, lambda: self._filtered(name))
-
-    def _filtered(self, name: str) -> pl.DataFrame:
-        table = self.tables[name]
-        if "vectors" in table.columns:
-            table = table.filter(vectors=self.vectors)
-        return table.filter(sink=self.sink) if "sink" in table.columns else table
-
-    def longest(self, name: str) -> pl.DataFrame:
-        """The lines of `table(name)` at the longest length."""
-        return self.once((name, "longest"), lambda: _longest(self.table(name)))
-
-    def measure(
-        self, name: str, table: pl.DataFrame, statistic: pl.Expr, accepted: Range, at: str = ""
-    ) -> list[Measurement]:
-        """The median of a statistic over windows with its interval; empty if no window has a finite value."""
-        values = window_values(table, statistic)
-        return [Measurement(name, window_bootstrap_median(values), accepted, at)] if len(values) else []
-
-    def every_row(self, name: str, table: pl.DataFrame, holds: pl.Expr, at: str = "") -> list[Measurement]:
-        """The share of lines where `holds` is true, for a claim about all of them; null values are ignored."""
-        lines = table.select("window", holds=holds).drop_nulls()
-        if lines.is_empty():
-            return []
-        windows = lines.group_by("window").agg(pl.mean("holds"))["holds"].to_numpy()
-        share = float(lines["holds"].to_numpy().mean())
-        estimate = Estimate(share, float(windows.min()), float(windows.max()))
-        return [Measurement(name, estimate, (1.0, 1.0), at, every=True)]
-
-    def exponent(
-        self, name: str, table: pl.DataFrame, statistic: pl.Expr, accepted: Range, at: str = ""
-    ) -> list[Measurement]:
-        """The exponent b of a fit c L^b over all lengths; empty with fewer than three lengths."""
-        fit = self.fit(table, statistic)
-        return [Measurement(name, fit[0], accepted, at)] if fit else []
-
-    def fit(self, table: pl.DataFrame, statistic: pl.Expr) -> tuple[Estimate, Estimate] | None:
-        """Exponent and factor of c L^b, fitted to the medians over windows."""
-        wide = table.group_by(*UNIT, "prefix").agg(value=statistic).group_by("window", "prefix").agg(pl.mean("value"))
-        if wide.is_empty():
-            return None
-        lengths = wide["prefix"].unique().sort()
-        values = wide.pivot(on="prefix", index="window", values="value").sort("window").select(map(str, lengths))
-        law = power_law_of_medians(lengths.to_numpy().astype(float), values.to_numpy().astype(float))
-        return (law.exponent, law.factor) if law else None
+def readings(tables: dict[str, pl.DataFrame], name: str) -> list[Evidence]:
+    """Every reading of a table, in its order."""
+    table, columns = tables[name], list(OPEN_CHOICES[name])
+    if "ball" in columns:
+        balls = [table.with_columns(ball=pl.lit(OPEN))]
+        measured = table.filter(pl.col("separability_closed").is_not_null())
+        table = pl.concat([*balls, measured.with_columns(ball=pl.lit(CLOSED))])
+    found = table.select(columns).unique(maintain_order=True) if not table.is_empty() else pl.DataFrame()
+    labels = [
+        {"rows" if column == "reading" else column: f"{value:g}" if isinstance(value, float) else str(value)
+         for column, value in zip(columns, values, strict=True)}
+        for values in found.rows()
+    ]  # fmt: skip
+    single = {} if "reading" in columns else {"rows": "last"}
+    return [Evidence(tables, single | each) for each in labels]
 
 
-def window_values(table: pl.DataFrame, statistic: pl.Expr) -> Float[np.ndarray, " windows"]:
-    """The statistic of each window, averaged over the window's rows; windows where it is not finite are left out.
+def answer_claim(claim: Claim, evidence: Sequence[Evidence], first_key: str) -> dict[str, Any]:
+    """One claim, measured in each form and reading; its verdict depends on the labels along which they differ."""
+    results: list[dict[str, Any]] = []
+    verdicts: list[tuple[Labels, Verdict]] = []
+    forms: dict[str, tuple[Measure, Rule]] = {"printed": (claim.printed, every)}
+    if claim.corrected:
+        forms["corrected"] = (claim.corrected, claim.corrected_rule)
+    for e in evidence:
+        for form, (measure, rule) in forms.items():
+            measured = measure(e)
+            verdict = rule(measured)
+            results.append(
+                {
+                    "form": form,
+                    **e.labels,
+                    "first_key": first_key,
+                    "verdict": verdict,
+                    "depends_on": _causes(measured) if verdict == "depends" else [],
+                    "holds_at": [one.at for one in measured if one.at and one.verdict == "agrees"],
+                    "fails_at": [one.at for one in measured if one.at and one.verdict == "disagrees"],
+                    "measured": [one.as_dict() for one in measured],
+                }
+            )
+            if verdict:
+                verdicts.append(({"form": form, **e.labels}, verdict))
+    nearest: dict[str, Any] = min(results, key=_miss, default={})
+    for reading in results:
+        reading["nearest"] = reading is nearest and bool(reading["measured"])
+    overall = merged(verdict for _, verdict in verdicts)
+    between = _dimensions(verdicts) if overall == "depends" else []
+    within = sorted({name for one in results if one["verdict"] == "depends" for name in one["depends_on"]})
+    return {
+        "id": claim.id,
+        "figure": claim.figure,
+        "place": claim.place,
+        "claim": claim.statement,
+        "rule": claim.rule,
+        "corrected_as": claim.corrected_as or None,
+        "verdict": overall or "not measured",
+        "printed": merged(verdict for labels, verdict in verdicts if labels["form"] == "printed"),
+        "corrected": merged(verdict for labels, verdict in verdicts if labels["form"] == "corrected"),
+        "depends_on": between + within,
+        "readings": results,
+    }
 
-    The rows of a window are not independent samples: they share nearly all keys.
-    """
-    units = table.group_by(UNIT).agg(value=statistic)
-    values = units.group_by("window").agg(pl.mean("value")).sort("window")["value"].to_numpy().astype(float)
-    return values[np.isfinite(values)]
+
+def _causes(measured: list[Measurement]) -> list[str]:
+    """What the verdict of a form depends on: the window if an interval crosses its range, else the end of E1."""
+    crossing = [one for one in measured if one.verdict == "depends"]
+    if any(not one.estimate.has_interval for one in crossing):
+        return [NO_INTERVAL]
+    return ["window"] if crossing else ["end of E1"]
 
 
-def _longest(table: pl.DataFrame) -> pl.DataFrame:
-    return table.filter(pl.col("prefix") == table["prefix"].max())
+def _dimensions(verdicts: list[tuple[Labels, Verdict]]) -> list[str]:
+    """The labels along which the verdict changes while the others are fixed."""
+    varying = []
+    for name in verdicts[0][0]:
+        groups: dict[tuple[str, ...], set[Verdict]] = {}
+        for labels, verdict in verdicts:
+            others = tuple(value for key, value in labels.items() if key != name)
+            groups.setdefault(others, set()).add(verdict)
+        if any(len(group) > 1 for group in groups.values()):
+            varying.append(name.replace("_", " "))
+    return varying
+
+
+def _miss(reading: dict[str, Any]) -> tuple[float, float]:
+    """How far a reading's values lie outside their ranges on average, then how far from the middle of the ranges."""
+    outside, off = [], []
+    for one in reading["measured"]:
+        low, high = (-math.inf if one["accepted"][0] is None else one["accepted"][0]), one["accepted"][1]
+        high = math.inf if high is None else high
+        outside.append(max(low - one["value"], one["value"] - high, 0.0))
+        middle = (low + high) / 2
+        off.append(abs(one["value"] - middle) if math.isfinite(middle) else 0.0)
+    return (round(float(np.mean(outside)), 9), round(float(np.mean(off)), 9)) if outside else (math.inf, math.inf)

@@ -7,13 +7,12 @@ D >= h/n under equal continuous distributions counts lattice paths that leave a 
 
 Printed: "the smallest N for which the empirical and expected distance distributions are indistinguishable under a
 two-sample Kolmogorov-Smirnov test (alpha = 0.01)", both over heads. A test that does not reject is no evidence of
-equality, the samples are paired, and more heads give more power; so the persistent N, the critical N of subsets of
-the heads, and a paired test are computed as well.
+equality, and more heads give more power; so the persistent N and the critical N of subsets of the heads are computed as
+well.
 """
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from math import lgamma
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,8 +75,6 @@ def _gaps(first: Any, second: Any, gaps: Any) -> None:
 
 LEVEL = 0.01  # of the text and the caption of Figure 2
 LEVELS = (0.05, LEVEL)  # Algorithm 3 says 0.05
-MARGIN = math.log(1.1)  # two distances within 10% count as equal
-FLIPS = 999
 
 
 class Critical(NamedTuple):
@@ -96,42 +93,6 @@ def critical_n(p: Float[np.ndarray, " sets"], n: Float[np.ndarray, " sets"], lev
     return Critical(first, int(n[after]) if after < len(n) else None)
 
 
-class Paired(NamedTuple):
-    """ln(distance / expectation) over heads at each N: mean, standard deviation, and sign-flip p-values."""
-
-    mean: Float[np.ndarray, " sets"]
-    deviation: Float[np.ndarray, " sets"]
-    p_difference: Float[np.ndarray, " sets"]
-    p_equivalence: Float[np.ndarray, " sets"]
-
-
-def paired_test(
-    distance: Float[np.ndarray, "sets heads"], expected: Float[np.ndarray, "sets heads"], seed: int
-) -> Paired:
-    """Sign-flip test of whether distance and expectation are equal head by head.
-
-    `p_difference` is small if the mean log-ratio is not zero; `p_equivalence` is small if it is within `MARGIN` of
-    zero (the larger p-value of two one-sided tests at the ends of the margin). If both are large, the test decides
-    neither.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.log(distance / expected)
-    ratio = np.where(np.isfinite(ratio), ratio, 0.0)
-    heads = ratio.shape[1]
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(heads, FLIPS))
-    mean = ratio.mean(1)
-    flipped = ratio @ signs / heads
-    total = signs.sum(0) / heads
-    slack = 1e-12 * (1 + np.abs(mean)[:, None])  # flipping no sign must tie with the observed mean
-    difference = (np.abs(flipped) >= np.abs(mean)[:, None] - slack).sum(1)
-    # Flips of ratio - m about zero: flipped - m total, against mean - m.
-    below = (flipped - MARGIN * total <= (mean - MARGIN)[:, None] + slack).sum(1)
-    above = (flipped + MARGIN * total >= (mean + MARGIN)[:, None] - slack).sum(1)
-    deviation = ratio.std(1, ddof=1) if heads > 1 else np.zeros(len(ratio))
-    share = 1 / (FLIPS + 1)
-    return Paired(mean, deviation, (1 + difference) * share, (1 + np.maximum(below, above)) * share)
-
-
 def subset_p_values(
     distance: Float[np.ndarray, "sets heads"],
     expected: Float[np.ndarray, "sets heads"],
@@ -140,7 +101,6 @@ def subset_p_values(
     seed: int,
 ) -> list[Float[np.ndarray, " sets"]]:
     """The p-values of `repeats` random subsets of the heads, each of `size`."""
-
     random = np.random.default_rng(seed)
     subsets = [random.choice(distance.shape[1], size=size, replace=False) for _ in range(repeats)]
     return [p_values(distance[:, heads], expected[:, heads]) for heads in subsets]

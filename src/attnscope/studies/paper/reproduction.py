@@ -18,13 +18,12 @@ from attnscope._process import refuses_after_fork
 from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.text import Text
 from attnscope.errors import OutputError, listed_names, plain
-from attnscope.experiments.claims import answer, readings_of
-from attnscope.measure.settings import RowChoice
 from attnscope.progress import Progress, Step, reporting
 from attnscope.results.base import Result, View
 from attnscope.store import folders
 from attnscope.studies.paper import store
-from attnscope.studies.paper.settings import plan
+from attnscope.studies.paper.claims import answer
+from attnscope.studies.paper.settings import FirstKey, plan
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from attnscope.show.figure_files import FigureStyle
     from attnscope.show.figures import FigureWidth
     from attnscope.studies.paper.collect import ReproductionWork
+
+PAGE, FIGURES = "protocol.html", "figures/protocol"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -56,7 +57,7 @@ class Reproduction(Result):
     folder
         Where everything was written.
     figures
-        Paths of the figures' files, by reading and name.
+        Paths of the figures' files by name.
     reused
         Whether the tables are those of an earlier run.
     """
@@ -65,7 +66,7 @@ class Reproduction(Result):
     claims: list[dict[str, Any]]
     run: dict[str, Any]
     folder: Path
-    figures: dict[str, dict[str, str]]
+    figures: dict[str, str]
     reused: bool
 
     @property
@@ -99,19 +100,17 @@ class Reproduction(Result):
                 f"{str(path)!r} is not a readable reproduction ({reason}); reproduce with the same settings and "
                 f"out={str(path)!r} measures again"
             ) from error
-        drawn = sorted(file for file in (path / "figures").rglob("*.*") if file.suffix != ".json")
-        figures: dict[str, dict[str, str]] = {}
-        for file in drawn:
-            figures.setdefault(file.parent.name, {})[file.name] = str(file)
+        drawn = sorted(file for file in (path / FIGURES).glob("*.*") if file.suffix != ".json")
+        figures = {file.name: str(file) for file in drawn}
         return cls(measured, claims, run, path, figures, reused=True)
 
     def page(self) -> str:
-        """The page of the readings (`protocol.html`) if all rows were measured, else of the claims and figures."""
-        saved = self.folder / "protocol.html"
+        """The page of the claims and their readings, as it was saved."""
+        saved = self.folder / PAGE
         return saved.read_text("utf-8") if saved.is_file() else super().page()
 
     def _page_file(self) -> Path:
-        saved = self.folder / "protocol.html"
+        saved = self.folder / PAGE
         return saved.resolve() if saved.is_file() else super()._page_file()
 
     @staticmethod
@@ -129,9 +128,8 @@ def reproduce(
     out: str | Path,
     length: int | None = None,
     windows: int = 8,
-    rows: RowChoice = "all",
     vectors: str | Sequence[str] = ("value",),
-    draws: int = 99,
+    first_key: FirstKey = "kept",
     seed: int = 0,
     bos: bool = False,
     figure_width: FigureWidth = "two-column",
@@ -170,14 +168,13 @@ def reproduce(
     windows
         How many windows, consecutive in a text and spread evenly over a corpus; a verdict needs two, a 95% interval
         six.
-    rows
-        "all" for the paper's own protocol and the last row of each length; "last" or a number for so many last rows.
     vectors
         What the weights average, one or several of "value", "output", "hidden", "hidden_unit", "embedding".
-    draws
-        How many random sets of each size.
+    first_key
+        "dropped" measures every row without the first token of the window (the attention sink): its weights are the
+        softmax of the other logits.
     seed
-        Seed of the random sets and directions.
+        Seed of the random directions and of the subsets of heads.
     bos
         Put the model's begin token before each window.
     figure_width
@@ -210,8 +207,8 @@ def reproduce(
     style = FigureStyle(figure_width, figure_titles)
     name, book = None if model is None else str(model), given_source(text)
     asked: dict[str, Any] = {
-        "length": plain(length), "windows": plain(windows), "rows": plain(rows), "draws": plain(draws),
-        "seed": plain(seed), "vectors": tuple(listed_names("vectors", vectors)), "bos": bos, "dtype": dtype,
+        "length": plain(length), "windows": plain(windows), "vectors": tuple(listed_names("vectors", vectors)),
+        "first_key": first_key, "seed": plain(seed), "bos": bos, "dtype": dtype,
     }  # fmt: skip
     on = chosen_workers(workers, ray, worker_cpus, worker_gpus)
     plan(None, **asked)  # refuse invalid settings before the model is loaded
@@ -283,31 +280,26 @@ def _measure(
 
 def _draw(
     folder: Path, measured: dict[str, pl.DataFrame], run: dict[str, Any], style: FigureStyle, report: OnStep
-) -> tuple[list[dict[str, Any]], dict[str, dict[str, str]]]:
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Evaluate the claims on the tables, and write them and the figures."""
-    from attnscope.experiments.figures import draw_all
-    from attnscope.experiments.page import claims_table
-    from attnscope.experiments.protocol_report import TABLES, answer_protocol, combine, write_protocol
+    from attnscope.show.figure_files import draw_into
+    from attnscope.studies.paper.figures import draw
+    from attnscope.studies.paper.page import claims_markdown, protocol_page
 
-    readings = readings_of(measured, run["settings"]["vectors"])
-    claims = answer(readings)
-    by_protocol = all(name in measured for name in TABLES)
-    if by_protocol:
-        claims = combine(answer_protocol(measured), claims)
+    claims = answer(measured, run["settings"]["first_key"])
     answers = {"model": run["model"], "text": run["text"], "claims": claims}
-    table = claims_table(claims)
+    report(Step(0, 1, "drawing"))
+    drawn, target = draw(measured), folder / FIGURES
+    target.mkdir(parents=True, exist_ok=True)
+    files = {name: str(target / name) for name in draw_into(target, drawn, style)}
+    pictures = {figure.caption: (target / f"{name}.svg").read_text("utf-8") for name, figure in drawn.items()}
+    table, page = claims_markdown(claims), protocol_page(claims, run, pictures)
     folders.write_all(
         folder,
         {
             "claims.json": folders.as_file(answers),
             "claims.md": lambda path: path.write_text(table, encoding="utf-8"),
+            PAGE: lambda path: path.write_text(page, encoding="utf-8"),
         },
     )
-    figures: dict[str, dict[str, str]] = {}
-    for position, reading in enumerate(readings):
-        report(Step(position, len(readings) + by_protocol, "drawing"))
-        figures |= draw_all(folder / "figures", [reading], style)
-    if by_protocol:
-        report(Step(len(readings), len(readings) + 1, "drawing"))
-        figures["protocol"] = write_protocol(folder, measured, claims, run, style)
-    return claims, figures
+    return claims, files

@@ -15,16 +15,16 @@ model itself; "raw" takes l = q.k as in eq. (2), so that T = sqrt d is the model
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnscope._numerics import exp, helper, largest, loop
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jaxtyping import Float
+DIRECTIONS = ("random", "worst")
+_STEPS = 80
+_CONVERGED = 2e-15
+_LARGEST_SHIFT = 300.0  # of an exponent
 
 
 class Responses(NamedTuple):
@@ -77,38 +77,6 @@ def add_responses(
                     out.g[1, f, 0, t, e] += visibly / steps[e]
                     out.g[0, f, 1, t, e] += either / steps[e]
                     out.g[1, f, 1, t, e] += either / steps[e]
-
-
-DIRECTIONS = ("random", "worst")
-_STEPS = 80
-_CONVERGED = 2e-15
-_LARGEST_SHIFT = 300.0  # of an exponent
-
-
-def responses(
-    logits: Float[np.ndarray, "rows keys"], temperatures: Sequence[float], steps: Sequence[float], seed: int
-) -> Float[np.ndarray, "rows temperatures steps directions"]:
-    """g(T, eps) of each row for each of `DIRECTIONS`; every key is visible."""
-    random = np.random.default_rng(seed).standard_normal(logits.shape)
-    random /= np.linalg.norm(random, axis=-1, keepdims=True)
-    g = np.empty((len(logits), len(temperatures), len(steps), len(DIRECTIONS)))
-    _responses(np.ascontiguousarray(logits), random, np.array(temperatures), np.array(steps), g)
-    return g
-
-
-@loop
-def _responses(logits: Any, random: Any, temperatures: Any, steps: Any, g: Any) -> None:
-    keys = logits.shape[1]
-    weights, moved, worst = np.empty(keys), np.empty(keys), np.empty(keys)
-    for row in range(logits.shape[0]):
-        first, second = two_largest(logits[row])
-        for t in range(temperatures.size):
-            at = Point(logits[row], temperatures[t], weights, first, second)
-            tempered_softmax(at, random[row], 0.0, weights)
-            worst_direction(at, worst)
-            for e in range(steps.size):
-                g[row, t, e, 0] = response(at, random[row], steps[e], moved) / steps[e]
-                g[row, t, e, 1] = worst_response(at, worst, steps[e], moved) / steps[e]
 
 
 class Point(NamedTuple):

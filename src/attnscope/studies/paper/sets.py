@@ -3,6 +3,9 @@
 The columns of a row are those of a scan (`attnscope.measure`). In the literal reading all L keys are visible, and those
 after the row have weight zero; each length is a pass over its leading block of rows and keys. In the visible reading
 one pass serves all lengths, except for the bounds of Theorem 2, whose delta is that of the window's L unit vectors.
+
+Two columns are not a scan's: `scaled_sum` is the sum of |alpha_i x_i| (Corollary 2), `top_mass_ratio` the weight of the
+top set over its share N/L of uniform weights.
 """
 
 from __future__ import annotations
@@ -27,11 +30,15 @@ COLUMNS = {  # by their names in a scan
     "expected_printed": "expected_printed",
     "expected_lower": "expected_lower",
     "expected_upper": "expected_upper",
+    "epsilon_printed": "epsilon_printed",
+    "scaled_sum": "scaled_sum",
+    "top_mass_ratio": "top_mass_ratio",
     "separability": "separability",
     "separability_closed": "separability_closed",
     "lower_printed": "separability_lower_printed",
     "upper_printed": "separability_upper_printed",
 }
+ROW_COLUMNS = ("entropy_ratio", "max_weight")
 
 
 class HeadRows(NamedTuple):
@@ -48,20 +55,28 @@ class SetSums(NamedTuple):
 
     sums: NDArray[np.float64]  # (literal and visible, lengths, columns, sizes)
     rows: NDArray[np.int64]  # (literal and visible, lengths, sizes)
+    row_sums: NDArray[np.float64]  # (literal and visible, lengths, row columns)
+    row_counts: NDArray[np.int64]  # (literal and visible, lengths)
 
 
 def sum_sets(rows: HeadRows, vectors: Tensor, lengths: Sequence[int], sizes: Sequence[Sequence[int]]) -> SetSums:
     """The sums of a block of rows; `sizes` has the ascending N of each length, the last entry all N that occur."""
     every = list(sizes[-1])
-    out = SetSums(np.zeros((2, len(lengths), len(COLUMNS), len(every))), np.zeros((2, len(lengths), len(every)), int))
+    shape = 2, len(lengths)
+    out = SetSums(
+        np.zeros((*shape, len(COLUMNS), len(every))), np.zeros((*shape, len(every)), int),
+        np.zeros((*shape, len(ROW_COLUMNS))), np.zeros(shape, int),
+    )  # fmt: skip
     seen = Rows(0, tuple(rows.positions), rows.logits, rows.visibility.visible, vectors, None, rows.visibility)
-    visible = _of_sets(seen, rows.weights, every) | {"separability_closed": np.full((1, len(every)), np.nan)}
+    per_row, visible = _of_sets(seen, rows.weights, every)
+    visible |= {"separability_closed": np.full((1, len(every)), np.nan)}
     lengths_of_rows = rows.visibility.length[0]
     falling = -np.sort(-rows.weights[0].numpy(), axis=-1)[:, : every[-1]]
     for place, length in enumerate(lengths):
         count = int(np.searchsorted(rows.positions, length))
         if not count or not sizes[place]:
             continue
+        _add_rows(out, place, per_row, count, length)
         at = np.searchsorted(every, sizes[place])
         part = rows.weights[:, :count, :length]
         literal = _literal(rows.logits[:, :count, :length], part, vectors, sizes[place])
@@ -81,16 +96,33 @@ def _literal(logits: Tensor, weights: Tensor, vectors: Tensor, sizes: Sequence[i
     """The columns of rows whose keys are all visible, (rows, sizes)."""
     everything = torch.ones(1, 1, 1, dtype=torch.bool).expand(weights.shape)
     rows = Rows(0, tuple(range(weights.shape[1])), logits, everything, vectors)
-    literal = _of_sets(rows, weights, sizes)
+    _, literal = _of_sets(rows, weights, sizes)
     # The radius of the ball is at most |s|, the distance of all keys of weight zero: selected ones lie on its edge if
     # no other key has weight. Other ties, between identical tokens, count in neither ball.
     zeros = np.maximum(np.array(sizes) - (weights[0] > 0).sum(-1, keepdim=True).numpy(), 0)
     return literal | {"separability_closed": literal["separability"] + zeros / np.array(sizes)}
 
 
-def _of_sets(rows: Rows, weights: Tensor, sizes: Sequence[int]) -> dict[str, NDArray[Any]]:
-    """The columns of one head's top sets, (rows, sizes)."""
-    return {name: values[0].numpy() for name, values in columns(rows, weights, sizes)[1].items()}
+def _of_sets(
+    rows: Rows, weights: Tensor, sizes: Sequence[int]
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """The columns of one head's rows, (rows,), and of its top sets, (rows, sizes)."""
+    per_row, per_set = (
+        {name: values[0].numpy() for name, values in each.items()} for each in columns(rows, weights, sizes)
+    )
+    norms = rows.vectors[0, : weights.shape[-1]].norm(dim=-1)
+    per_set["scaled_sum"] = (weights[0] @ norms).numpy()[:, None].repeat(len(sizes), 1)
+    per_set["top_mass_ratio"] = per_set["top_mass"] * per_row["length"][:, None] / np.array(sizes)
+    return per_row, per_set
+
+
+def _add_rows(out: SetSums, place: int, per_row: dict[str, NDArray[Any]], count: int, length: int) -> None:
+    """Add the first rows to those of a length: all of them, and those of at least two keys."""
+    for reading, row_lengths in enumerate((np.full(count, length), per_row["length"][:count])):
+        several = row_lengths > 1
+        ratio = per_row["entropy"][:count][several] / np.log(row_lengths[several])
+        out.row_sums[reading, place] += ratio.sum(), per_row["max_weight"][:count][several].sum()
+        out.row_counts[reading, place] += several.sum()
 
 
 def _add(out: SetSums, index: tuple[int, int], values: dict[str, Any], at: NDArray[Any], counted: NDArray[Any]) -> None:

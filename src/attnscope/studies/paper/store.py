@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -17,22 +17,16 @@ from attnscope import __version__
 from attnscope.errors import OutputError
 from attnscope.store.folders import as_file, write_all
 
-if TYPE_CHECKING:
-    from attnscope.studies.paper.settings import Settings
-
-SCHEMA = 3
+SCHEMA = 4
 TABLES = "tables"
-LAST_ROW_NAMES = ("rows", "topn", "drawn", "tests", "subsets", "gradient", "sharpness", "coverage", "circle")
-PROTOCOL_NAMES = tuple(f"protocol_{name}" for name in ("distance", "separability", "gradient", "critical", "subsets"))
+TABLE_NAMES = (
+    *(f"protocol_{name}" for name in ("distance", "separability", "rows", "gradient", "critical", "tests", "subsets")),
+    *("sharpness", "coverage", "circle"),
+)
 
 
 class DamagedTableError(OutputError):
     """A table that is not the one that was written."""
-
-
-def table_names(settings: Settings) -> tuple[str, ...]:
-    """The tables that a run with these settings has."""
-    return LAST_ROW_NAMES + (PROTOCOL_NAMES if settings.protocol else ())
 
 
 def identity(model: str | None, revision: str | None, text_digest: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -87,6 +81,8 @@ def load_tables(folder: Path, expected: dict[str, Any]) -> tuple[dict[str, pl.Da
 def read_tables(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     """The tables and the record in a folder, whatever they were measured with."""
     run = json.loads((folder / "run.json").read_text("utf-8"))
+    if run["identity"]["schema"] != SCHEMA:
+        raise DamagedTableError("an older version of attnscope wrote it, whose tables are others")
     tables = {}
     for name, digest in run["tables"].items():
         path = folder / TABLES / f"{name}.parquet"

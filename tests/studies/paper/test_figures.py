@@ -12,8 +12,6 @@ import polars as pl
 import pytest
 from protocol_tables import protocol_tables
 
-from attnscope.experiments.figures.distance import AS_PRINTED, DISTANCE, E1, EXPECTED, GAPS, data
-from attnscope.experiments.protocol_report.figures import draw_protocol
 from attnscope.normalizers import parse
 from attnscope.show.figure_files import render
 from attnscope.show.figures import (
@@ -30,12 +28,12 @@ from attnscope.show.figures import (
 )
 from attnscope.store.tables import named
 from attnscope.studies.compare import chart as capacity
-from attnscope.studies.paper.evidence import Evidence
+from attnscope.studies.paper.figures import AS_PRINTED, DISTANCE_MARK, E1, EXPECTED, draw
 
 
 @pytest.fixture(scope="module")
 def figures() -> dict[str, Figure]:
-    return draw_protocol(protocol_tables(windows=2, vectors=("value",)))
+    return draw(protocol_tables(windows=2, vectors=("value",)))
 
 
 def rendered(figure: Figure, width: FigureWidth, titles: bool = False) -> tuple[str, bytes]:
@@ -72,9 +70,9 @@ def test_numbers_at_ticks_do_not_touch(figures: dict[str, Figure], name: str) ->
 
 def test_a_range_is_seen_however_thin_and_a_distance_under_its_expectation() -> None:
     assert E1.edge >= 1
-    assert EXPECTED.line < DISTANCE.line
-    assert EXPECTED.size < DISTANCE.size
-    assert list(AS_PRINTED.values()).index(DISTANCE) < list(AS_PRINTED.values()).index(EXPECTED)  # drawn before
+    assert EXPECTED.line < DISTANCE_MARK.line
+    assert EXPECTED.size < DISTANCE_MARK.size
+    assert list(AS_PRINTED.values()).index(DISTANCE_MARK) < list(AS_PRINTED.values()).index(EXPECTED)  # drawn before
 
 
 def test_text_is_text_of_at_least_seven_points(figures: dict[str, Figure]) -> None:
@@ -137,23 +135,6 @@ def test_names_of_points_cover_no_other_and_stay_in_the_panel(points: list[tuple
     boxes = place(points, ["topk:k=64:temperature=1.1"] * len(points), 400, 300)
     assert not [pair for pair in combinations(boxes, 2) if pair[0].meets(pair[1])]
     assert all(box.left >= 0 and box.right <= 400 and box.top >= 0 and box.bottom <= 300 for box in boxes)
-
-
-def test_gaps_of_the_proved_bounds_are_relative_to_the_distance() -> None:
-    """Medians over heads of B3 / distance - 1 and 1 - B4 / distance; a bound that is met is drawn at the least gap."""
-    lines = [(0, 0, 32, head, 5, 10.0, 10.0 * (1 + up), 10.0 * (1 - down)) for head, up, down in HEADS]
-    names = ["window", "row", "prefix", "head", "n", "distance", "distance_upper", "distance_lower"]
-    others = {
-        name: pl.lit(1.0)
-        for name in ("expected_printed", "distance_bound_printed", "expected_lower", "expected_upper", "drawn_mean")
-    }
-    table = pl.DataFrame(lines, schema=names, orient="row").with_columns(**others)
-    medians = data(Evidence({"topn": table, "drawn": table}, "value", "kept"), pl.lit(True), "prefix")
-    gaps = {name: medians.filter(series=name)["value"].item() for name in GAPS}
-    assert gaps == pytest.approx({"gap_upper": 0.02, "gap_lower": 1e-16}, rel=1e-6)
-
-
-HEADS = [(0, 0.01, 0.0), (1, 0.02, 0.0), (2, 0.5, 0.3)]
 
 
 def test_a_series_without_points_is_in_the_legend_alone() -> None:

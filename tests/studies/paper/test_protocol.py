@@ -22,7 +22,7 @@ def tables_and_heads(
     family: str, kinds: tuple[str, ...], lengths: tuple[int, ...] = LENGTHS
 ) -> tuple[dict[str, pl.DataFrame], dict[Any, PlainHead]]:
     module = build(family, "eager")
-    tables = collect(module, length=lengths[-1], windows=1, draws=2, vectors=kinds)
+    tables = collect(module, length=lengths[-1], windows=1, vectors=kinds)
     return tables, plain_heads(module, BOOK, lengths, kinds)
 
 
@@ -119,7 +119,7 @@ def test_responses_of_all_rows() -> None:
 def test_an_encoder_has_one_reading() -> None:
     """Every token sees every other: nothing is hidden, and each length is a forward of its own."""
     tables, heads = tables_and_heads("bert", ("value",))
-    for name, columns in (("protocol_distance", 6), ("protocol_separability", 4)):
+    for name, columns in (("protocol_distance", 9), ("protocol_separability", 4)):
         both = tables[name].partition_by("reading")
         assert len(both) == 2
         keys = ["length", "layer", "head", "n"]

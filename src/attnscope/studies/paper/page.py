@@ -13,17 +13,16 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from attnscope.experiments.protocol_report.comparisons import (
+from attnscope.intervals import coverage_at_most
+from attnscope.studies.paper.comparisons import (
     MARKS,
     Comparison,
     Grid,
     comparisons,
-    disagreements,
     grids,
     nearest,
     summary,
 )
-from attnscope.intervals import coverage_at_most
 
 ENOUGH = 0.95
 INTRODUCTION = (
@@ -36,9 +35,9 @@ INTRODUCTION = (
 
 def protocol_page(claims: Sequence[dict[str, Any]], run: Mapping[str, Any], pictures: Mapping[str, str]) -> str:
     """The page as one HTML document; `pictures` has the SVG of each figure by its caption."""
-    style = (resources.files("attnscope.experiments.protocol_report") / "web" / "protocol.css").read_text("utf-8")
+    style = (resources.files("attnscope.studies.paper") / "web" / "protocol.css").read_text("utf-8")
     model, settings = run["model"], run["settings"]
-    compared, others = comparisons(claims), disagreements(claims)
+    compared = comparisons(claims)
     title = f"{model['name']}: the paper's protocol"
     record = (
         f"{model['layers']} layers, {model['heads']} heads; {run['text']['source']}; {settings['windows']} windows of "
@@ -57,7 +56,6 @@ def protocol_page(claims: Sequence[dict[str, Any]], run: Mapping[str, Any], pict
         *(_table(grid) for grid in grids(compared)),
         "<h2>The reading that comes nearest</h2>",
         _list(near),
-        *(["<h2>Where the last rows alone give a different answer</h2>", _list(others)] if others else []),
         "<h2>Figures</h2>",
         *(_picture(caption, svg) for caption, svg in pictures.items()),
     ]
@@ -140,3 +138,73 @@ def _markdown_cell(one: Comparison | None) -> str:
         return "-"
     text = f"{MARKS.get(one.verdict or '', '')} {one.values}"
     return f"**{text}**" if one.nearest else text
+
+
+FORMS = ("printed", "corrected")
+
+
+def claims_markdown(claims: Sequence[dict[str, Any]]) -> str:
+    """One line per claim: measurements and verdicts of its printed and corrected form in the reading that comes nearest
+    to the paper (for the corrected form: the first), then the overall verdict.
+    """
+    lines = [
+        "| claim | place | printed form: measured | | corrected form: measured | | overall |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for claim in claims:
+        cells = []
+        for form in FORMS:
+            reading = shown_reading(claim, form)
+            cells += [numbers(reading["measured"]), verdict_text(reading)] if reading else ["the same", "-"]
+        verdict = claim["verdict"] + (f" on {', '.join(claim['depends_on'])}" if claim["depends_on"] else "")
+        lines.append(f"| {_bars(claim['claim'])} | {claim['place']} | {' | '.join(map(_bars, cells))} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def shown_reading(claim: Mapping[str, Any], form: str) -> dict[str, Any] | None:
+    """The reading of a form that comes nearest to the paper, or else the first that was measured."""
+    of_form: list[dict[str, Any]] = [one for one in claim["readings"] if one["form"] == form]
+    measured = [one for one in of_form if one["measured"]]
+    return next((one for one in (measured or of_form) if one["nearest"]), next(iter(measured or of_form), None))
+
+
+def numbers(measured: list[dict[str, Any]]) -> str:
+    """The measurements of a form as text: a single one with its interval, else the first three values."""
+    if not measured:
+        return "not measured"
+    if len(measured) == 1:
+        return f"{measured[0]['name']}: {value(measured[0])}"
+    more = "; ..." if len(measured) > 3 else ""
+    return "; ".join(f"{one['name']}: {one['value']:.3g}" for one in measured[:3]) + more
+
+
+def value(measured: dict[str, Any]) -> str:
+    """The value of a measurement with its interval."""
+    if measured["interval"] is None:
+        return f"{measured['value']:.3g} (one window)"
+    low, high = measured["interval"]
+    return f"{measured['value']:.3g} ({low:.3g} to {high:.3g})"
+
+
+def verdict_text(reading: dict[str, Any]) -> str:
+    """The verdict of a reading, with what it depends on or the N, eps or T at which the claim fails."""
+    verdict = reading["verdict"] or "-"
+    if verdict == "depends":
+        return f"depends on {', '.join(reading['depends_on'])}"
+    failed = reading["fails_at"]
+    return f"{verdict} at {_conditions(failed)}" if failed and reading["holds_at"] else verdict
+
+
+def _conditions(conditions: list[str]) -> str:
+    """The conditions joined by commas, "N = 16, N = 32" shortened to "N = 16, 32"."""
+    pairs = [condition.split(" = ") for condition in conditions]
+    if all(len(pair) == 2 and pair[0] == pairs[0][0] for pair in pairs):
+        return f"{pairs[0][0]} = {', '.join(pair[1] for pair in pairs)}"
+    return ", ".join(conditions)
+
+
+def _bars(text: str) -> str:
+    """The text with the bars of norms replaced, which would end a table cell."""
+    for inner in ("alpha_i x_i", "alpha x"):
+        text = text.replace(f"|{inner}|", f"\u2016{inner}\u2016")
+    return text

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LAST = "last"
 # Columns of the grids; whatever else distinguishes readings distinguishes their lines.
-ACROSS = ("rows", "vectors", "logits")
+ACROSS = ("rows", "vectors", "logit_scale")
 TITLES = {
     "2": "Distance, expectation and critical N (Figure 2)",
     "3": "Separability (Figure 3)",
@@ -72,7 +71,7 @@ class Grid:
 
 
 def comparisons(claims: Sequence[dict[str, Any]]) -> list[Comparison]:
-    """Every reading of every claim that a figure of the protocol shows, without the last rows."""
+    """Every reading of every claim that a figure shows."""
     return [
         Comparison(
             claim["figure"], claim["id"], claim["claim"], claim["rule"], one["form"],
@@ -83,7 +82,6 @@ def comparisons(claims: Sequence[dict[str, Any]]) -> list[Comparison]:
         for claim in claims
         if claim.get("figure")
         for one in claim["readings"]
-        if one["rows"] != LAST
     ]  # fmt: skip
 
 
@@ -111,7 +109,7 @@ def nearest(compared: Sequence[Comparison]) -> list[Comparison]:
     return [one for one in compared if one.nearest]
 
 
-def given_by_none(compared: Sequence[Comparison]) -> list[Comparison]:
+def contradicted_by_all(compared: Sequence[Comparison]) -> list[Comparison]:
     """The statements that every reading contradicts, each with its nearest reading."""
     possible = {one.id for one in compared if one.verdict in ("agrees", "depends")}
     return [one for one in nearest(compared) if one.id not in possible]
@@ -120,7 +118,7 @@ def given_by_none(compared: Sequence[Comparison]) -> list[Comparison]:
 def undecided(compared: Sequence[Comparison]) -> list[Comparison]:
     """The statements that no reading supports, but some support in part of the windows, with the nearest reading."""
     given = {one.id for one in compared if one.verdict == "agrees"}
-    contradicted = {one.id for one in given_by_none(compared)}
+    contradicted = {one.id for one in contradicted_by_all(compared)}
     return [one for one in nearest(compared) if one.id not in given | contradicted]
 
 
@@ -145,7 +143,7 @@ def summary(compared: Sequence[Comparison]) -> list[str]:
     top = [name for name, count, _ in best if count == best[0][1]]
     lines = [f"Most statements of Figures 2 and 3 ({best[0][1]} of {best[0][2]}): {'; '.join(top)}."] if best else []
     for what, missing in (
-        ("No reading gives", given_by_none(compared)),
+        ("No reading gives", contradicted_by_all(compared)),
         ("Depends on the window in every reading that may give it", undecided(compared)),
     ):
         lines += [
@@ -154,14 +152,9 @@ def summary(compared: Sequence[Comparison]) -> list[str]:
     return lines
 
 
-def disagreements(claims: Sequence[dict[str, Any]]) -> list[str]:
-    """The claims on which the last rows and the averages over all rows disagree, as sentences."""
-    return [f"{claim['claim']}: {claim['disagreement']}." for claim in claims if claim.get("disagreement")]
-
-
 def label(reading: dict[str, str]) -> str:
     """A reading in words."""
-    words = {"significance": "significance {}"}
+    words = {"significance": "significance {}", "logit_scale": "{} logits"}
     return _joined(words.get(key, f"{{}} {key}").format(value) for key, value in reading.items())
 
 

@@ -6,25 +6,24 @@ import io
 import json
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 from rich.console import Console
-from scipy import stats
 from terminal_tables import recorded_tables
 
-import attnscope
 from attnscope.cli import run
-from attnscope.experiments import Reproduction, reproduce
-from attnscope.experiments.claims import answer, readings_of
+from attnscope.errors import OutputError
 from attnscope.intervals import Estimate
 from attnscope.report.reproduction import print_claims
 from attnscope.show import figure_files
 from attnscope.show.figure_files import FigureStyle
+from attnscope.studies.paper import Reproduction, reproduce
 from attnscope.studies.paper.evidence import Measurement
+from attnscope.studies.paper.figures import draw
 
-SETTINGS = {"length": 64, "windows": 3, "draws": 19}
-FIGURES = ["figure-1", "figure-2a", "figure-2b", "figure-2c", "figure-3", "figure-4"]
+SETTINGS = {"length": 64, "windows": 3}
+OF_VECTORS = [f"figure-{number}-value" for number in ("2a", "2b", "2c", "3")]
+FIGURES = ["figure-1", *OF_VECTORS, "figure-4-raw", "figure-4-scaled"]
 
 
 @pytest.fixture(scope="module")
@@ -40,53 +39,13 @@ def done(model_folder: Path, book: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_every_figure_is_saved_with_its_data_and_caption(done: Reproduction) -> None:
-    for reading, names in (("value", FIGURES), ("value-without-first-key", FIGURES[1:])):
-        folder = done.folder / "figures" / reading
-        assert list(json.loads((folder / "captions.json").read_text("utf-8"))) == names
-        for name in names:
-            assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-            assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
-            assert (folder / f"{name}.svg").read_text("utf-8").startswith("<svg")
-            assert len(pl.read_parquet(folder / f"{name}.parquet")) > 1
-
-
-def test_only_the_last_rows_on_request(model_folder: Path, book: Path, tmp_path: Path, done: Reproduction) -> None:
-    last = reproduce(str(model_folder), book, out=tmp_path, rows="last", **(SETTINGS | {"windows": 1}))
-    assert {name for name in done.tables if name.startswith("protocol_")} == set(done.tables) - set(last.tables)
-    assert last.tables["topn"].equals(done.tables["topn"].filter(window=0))
-
-
-def test_the_tables_agree_with_a_scan(done: Reproduction, model_folder: Path, book: Path) -> None:
-    settings = {"length": 64, "lengths": [32, 64], "top_n": [5, 20], "windows": 3, "bounds": "paper"}
-    scan = attnscope.scan(str(model_folder), book, **settings)
-    keys = ["window", "layer", "head", "length", "n"]
-    ours = done.tables["topn"].filter(sink="kept").with_columns(pl.col(keys).cast(pl.Int64))
-    both = scan.topn.with_columns(pl.col(keys).cast(pl.Int64)).join(ours, on=keys, suffix="_ours")
-    assert len(both) == 3 * 15 * 2 * 2
-    for name in ("distance", "expected_printed", "separability", "distance_bound_printed"):
-        assert both[name].to_numpy() == pytest.approx(both[f"{name}_ours"].to_numpy(), rel=1e-9)
-
-
-def test_tests_are_those_of_the_heads(done: Reproduction) -> None:
-    topn = done.tables["topn"].filter(sink="kept", window=1, prefix=64, n=20)
-    line = done.tables["tests"].filter(sink="kept", window=1, prefix=64, n=20, form="printed").row(0, named=True)
-    expected = stats.ks_2samp(topn["distance"], topn["expected_printed"], method="exact")
-    assert line["p"] == pytest.approx(expected.pvalue, rel=1e-9)
-    assert line["distance"] == pytest.approx(topn["distance"].median())
-    ratio = np.log(topn["distance"] / topn["expected_printed"])
-    assert line["log_ratio"] == pytest.approx(ratio.mean(), abs=1e-6)
-
-
-def test_without_the_first_key_a_row_is_the_softmax_of_the_others(done: Reproduction) -> None:
-    rows = done.tables["rows"].filter(prefix=64).sort("window", "layer", "head")
-    kept, dropped = rows.filter(sink="kept"), rows.filter(sink="dropped")
-    assert (dropped["length"] == 63).all()
-    assert dropped["weight_sum"].to_numpy() == pytest.approx(np.ones(len(dropped)))
-    where_first_is_not_largest = (kept["max_weight"] > kept["sink_weight"]).to_numpy()
-    grown = kept["max_weight"] / (1 - kept["sink_weight"])
-    assert dropped["max_weight"].to_numpy()[where_first_is_not_largest] == pytest.approx(
-        grown.to_numpy()[where_first_is_not_largest], rel=1e-9
-    )
+    folder = done.folder / "figures" / "protocol"
+    assert list(json.loads((folder / "captions.json").read_text("utf-8"))) == FIGURES
+    for name in FIGURES:
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert (folder / f"{name}.svg").read_text("utf-8").startswith("<svg")
+        assert len(pl.read_parquet(folder / f"{name}.parquet")) > 1
 
 
 def test_claims_are_written_as_returned(done: Reproduction) -> None:
@@ -101,14 +60,6 @@ def test_claims_are_written_as_returned(done: Reproduction) -> None:
         assert cells[-1].startswith(claim["verdict"])
 
 
-def test_a_verdict_changes_with_the_numbers(done: Reproduction) -> None:
-    """Verdicts are computed from the tables: changed separability changes the verdict."""
-    moved = done.tables | {"topn": done.tables["topn"].with_columns(separability=pl.lit(0.8))}
-    verdicts = {claim["id"]: claim["verdict"] for claim in answer(readings_of(moved, ["value"]))}
-    assert verdicts["separability-plateau"] == "agrees"
-    assert verdicts["separability-falls"] == "disagrees"
-
-
 @pytest.mark.parametrize(
     ("interval", "verdict"), [((0.9, 1.1), "agrees"), ((1.2, 1.4), "disagrees"), ((1.0, 1.4), "depends")]
 )
@@ -119,9 +70,7 @@ def test_the_rule(interval: tuple[float, float], verdict: str) -> None:
 def test_a_chart_is_drawn_again_if_it_changed_or_its_picture_did(
     done: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attnscope.experiments import figures
-
-    one = {"figure-2c": figures.draw(readings_of(done.tables, ["value"])[0])["figure-2c"]}
+    one = {"figure-2c": draw(done.tables)["figure-2c-value"]}
     drawn: list[str] = []
 
     def render(specification: str) -> tuple[bytes, bytes, bytes]:
@@ -159,20 +108,22 @@ def test_a_second_run_draws_from_the_tables(
     with pytest.raises(AssertionError, match="the model was loaded"):
         reproduce(str(model_folder), book, out=done.folder, **(SETTINGS | {"seed": 1}))
     assert "different settings; measuring again" in capsys.readouterr().err
-    table = done.folder / "tables" / "drawn.parquet"
+    table = done.folder / "tables" / "protocol_rows.parquet"
     whole = table.read_bytes()
     table.write_bytes(whole[:-9])
     with pytest.raises(AssertionError, match="the model was loaded"):
         reproduce(str(model_folder), book, out=done.folder, **SETTINGS)
-    assert "drawn.parquet is damaged; measuring again" in capsys.readouterr().err
+    assert "protocol_rows.parquet is damaged; measuring again" in capsys.readouterr().err
     record = done.folder / "run.json"
     newest = record.read_text("utf-8")
     older = json.loads(newest)
-    older["identity"]["schema"] = 2
+    older["identity"]["schema"] = 3
     record.write_text(json.dumps(older), "utf-8")
     with pytest.raises(AssertionError, match="the model was loaded"):
         reproduce(str(model_folder), book, out=done.folder, **SETTINGS)
     assert "different schema; measuring again" in capsys.readouterr().err
+    with pytest.raises(OutputError, match="an older version of attnscope wrote it"):
+        Reproduction.load(done.folder)
     record.write_text(newest, "utf-8")
     table.write_bytes(whole)
 
@@ -180,12 +131,11 @@ def test_a_second_run_draws_from_the_tables(
 def test_the_command_prints_one_json_object(
     done: Reproduction, model_folder: Path, book: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["reproduce", str(model_folder), "--text", str(book), "--length", "64", "--windows", "3", "--draws", "19"]
+    command = ["reproduce", str(model_folder), "--text", str(book), "--length", "64", "--windows", "3"]
     assert run([*command, "--out", str(done.folder), "--json"]) == 0
     answered = json.loads(capsys.readouterr().out)
-    assert {"value", "value-without-first-key"} <= set(answered["figures"])
     assert answered["figures"] == done.figures
-    assert all(Path(path).is_file() for files in answered["figures"].values() for path in files.values())
+    assert all(Path(path).is_file() for path in answered["figures"].values())
     assert answered["run"]["settings"]["vectors"] == ["value"]
     assert answered["reused"]
     assert answered["claims"] == done.claims
@@ -213,8 +163,7 @@ def test_the_command_prints_every_claim_with_its_number_and_range(done: Reproduc
         (["--windows", "0"], "--windows takes a whole number from 1 up"),
         (["--length", "3"], "--length takes a whole number from 8 up"),
         (["--figure-width", "wide"], "--figure-width"),
-        (["--rows", "30"], "--rows 30 is more than a quarter"),
-        (["--rows", "some"], "--rows takes last, all or a whole number from 1 up; received 'some'"),
+        (["--first-key", "lost"], "--first-key"),
         (["--text", "corpus:nothing"], "unknown corpus"),
         (["--windows", "99"], "too few for"),
     ],

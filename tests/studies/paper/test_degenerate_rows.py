@@ -11,7 +11,6 @@ import torch
 from models import build
 from reproductions import collect
 
-from attnscope.experiments.profiles import products
 from attnscope.measure import Visibility
 from attnscope.studies.paper import every_n as profiles
 from attnscope.studies.paper import measuring
@@ -84,8 +83,9 @@ def test_every_n_of_degenerate_heads(vectors: str, logits: str, window: int) -> 
     weights, visible, x = rows.weights[0].numpy(), rows.visibility.visible[0].numpy(), layer[0].numpy()
     sums = profiles.empty(LENGTHS)
     along = (rows.weights[0] @ layer[0] @ layer[0].mT).numpy()
+    gram = (layer[0] @ layer[0].mT).numpy()
     order = np.argsort(-weights, axis=-1, kind="stable")
-    profiles.add_rows(weights, visible, order, along, products(layer)[0], rows.positions, np.array(LENGTHS), sums)
+    profiles.add_rows(weights, visible, order, along, gram, rows.positions, np.array(LENGTHS), sums)
     means = profiles.averages(sums)
     size = max(np.linalg.norm(x, axis=-1).max(), 1e-300)
     for r, reading in enumerate(("literal", "visible")):
@@ -127,7 +127,7 @@ def test_separability_of_degenerate_heads(vectors: str, logits: str, window: int
 
 def test_blocks_and_threads_do_not_change_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 15. Directions are drawn for each head, whatever the blocks."""
-    options: dict[str, Any] = {"length": 37, "windows": 1, "draws": 2, "vectors": ("value", "hidden")}
+    options: dict[str, Any] = {"length": 37, "windows": 1, "vectors": ("value", "hidden")}
     module = build("llama-gqa")
     whole = collect(module, **options)
     threads = torch.get_num_threads()
@@ -151,7 +151,7 @@ def test_blocks_and_threads_do_not_change_the_tables(monkeypatch: pytest.MonkeyP
 
 def test_a_block_that_runs_out_of_memory_is_measured_again_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 16. No row is counted twice, and the directions are the same."""
-    options: dict[str, Any] = {"length": 37, "windows": 1, "draws": 2}
+    options: dict[str, Any] = {"length": 37, "windows": 1}
     module = build("gpt2")
     whole = collect(module, **options)
     add = measuring.add_responses

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import protocol_oracle as oracle
 import pytest
 import torch
 from families import tiny_model
 from models import build
+from protocol_heads import plain_heads
 from reproductions import BOOK, collect
+from scipy import stats
 
 import attnscope
 from attnscope.capture.models import load_model
@@ -27,13 +30,10 @@ from attnscope.studies.paper import reproduction
 from attnscope.studies.paper.collect import Collected, ReproductionWork
 from attnscope.studies.paper.collect import collect as collect_all
 from attnscope.studies.paper.settings import plan
-from attnscope.studies.paper.store import LAST_ROW_NAMES, PROTOCOL_NAMES
+from attnscope.studies.paper.store import TABLE_NAMES
 
-TABLE_NAMES = LAST_ROW_NAMES + PROTOCOL_NAMES
-OPTIONS: dict[str, Any] = {"length": 64, "windows": 2, "draws": 9}
-SCANNED: Any = {"length": 64, "lengths": [32, 64], "windows": 2, "bounds": "paper"}
+OPTIONS: dict[str, Any] = {"length": 64, "windows": 2}
 KEYS = ["window", "layer", "head", "length", "n"]
-COLUMNS = ("top_mass", "distance", "expected_printed", "separability", "distance_bound_printed")
 
 
 def lines(table: pl.DataFrame) -> pl.DataFrame:
@@ -41,59 +41,75 @@ def lines(table: pl.DataFrame) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("family", ["bloom", "gptj", "bert", "t5"])
-def test_every_family_that_can_be_scanned(family: str, tokenizer: Any) -> None:
+def test_every_family_that_can_be_scanned(family: str) -> None:
     """Logits of the model's own making (bloom, gptj), encoders, and encoder-decoders."""
-    module = tiny_model(family)
-    tables = collect(module, **OPTIONS)
-    scan = attnscope.scan(module, BOOK.content, tokenizer=tokenizer, top_n=[5, 20], **SCANNED)
-    ours = lines(tables["topn"].filter(sink="kept"))
-    # An encoder's scan measures the last row of each length, as this does.
-    both = lines(scan.topn).join(ours, on=KEYS, suffix="_ours")
-    assert len(both) == len(scan.topn)
-    for name in COLUMNS:
-        assert both[name].to_numpy() == pytest.approx(both[f"{name}_ours"].to_numpy(), rel=1e-9, abs=1e-12)
-    assert set(tables["gradient"]["reading"]) == ({"scaled"} if family in ("bloom", "gptj") else {"scaled", "raw"})
+    tables = collect(tiny_model(family), **OPTIONS)
+    assert set(tables["protocol_gradient"]["logit_scale"]) == (
+        {"scaled"} if family in ("bloom", "gptj") else {"scaled", "raw"}
+    )
+    for name in TABLE_NAMES:
+        assert not tables[name].is_empty(), name
 
 
-@pytest.mark.parametrize("kind", ["output", "hidden"])
-def test_every_kind_of_vectors(kind: str, tokenizer: Any) -> None:
+def test_means_over_rows_are_those_of_a_scan_of_all_rows(tokenizer: Any) -> None:
+    """In the visible reading, of one length: the mean over the rows with at least N + 1 keys."""
     module = build("llama-gqa")
-    tables = collect(module, vectors=("value", kind), **OPTIONS)
-    scan = attnscope.scan(module, BOOK.content, tokenizer=tokenizer, top_n=[5], vectors=kind, **SCANNED)
-    both = lines(scan.topn).join(lines(tables["topn"].filter(sink="kept", vectors=kind)), on=KEYS, suffix="_ours")
-    assert len(both) == len(scan.topn) == 2 * 2 * 12
-    for name in COLUMNS:
+    tables = collect(module, vectors=("value", "hidden"), length=64, windows=2)
+    options: Any = {"length": 64, "windows": 2, "rows": "all", "top_n": [5], "vectors": "hidden"}
+    scan = attnscope.scan(module, BOOK.content, tokenizer=tokenizer, **options)
+    keys = ["window", "layer", "head"]
+    means = lines(scan.topn).group_by(keys).agg(pl.mean("distance", "expected_printed"), pl.len())
+    ours = tables["protocol_distance"].filter(reading="visible", vectors="hidden", length=64, n=5)
+    both = means.join(ours, on=keys, suffix="_ours")
+    assert len(both) == len(ours) == 2 * 12
+    assert both["len"].to_list() == both["rows"].to_list()
+    for name in ("distance", "expected_printed"):
         assert both[name].to_numpy() == pytest.approx(both[f"{name}_ours"].to_numpy(), rel=1e-9)
-    assert set(tables["tests"]["vectors"]) == {"value", kind}
+    several = scan.rows.with_columns(pl.col(keys, "length").cast(pl.Int64)).filter(pl.col("length") > 1)
+    means = several.group_by(keys).agg(pl.mean("entropy_ratio", "max_weight"))
+    both = means.join(tables["protocol_rows"].filter(reading="visible", length=64), on=keys, suffix="_ours")
+    assert len(both) == 2 * 12
+    for name in ("entropy_ratio", "max_weight"):
+        assert both[name].to_numpy() == pytest.approx(both[f"{name}_ours"].to_numpy(), rel=1e-9)
+
+
+def test_without_the_first_key_a_row_is_the_softmax_of_the_others() -> None:
+    """Of a window whose keys are shifted by one: the second row has one key."""
+    module = build("gpt2")
+    tables = collect(module, length=32, windows=1, first_key="dropped")
+    heads = plain_heads(module, BOOK, (32,), ("value",))
+    for (_, layer, number), head in heads.items():
+        weights = head.weights[1:, 1:] / head.weights[1:, 1:].sum(-1, keepdims=True)
+        right = oracle.distance_columns(weights, head.visible[1:, 1:], head.vectors["value"][1:], 5, "literal")
+        line = tables["protocol_distance"].filter(layer=layer, head=number, length=32, n=5, reading="literal")
+        for column, value in right.items():
+            assert line[column].item() == pytest.approx(value, rel=2e-5), column
+    assert tables["protocol_tests"].filter(length=32)["n"].to_numpy().max() == 30
+
+
+def test_the_tests_at_every_n_are_those_of_the_heads() -> None:
+    tables = collect(build("gpt2"), length=64, windows=1)
+    keys = {"length": 64, "reading": "visible"}
+    heads = tables["protocol_distance"].filter(n=20, **keys)
+    line = tables["protocol_tests"].filter(n=20, expectation="printed", **keys).row(0, named=True)
+    expected = stats.ks_2samp(heads["distance"], heads["expected_printed"], method="exact")
+    assert line["p"] == pytest.approx(expected.pvalue, rel=1e-9)
+    assert line["gap"] == pytest.approx(expected.statistic, rel=1e-9)
+    assert line["distance"] == pytest.approx(heads["distance"].median())
 
 
 @pytest.mark.parametrize("family", ["gemma2-softcap", "t5"])
 def test_heads_are_tested_together_where_their_rows_are_equally_long(family: str) -> None:
     """Of layers that see different numbers of keys (a sliding window, a decoder beside its encoder): the longest."""
     module = tiny_model(family) if family == "t5" else build(family, "eager")
-    tables = collect(module, rows=2, **OPTIONS)
-    keys = ["window", "row", "prefix", "sink"]
-    lengths = tables["rows"].select(*keys, "layer", "head", "length").unique()
-    assert lengths.group_by(keys).agg(pl.col("length").n_unique())["length"].max() > 1
-    longest = lengths.filter(pl.col("length") == pl.col("length").max().over(keys))
-    expected = longest.group_by(*keys, "length").agg(heads=pl.len())
-    tested = tables["tests"].select(*keys, "length", "heads").unique()
-    assert sorted(tested.rows()) == sorted(expected.rows())
-
-
-def test_lines_stand_in_one_order_whichever_thread_is_done_first() -> None:
-    tables = collect(build("llama-gqa"), vectors=("value", "output"), rows=2, **OPTIONS)
-    for name in ("rows", "topn", "drawn", "gradient", "sharpness", "coverage"):
-        table = tables[name]
-        keys = ["window", "layer", "prefix", "row", "sink", "vectors", "reading", "step", "head", "heads", "n"]
-        orders = {"sink": ["kept", "dropped"], "vectors": ["value", "output"], "reading": ["scaled", "raw"]}
-        ranks = [
-            [orders[key].index(value) for value in table[key]] if key in orders else table[key].to_list()
-            for key in keys
-            if key in table.columns
-        ]
-        places = list(zip(*ranks, strict=True))
-        assert places == sorted(places), name
+    tables = collect(module, **OPTIONS)
+    keys = ["window", "reading", "length"]
+    heads = tables["protocol_distance"].filter(n=1).group_by(keys).agg(heads=pl.len())
+    tested = tables["protocol_tests"].select(*keys, "heads").unique()
+    both = tested.join(heads, on=keys, suffix="_measured").filter(reading="visible")
+    assert len(both)
+    assert (both["heads"] <= both["heads_measured"]).all()
+    assert (both["heads"] < both["heads_measured"]).any()
 
 
 def test_a_swapped_model_is_refused() -> None:
@@ -107,12 +123,12 @@ def test_a_broken_head_is_left_out_and_named(tokenizer: Any) -> None:
     with torch.no_grad():
         module.transformer.h[1].attn.c_attn.bias[2 * 35 + 7 * 2] = torch.nan  # a value of head 2
     model = load_model(module, tokenizer=tokenizer)
-    work = ReproductionWork.planned(model.facts, BOOK, plan(model.positions, length=32, windows=1, draws=9))
+    work = ReproductionWork.planned(model.facts, BOOK, plan(model.positions, length=32, windows=1))
     collected = collect_all(LocalEngine(model), work, BlocksInMemory())
     tables = collected.tables
     assert (1, 2) in collected.skipped
-    assert tables["topn"].filter(layer=1, head=2).is_empty()
-    assert not tables["topn"].filter(layer=1, head=3).is_empty()
+    assert tables["protocol_distance"].filter(layer=1, head=2).is_empty()
+    assert not tables["protocol_distance"].filter(layer=1, head=3).is_empty()
 
 
 class StoppedError(Exception):
@@ -121,7 +137,7 @@ class StoppedError(Exception):
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, tokenizer: Any) -> None:
     model = load_model(build("gpt2"), tokenizer=tokenizer)
-    work = ReproductionWork.planned(model.facts, BOOK, plan(model.positions, length=32, windows=3, draws=9))
+    work = ReproductionWork.planned(model.facts, BOOK, plan(model.positions, length=32, windows=3))
     seen: list[int] = []
 
     def stop(step: Step) -> None:
@@ -154,7 +170,7 @@ def test_a_killed_command_goes_on_where_it_stopped(
 ) -> None:
     book, out = tmp_path / "book.txt", tmp_path / "out"
     book.write_text(BOOK.content, "utf-8")
-    options = {"length": "64", "windows": "6", "draws": "99"}
+    options = {"length": "64", "windows": "6"}
     given = [part for name, value in options.items() for part in (f"--{name}", value)]
     command = [sys.executable, "-m", "attnscope.cli", "reproduce", str(model_folder), "--text", str(book)]
     process = subprocess.Popen([*command, *given, "--out", str(out)], stderr=subprocess.PIPE)
@@ -168,7 +184,7 @@ def test_a_killed_command_goes_on_where_it_stopped(
     kept = _finished(parts)
     assert 1 <= kept < 6
     assert not (out / "run.json").exists()
-    monkeypatch.setattr("attnscope.experiments.figures.draw_all", lambda *_: {})  # pictures are not in question
+    monkeypatch.setattr("attnscope.studies.paper.figures.draw", lambda _: {})  # pictures are not in question
     numbers = {name: int(value) for name, value in options.items()}
     result = reproduction.reproduce(str(model_folder), book, out=out, **numbers)
     assert result.run["resumed_windows"] == kept
