@@ -8,6 +8,7 @@ over the heads in the order of `heads`, and for each head over groups of lengths
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,10 +42,10 @@ def render(
     findings: dict[str, Any] | None = None,
     token_weights: TokenWeights | None = None,
     claims: dict[str, Any] | None = None,
-    horizon: dict[str, Any] | None = None,
+    joined: Mapping[str, Any] | None = None,
 ) -> str:
-    """The report of a run as one HTML document."""
-    return scan_page(page_data(view, findings, token_weights, claims) | {"horizon": horizon})
+    """The report of a run as one HTML document, with the data of what studies found in its folder, by their kind."""
+    return scan_page(page_data(view, findings, token_weights, claims) | dict(joined or {}))
 
 
 def page_data(

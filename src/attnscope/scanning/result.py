@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,9 +15,8 @@ from attnscope._process import refuses_after_fork
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import OutputError
 from attnscope.results.base import Result, View
-from attnscope.store import tables
+from attnscope.store import kinds, tables
 from attnscope.store.manifest import FINISHED, Manifest
-from attnscope.studies.horizon.result import Horizon
 
 if TYPE_CHECKING:
     from attnscope.scanning.head import HeadResult
@@ -48,8 +48,8 @@ class ScanResult(Result):
         versions may have none.
     findings
         The diagnosis, if one was asked for.
-    horizon
-        What `attnscope.horizon` predicted in the same folder, if it did.
+    joined
+        What studies found in the same folder, by their kind: that of `attnscope.horizon` is `horizon`.
     folder
         Where the run was saved, if it was.
     parts
@@ -61,7 +61,7 @@ class ScanResult(Result):
     run: dict[str, Any]
     token_weights: tables.TokenWeights | None = None
     findings: Diagnosis | None = None
-    horizon: Horizon | None = field(default=None, kw_only=True)
+    joined: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     folder: Path | None = field(default=None, kw_only=True)
     parts: Manifest | None = field(default=None, kw_only=True)
 
@@ -71,6 +71,11 @@ class ScanResult(Result):
     ) -> ScanResult:
         """The result of a run whose tables are in parts on disk."""
         return cls(*tables.part_frames(parts), run, token_weights, parts=parts)
+
+    @property
+    def horizon(self) -> Any:
+        """What `attnscope.horizon` predicted in the same folder, if it did."""
+        return self.joined.get("horizon")
 
     @property
     def skipped_heads(self) -> list[dict[str, Any]]:
@@ -157,11 +162,7 @@ class ScanResult(Result):
         if self.parts is not None:
             self.overview.save(self.parts.folder)
         tables.save_run(folder, written, self.run, self.token_weights, findings)
-        if self.horizon is not None:
-            self.horizon.write(folder)
-        else:  # that of an older run does not belong to these tables
-            for name in tables.HORIZON_FILES:
-                (folder / name).unlink(missing_ok=True)
+        kinds.write_joined(folder, "scan", self.joined)
         return replace(self, folder=folder) if self.parts is None else ScanResult.load(folder)
 
     def write_report(self, folder: Path) -> None:
@@ -187,16 +188,16 @@ class ScanResult(Result):
         found = tables.load_findings(path)
         findings = None if found is None else Diagnosis(found)
         parts = Manifest.read(path / FINISHED)
-        weights, horizon = tables.load_token_weights(path), Horizon.beside(path)
-        return cls(rows, topn, run, weights, findings, horizon=horizon, folder=path, parts=parts)
+        weights, joined = tables.load_token_weights(path), kinds.load_joined(path, "scan")
+        return cls(rows, topn, run, weights, findings, joined=joined, folder=path, parts=parts)
 
     def page(self) -> str:
         """The report, as one HTML document."""
         from attnscope.scanning.page_data import render
 
         findings = None if self.findings is None else self.findings.content
-        horizon = None if self.horizon is None else self.horizon.page_data()
-        return render(self.overview, findings=findings, token_weights=self.token_weights, horizon=horizon)
+        joined = {name: result.page_data() for name, result in self.joined.items()}
+        return render(self.overview, findings, self.token_weights, joined=joined)
 
     def _page_file(self) -> Path:
         saved = self.folder and self.folder / "report.html"

@@ -15,6 +15,7 @@ import json
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
@@ -60,6 +61,8 @@ class Kind:
         Files, as patterns, of which one shows the kind beside a `run.json` that names none or cannot be read.
     written
         All files that a run of this kind may have, as patterns.
+    joins
+        The kind whose folder, result and page a run of this kind becomes part of; empty: none.
     verbs
         Its commands.
     """
@@ -70,6 +73,7 @@ class Kind:
     record: str = RECORD
     beside: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
+    joins: str = ""
     verbs: tuple[Verb, ...] = ()
 
 
@@ -171,6 +175,26 @@ def load(folder: Path) -> Any:
     return resolve(kind.load)(folder)
 
 
+def load_joined(folder: Path, name: str) -> dict[str, Any]:
+    """The results in the folder of a run that are part of it, by kind; those that cannot be read are left out."""
+    found = {}
+    for kind in kinds():
+        if kind.joins == name and (folder / kind.record).is_file():
+            with suppress(OutputError):
+                found[kind.name] = resolve(kind.load)(folder)
+    return found
+
+
+def write_joined(folder: Path, name: str, results: Mapping[str, Any]) -> None:
+    """Write the results that are part of a run; those of an older run in the folder are removed."""
+    for kind in kinds():
+        if kind.joins == name and kind.name in results:
+            results[kind.name].write(folder)
+        elif kind.joins == name:
+            for file in kind.written:
+                (folder / file).unlink(missing_ok=True)
+
+
 def written_at(folder: Path, kind: Kind) -> str:
     """When the record of a run was written, in ISO format."""
     return datetime.fromtimestamp((folder / kind.record).stat().st_mtime, UTC).isoformat(timespec="seconds")
@@ -179,7 +203,8 @@ def written_at(folder: Path, kind: Kind) -> str:
 def resolve(target: str) -> Callable[..., Any]:
     """What is named as "module:name", where the name may be that of a method, "Class.method"."""
     module, _, name = target.partition(":")
-    found: Callable[..., Any] = reduce(getattr, name.split("."), importlib.import_module(module))
+    start: Any = importlib.import_module(module)
+    found: Callable[..., Any] = reduce(getattr, name.split("."), start)
     return found
 
 

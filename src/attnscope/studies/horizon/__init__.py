@@ -31,7 +31,8 @@ KINDS = (
         load="attnscope.studies.horizon.result:Horizon.load",
         describe="attnscope.studies.horizon:describe",
         record="horizon.json",
-        written=("horizon.json", "horizon.parquet", "heads.parquet", "report.html"),
+        written=("horizon.json", "horizon.parquet", "heads.parquet"),
+        joins="scan",
         verbs=(Verb("horizon", "attnscope.cli.horizon:horizon", "Decide"),),
     ),
 )

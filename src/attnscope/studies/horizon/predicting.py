@@ -214,8 +214,8 @@ def _write_with_scan(horizon: Horizon, model: Model, text: Text, folder: Path) -
     if found is None:
         settings = horizon.run["settings"]
         found = scan(model, text, length=settings["length"], bos=settings["bos"], progress=False)
-        found = replace(found, horizon=horizon).write_tables(folder)
-    replace(found, horizon=horizon).write_report(folder)
+        found = replace(found, joined={**found.joined, "horizon": horizon}).write_tables(folder)
+    replace(found, joined={**found.joined, "horizon": horizon}).write_report(folder)
 
 
 def _earlier(folder: Path, horizon: Horizon) -> ScanResult | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,13 +108,6 @@ class Horizon(Result):
         except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise OutputError(f"{str(path)!r} is not a readable prediction: {reason}; predict again") from error
-
-    @classmethod
-    def beside(cls, folder: Path) -> Horizon | None:
-        """The prediction in the folder of a scan; None if there is none that can be read."""
-        with suppress(OutputError):
-            return cls.load(folder) if (folder / "horizon.json").is_file() else None
-        return None
 
     def page_data(self) -> dict[str, Any]:
         """What the page of a scan shows of it."""
