@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnscope.diagnosis.counterfactuals import context_of
+from attnscope.diagnosis.counterfactuals import HeadOutputs, context_of
 from attnscope.diagnosis.states import RULES, Rule, Thresholds
 from attnscope.normalizers import softmax
 from attnscope.swapping.changes import softmax_over
@@ -23,7 +23,7 @@ def test_a_rule_gives_captured_rows_the_output_it_gives_inside_a_model(rule: Rul
     assert rule.keys
     keys = rule.keys(Thresholds())
     inside = softmax_over(keys)(logits, visible) @ values
-    torch.testing.assert_close(context_of(weights, values, keys(weights, visible, positions)), inside)
+    torch.testing.assert_close(context_of(HeadOutputs.of(weights, values), keys(weights, visible, positions)), inside)
 
 
 def test_a_row_keeps_its_first_key_and_the_nearest() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.diagnosis.counterfactuals import context_of, key_grid, keys_enough
+from attnscope.diagnosis.counterfactuals import HeadOutputs, context_of, key_grid, keys_enough
 from attnscope.diagnosis.observing import (
     ERRORS,
     WindowRows,
@@ -118,7 +118,7 @@ def test_keys_enough_lies_between_the_sizes_around_the_first_that_is() -> None:
     weights = (3 * torch.randn(heads, rows, keys, generator=generator, dtype=torch.float64)).softmax(-1)
     values = torch.randn(heads, keys, 6, generator=generator, dtype=torch.float64)
     visible = torch.ones_like(weights, dtype=torch.bool)
-    found, wider = keys_enough(weights, visible, values, weights @ values, [0.2, 0.6])
+    found, wider = keys_enough(HeadOutputs.of(weights, values), visible, [0.2, 0.6])
     assert (wider <= found).all()
     grid = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89]
     assert key_grid(97) == tuple(grid)
@@ -163,7 +163,7 @@ def test_a_budget_is_shared_out_at_one_error_for_all_heads() -> None:
 def test_rules_keep_the_total_weight_of_a_row_with_a_sink() -> None:
     weights = torch.tensor([[[0.1, 0.2, 0.1]]], dtype=torch.float64)  # 0.6 went to a sink without a value
     keys = torch.tensor([[[True, False, True]]])
-    context = context_of(weights, torch.eye(3, dtype=torch.float64)[None], keys)
+    context = context_of(HeadOutputs.of(weights, torch.eye(3, dtype=torch.float64)[None]), keys)
     torch.testing.assert_close(context, torch.tensor([[[0.2, 0.0, 0.2]]], dtype=torch.float64))
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from models import build, byte_tokenizer
 
+from attnscope.diagnosis.counterfactuals import HeadOutputs
 from attnscope.diagnosis.heads import label
 from attnscope.diagnosis.observing import WindowRows, row_measures, shorter_lengths, state_rows
 from attnscope.diagnosis.running import diagnose
@@ -24,12 +25,11 @@ def rows_of(logits: torch.Tensor, values: torch.Tensor) -> WindowRows:
     """One head with these logits (queries, keys) and causal visibility."""
     visible = torch.arange(KEYS) <= torch.tensor(ROWS)[:, None]
     rows = Rows(0, ROWS, logits[list(ROWS)][None], visible[None], values[None])
-    columns, context = row_measures(
-        rows, softmax_weights(rows), Thresholds(), torch.Generator().manual_seed(0), nulls=True
-    )
+    outputs = HeadOutputs.of(softmax_weights(rows), values[None])
+    columns = row_measures(rows, outputs, Thresholds(), torch.Generator().manual_seed(0), nulls=True)
     window = WindowRows()
     window.rows[0, 0] = {name: value[0].double().numpy() for name, value in columns.items()}
-    window.contexts[0, 0] = context[0].float().numpy()
+    window.contexts[0, 0] = outputs.context[0].float().numpy()
     return window
 
 

@@ -18,6 +18,7 @@ from token_lists import tokenized_list
 from attnscope.capture import vectors
 from attnscope.capture.models import load_model
 from attnscope.cli.app import app
+from attnscope.diagnosis.counterfactuals import HeadOutputs
 from attnscope.diagnosis.heads import participation_explained, percent
 from attnscope.diagnosis.measure_findings import needs_finding, separability_finding
 from attnscope.diagnosis.observing import sink_columns
@@ -216,7 +217,7 @@ def test_the_first_token_is_measured_by_what_it_contributes() -> None:
     weights /= weights.sum()
     values = torch.randn(1, 11, 5, generator=generator, dtype=torch.float64)
     first = torch.arange(11)[None, None] == 0
-    found = sink_columns(weights, first, values, weights @ values)
+    found = sink_columns(HeadOutputs.of(weights, values), first)
     alpha, x = weights[0, 0].tolist(), values[0].tolist()
     output = [sum(a * row[d] for a, row in zip(alpha, x, strict=True)) for d in range(5)]
     size = sum(value**2 for value in output) ** 0.5

@@ -33,6 +33,7 @@ OUTPUT_PROJECTIONS = (
     "out_proj",
     "dense",
     "wo",
+    "Wo",
     "o",
     "out_lin",
     "attention_output",
@@ -98,21 +99,13 @@ class VectorSource:
 
     def _projection(self, module: nn.Module, size: int) -> Float[Tensor, "heads_times_dims width"]:
         """The matrix of the output projection, from the heads to the residual stream."""
-        name = self._names.get(module, "")
-        while True:
-            owner = self._modules[name]
-            for child_name, child in owner.named_modules():
-                if child_name.rpartition(".")[2] in OUTPUT_PROJECTIONS:
-                    matrix = _matrix(child, size)
-                    if matrix is not None:
-                        return matrix
-            if not name or name.rpartition(".")[2].isdigit():
-                break
-            name = name.rpartition(".")[0]
-        raise ModelError(
-            f"no output projection found for {type(module).__name__} ({self._names.get(module, '')}); "
-            "use value or hidden"
-        )
+        found = output_projection(self._names, self._modules, module, size)
+        if found is None:
+            raise ModelError(
+                f"no output projection found for {type(module).__name__} ({self._names.get(module, '')}); "
+                "use value or hidden"
+            )
+        return found[1]
 
     def _remember_input(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = args[0] if args else kwargs.get("hidden_states")
@@ -146,6 +139,22 @@ class VectorSource:
                 f"of {source}; use {parameter('vectors', 'value')}"
             )
         return vectors[call.batch_index + item, None]
+
+
+def output_projection(
+    names: dict[nn.Module, str], modules: dict[str, nn.Module], module: nn.Module, size: int
+) -> tuple[nn.Module, Float[Tensor, "size width"]] | None:
+    """The output projection of an attention module whose heads have `size` numbers in all, and its matrix."""
+    name = names.get(module, "")
+    while True:
+        for child_name, child in modules[name].named_modules():
+            if child_name.rpartition(".")[2] in OUTPUT_PROJECTIONS:
+                matrix = _matrix(child, size)
+                if matrix is not None:
+                    return child, matrix
+        if not name or name.rpartition(".")[2].isdigit():
+            return None
+        name = name.rpartition(".")[0]
 
 
 def _input_embedding(model: nn.Module) -> nn.Module:

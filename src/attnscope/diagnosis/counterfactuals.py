@@ -7,7 +7,7 @@ a head's weights inside the model when a diagnosis is verified (`swapping.interv
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,13 +25,34 @@ if TYPE_CHECKING:
     from attnscope.diagnosis.states import Thresholds
 
 
+class HeadOutputs(NamedTuple):
+    """The outputs of heads in some rows, as they arrive at the output projection."""
+
+    weights: Float[Tensor, "heads rows keys"]
+    values: Float[Tensor, "heads keys dims"]
+    context: Float[Tensor, "heads rows dims"]  # sum of the weighted values, times the factor
+    factor: Float[Tensor, "heads rows dims"]  # of gates and norms; 1 where a model has none
+
+    @classmethod
+    def of(cls, weights: Float[Tensor, "heads rows keys"], values: Float[Tensor, "groups keys dims"]) -> HeadOutputs:
+        """The outputs of a kernel with these weights."""
+        values = values.repeat_interleave(len(weights) // len(values), 0)
+        context = weights @ values
+        return cls(weights, values, context, torch.ones_like(context))
+
+    def times(self, factor: Float[Tensor, "heads rows dims"] | None) -> HeadOutputs:
+        """The same after a gate or a norm."""
+        return self if factor is None else self._replace(context=self.context * factor, factor=factor)
+
+
 @loop
 def growing_errors(
     order: Any,  # (rows, keys), the row's keys with the largest weight first
     lengths: Any,  # (rows,)
     weights: Any,  # (rows, keys)
     values: Any,  # (keys, dims)
-    context: Any,  # (rows, dims)
+    context: Any,  # (rows, dims), as it arrives
+    factor: Any,  # (rows, dims), of what arrives at the output projection
     sizes: Any,  # (sizes,), ascending
     out: Any,  # (rows, sizes)
 ) -> None:
@@ -56,49 +77,36 @@ def growing_errors(
             square = 0.0
             scale = total / mass if mass > 0 else 0.0
             for d in range(dims):
-                gap = context[r, d] - scale * partial[d]
+                gap = context[r, d] - factor[r, d] * scale * partial[d]
                 square += gap * gap
             out[r, s] = np.sqrt(square) if done < lengths[r] else 0.0
 
 
 def rule_error_squares(
-    weights: Float[Tensor, "heads rows keys"],
-    visible: Bool[Tensor, "heads rows keys"],
-    values: Float[Tensor, "heads keys dims"],
-    context: Float[Tensor, "heads rows dims"],
-    positions: Sequence[int],
-    thresholds: Thresholds,
+    outputs: HeadOutputs, visible: Bool[Tensor, "heads rows keys"], positions: Sequence[int], thresholds: Thresholds
 ) -> dict[str, Float[Tensor, "heads rows"]]:
     """Column of |c - c_rule|^2 for each rule of the states that keeps some of the keys."""
     return {
-        rule.square: error_squares(weights, values, context, rule.keys(thresholds)(weights, visible, positions))
+        rule.square: error_squares(outputs, rule.keys(thresholds)(outputs.weights, visible, positions))
         for rule in RULES
         if rule.keys
     }
 
 
-def error_squares(
-    weights: Float[Tensor, "heads rows keys"],
-    values: Float[Tensor, "heads keys dims"],
-    context: Float[Tensor, "heads rows dims"],
-    keys: Bool[Tensor, "heads rows keys"],
-) -> Float[Tensor, "heads rows"]:
+def error_squares(outputs: HeadOutputs, keys: Bool[Tensor, "heads rows keys"]) -> Float[Tensor, "heads rows"]:
     """|c - c_rule|^2 when only these keys keep weight, in the proportions they had, the total unchanged."""
-    return (context - context_of(weights, values, keys)).square().sum(-1)
+    return (outputs.context - context_of(outputs, keys)).square().sum(-1)
 
 
-def context_of(
-    weights: Float[Tensor, "heads rows keys"],
-    values: Float[Tensor, "heads keys dims"],
-    keys: Bool[Tensor, "heads rows keys"],
-) -> Float[Tensor, "heads rows dims"]:
+def context_of(outputs: HeadOutputs, keys: Bool[Tensor, "heads rows keys"]) -> Float[Tensor, "heads rows dims"]:
     """The head's output when only these keys keep weight."""
+    weights = outputs.weights
     chosen = torch.where(keys, weights, 0)
     total, mass = weights.sum(-1, keepdim=True), chosen.sum(-1, keepdim=True)
     # Keys whose weights all vanish share the row's weight equally: the limit of their softmax is not recorded.
     even = keys / keys.sum(-1, keepdim=True).clamp_min(1)
     shares = torch.where(mass > 0, chosen / torch.where(mass > 0, mass, 1), even)
-    return (shares * total) @ values
+    return (shares * total) @ outputs.values * outputs.factor
 
 
 def key_grid(length: int) -> tuple[int, ...]:
@@ -110,11 +118,7 @@ def key_grid(length: int) -> tuple[int, ...]:
 
 
 def keys_enough(
-    weights: Float[Tensor, "heads rows keys"],
-    visible: Bool[Tensor, "heads rows keys"],
-    values: Float[Tensor, "heads keys dims"],
-    context: Float[Tensor, "heads rows dims"],
-    errors: Sequence[float],
+    outputs: HeadOutputs, visible: Bool[Tensor, "heads rows keys"], errors: Sequence[float]
 ) -> Float[Tensor, "errors heads rows"]:
     """How many of the largest weights give the head's output within each of some relative errors.
 
@@ -122,12 +126,12 @@ def keys_enough(
     first that is. All visible keys are always enough.
     """
     length = visible.sum(-1)
-    norm = context.norm(dim=-1)
+    norm = outputs.context.norm(dim=-1)
     sizes = key_grid(int(length.max()))
     wanted = torch.tensor(list(errors), dtype=norm.dtype, device=norm.device)[:, None, None]
     counts = torch.full((len(errors), *norm.shape), torch.nan, dtype=norm.dtype, device=norm.device)
     before_size, before_error = torch.ones_like(norm), torch.full_like(norm, torch.inf)
-    for size, error in zip(sizes, _top_errors(weights, visible, values, context, sizes).unbind(-1), strict=True):
+    for size, error in zip(sizes, _top_errors(outputs, visible, sizes).unbind(-1), strict=True):
         reached = error / torch.where(norm > 0, norm, 1)
         count = length.clamp_max(size).to(norm.dtype)
         step = ((before_error - wanted) / (before_error - reached)).nan_to_num(1).clamp(0, 1)
@@ -138,23 +142,21 @@ def keys_enough(
 
 
 def _top_errors(
-    weights: Float[Tensor, "heads rows keys"],
-    visible: Bool[Tensor, "heads rows keys"],
-    values: Float[Tensor, "heads keys dims"],
-    context: Float[Tensor, "heads rows dims"],
-    sizes: Sequence[int],
+    outputs: HeadOutputs, visible: Bool[Tensor, "heads rows keys"], sizes: Sequence[int]
 ) -> Float[Tensor, "heads rows sizes"]:
     """|c - c_k| for top sets of each size; 0 where a row has no more keys."""
-    order = weights.masked_fill(~visible, -1).argsort(dim=-1, descending=True, stable=True)
-    keys, lengths, shares, vectors, outputs = (
-        part.cpu().numpy() for part in (order, visible.sum(-1), weights, values, context)
+    order = outputs.weights.masked_fill(~visible, -1).argsort(dim=-1, descending=True, stable=True)
+    keys, lengths, shares, vectors, contexts, factors = (
+        part.cpu().numpy() for part in (order, visible.sum(-1), *outputs)
     )
-    out = torch.empty(*weights.shape[:2], len(sizes), dtype=torch.float64)
+    out = torch.empty(*outputs.weights.shape[:2], len(sizes), dtype=torch.float64)
     wanted = np.array(sizes)
 
     def head_errors(head: int) -> None:
-        errors = out[head].numpy()
-        growing_errors(keys[head], lengths[head], shares[head], vectors[head], outputs[head], wanted, errors)
+        growing_errors(
+            keys[head], lengths[head], shares[head], vectors[head], contexts[head], factors[head], wanted,
+            out[head].numpy(),
+        )  # fmt: skip
 
-    parallel_for(head_errors, range(len(weights)))
-    return out.to(weights.device)
+    parallel_for(head_errors, range(len(out)))
+    return out.to(outputs.weights.device)

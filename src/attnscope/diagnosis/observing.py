@@ -12,7 +12,7 @@ A head's share is measured at several errors and interpolated between them by po
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from attnscope.capture.effects import RowEffects
     from attnscope.capture.models import ModelFacts
     from attnscope.columns import VectorKind
     from attnscope.diagnosis.states import Thresholds
@@ -162,9 +163,9 @@ class DiagnosisMeasurer:
     residual: bool = True
 
     @property
-    def vectors(self) -> tuple[VectorKind, ...]:
-        """Heads are compared by their outputs: value vectors. The others measure what reaches the residual stream."""
-        return ("value", "output", "hidden") if self.residual else ("value",)
+    def vectors(self) -> tuple[VectorKind | Literal["effects"], ...]:
+        """Heads are compared by their outputs, sums of values; with effects, as they arrive in the residual stream."""
+        return ("value", "hidden", "effects") if self.residual else ("value",)
 
     def start(self, number: int) -> WindowRows:
         """The empty record of a window."""
@@ -192,17 +193,22 @@ class DiagnosisMeasurer:
             rows = Rows(layer.number, block, call.logits(block), call.visible(block), vectors, call.sinks)
             usable.logical_and_(torch.where(rows.visible, rows.logits, 0).isfinite().all(-1).all(-1))
             weights = normalizer.weights(rows.logits, rows.visible)
-            columns, context = row_measures(rows, weights, self.thresholds, generator, nulls=kind == "rows")
-            if self.residual and kind == "rows":
+            outputs = rules.HeadOutputs.of(weights, vectors)
+            effects = stream = None
+            if layer.effects is not None:
                 stream = layer.vectors["hidden"][0, list(block)].double()
-                columns |= residual_columns(rows, weights, layer.vectors["output"], stream, self.thresholds)
+                effects = layer.effects.rows(call, block, outputs.context, stream)
+                outputs = outputs.times(effects.factor)
+            columns = row_measures(rows, outputs, self.thresholds, generator, nulls=kind == "rows")
+            if effects is not None and stream is not None and kind == "rows":
+                columns |= residual_columns(rows, outputs, effects, stream, self.thresholds)
             pieces.append(columns)
-            contexts.append(context)
+            contexts.append(outputs.context)
 
         if not positions or not layer.in_blocks(window, positions, measure, budget=_MEMORY, copies=_COPIES):
             return
         measured = {name: torch.cat([piece[name] for piece in pieces], -1).cpu().numpy() for name in pieces[0]}
-        outputs = torch.cat(contexts, 1).float().cpu().numpy()
+        arrived = torch.cat(contexts, 1).float().cpu().numpy()
         store = window.rows if kind == "rows" else window.shorter
         for head in range(heads):
             key = (layer.number, head)
@@ -216,70 +222,73 @@ class DiagnosisMeasurer:
                 columns = {name: np.concatenate([store[key][name], values]) for name, values in columns.items()}
             store[key] = columns
             if kind == "rows":
-                window.contexts[key] = outputs[head][sees]
+                window.contexts[key] = arrived[head][sees]
 
 
 def row_measures(
-    rows: Rows, weights: Tensor, thresholds: Thresholds, generator: torch.Generator, *, nulls: bool
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Columns of shape (heads, rows) from the rows' weights, and the heads' outputs (heads, rows, dims)."""
-    visible = rows.visible
-    values = rows.vectors.repeat_interleave(rows.heads // rows.vectors.shape[0], 0)
-    context = weights @ values
+    rows: Rows, outputs: rules.HeadOutputs, thresholds: Thresholds, generator: torch.Generator, *, nulls: bool
+) -> dict[str, Float[Tensor, "heads rows"]]:
+    """The columns of some rows of every head."""
+    visible, weights = rows.visible, outputs.weights
     length = visible.sum(-1)
-    first = first_visible(visible)
     columns = {
         "length": length,
-        "square": context.square().sum(-1),
-        **rules.rule_error_squares(weights, visible, values, context, rows.positions, thresholds),
+        "square": outputs.context.square().sum(-1),
+        **rules.rule_error_squares(outputs, visible, rows.positions, thresholds),
         "max_weight": weights.amax(-1),
         "entropy": row_entropy(weights),
         "participation": 1 / weights.square().sum(-1),
-        **sink_columns(weights, first, values, context),
+        **sink_columns(outputs, first_visible(visible)),
     }
     errors = (thresholds.enough, *(ERRORS if nulls else ()))
-    enough = rules.keys_enough(weights, visible, values, context, errors)
+    enough = rules.keys_enough(outputs, visible, errors)
     columns |= dict(zip(("keys_enough", *map(keys_column, ERRORS)), enough, strict=False))
     if nulls:
         grouped = separability_columns(
             rows.grouped(weights), rows.grouped(visible), rows.vectors, int(thresholds.separability_n), generator
         )
         columns |= {name: rows.ungrouped(value) for name, value in grouped.items()}
-    return columns, context
+    return columns
 
 
 def sink_columns(
-    weights: Float[Tensor, "heads rows keys"],
-    first: Bool[Tensor, "heads rows keys"],
-    values: Float[Tensor, "heads keys dims"],
-    context: Float[Tensor, "heads rows dims"],
+    outputs: rules.HeadOutputs, first: Bool[Tensor, "heads rows keys"]
 ) -> dict[str, Float[Tensor, "heads rows"]]:
     """Sink weight, the first key's part of the output relative to the output, and participation among the others.
 
     NaN where there is no output, or no other key has weight.
     """
-    sink, others = torch.where(first, weights, 0), torch.where(first, 0, weights)
+    sink, others = torch.where(first, outputs.weights, 0), torch.where(first, 0, outputs.weights)
+    part = sink @ outputs.values * outputs.factor
     return {
         "sink_weight": sink.sum(-1),
-        "sink_contribution": (sink @ values).norm(dim=-1) / context.norm(dim=-1),
+        "sink_contribution": part.norm(dim=-1) / outputs.context.norm(dim=-1),
         "participation_without_sink": others.sum(-1).square() / others.square().sum(-1),
     }
 
 
 def residual_columns(
     rows: Rows,
-    weights: Float[Tensor, "heads rows keys"],
-    outputs: Float[Tensor, "heads keys dims"],
+    outputs: rules.HeadOutputs,
+    effects: RowEffects,
     stream: Float[Tensor, "rows width"],
     thresholds: Thresholds,
 ) -> dict[str, Float[Tensor, "heads rows"]]:
-    """How large what a head adds to the residual stream is, and its change with the top share of its keys alone."""
+    """How large what a head adds to the residual stream is, and its change with the top share of its keys alone.
+
+    In models that gate their heads, also the mean size of the gate.
+    """
     assert TOP_SHARE.keys is not None
     size = stream.norm(dim=-1)
-    context = weights @ outputs
-    keys = TOP_SHARE.keys(thresholds)(weights, rows.visible, rows.positions)
-    change = rules.error_squares(weights, outputs, context, keys).sqrt()
-    return {"residual_share": context.norm(dim=-1) / size, "residual_change": change / size}
+    keys = TOP_SHARE.keys(thresholds)(outputs.weights, rows.visible, rows.positions)
+    change = outputs.context - rules.context_of(outputs, keys)
+    columns = {
+        "residual_share": effects.added(outputs.context).norm(dim=-1) / size,
+        "residual_change": effects.added(change).norm(dim=-1) / size,
+    }
+    if effects.gated:
+        columns["gate"] = outputs.factor.abs().mean(-1)
+    return columns
 
 
 ERRORS = (0.02, 0.05, 0.1, 0.2, 0.4)

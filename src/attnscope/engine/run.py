@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import polars as pl
 import torch
 
 from attnscope.capture.attention import unpadded
 from attnscope.capture.checkpoints import foreign_errors
+from attnscope.capture.effects import Effects, EffectSource
 from attnscope.capture.forward import Inputs, forward, run
 from attnscope.capture.modules import evaluating
 from attnscope.capture.tokens import special_tokens
@@ -227,6 +228,7 @@ class LayerCall:
     vectors: dict[VectorKind, Tensor]
     name: str  # of the layer, for messages
     causal: bool  # whether the plan relies on no query seeing a later key
+    effects: Effects | None = None  # what its heads add to the residual stream, if the measurer asks for it
 
     def in_blocks(
         self,
@@ -266,8 +268,8 @@ class Measurer(Protocol[W, P_co]):
     """Turns the attention calls of a window into a finished part: `start`, `measure` for each call, `finish`."""
 
     @property
-    def vectors(self) -> Sequence[VectorKind]:
-        """The kinds of vectors that calls must come with."""
+    def vectors(self) -> Sequence[VectorKind | Literal["effects"]]:
+        """The kinds of vectors that calls must come with; with "effects", also what heads add to the stream."""
 
     def start(self, number: int) -> W:
         """The empty record of a window."""
@@ -313,15 +315,20 @@ def _run_window(
             calls = 0
 
             def collect(call: Call, index: int = index, positions: Positions = each.positions) -> None:
-                nonlocal calls, measuring
-                measuring = True
-                layer = sources[0].layer(call.module, calls)
-                _measure(model, measurer, record, layer, call, positions, sources)
+                nonlocal calls
+                layer = sources.vectors[0].layer(call.module, calls)
                 calls += 1
-                if progress is not None:  # a layer that attends twice counts once
-                    done = begin.done + index * layers + min(calls, layers)
-                    progress(begin._replace(done=done, layer=layer, doing=prefix + f"layer {layer}"))
-                measuring = False
+                done = begin.done + index * layers + min(calls, layers)  # a layer that attends twice counts once
+
+                def measure(effects: Effects | None) -> None:
+                    nonlocal measuring
+                    measuring = True
+                    _measure(model, measurer, record, layer, call, positions, sources, effects)
+                    if progress is not None:
+                        progress(begin._replace(done=done, layer=layer, doing=prefix + f"layer {layer}"))
+                    measuring = False
+
+                sources.follow(call, measure)
 
             doing, advice = f"run {model.name} ({model.family})", "check that transformers runs it on input_ids alone"
             with foreign_errors(doing, advice, lambda: not measuring):
@@ -346,21 +353,27 @@ def run_inputs(
 
     def collect(call: Call) -> None:
         nonlocal calls
-        layer = sources[0].layer(call.module, calls)
-        for item in range(call.batch):
-            if item not in records:
-                records[item] = measurer.start(item)
-            record, one = records[item], call.only(item)
-            queries = unpadded(one)
-            record.dropped_rows += one.heads * (one.queries - len(queries))
-            if calls == 0:
-                record.tokens = len(queries)
-            if queries:
-                positions = {len(queries): tuple(queries[index] for index in rows(len(queries)))}
-                _measure(model, measurer, record, layer, one, positions, sources)
+        layer = sources.vectors[0].layer(call.module, calls)
+        first = calls == 0
         calls += 1
-        if progress is not None:  # the number of layers is not known in advance
-            progress(Step(calls, None, f"layer {layer}", layer=layer))
+        done = calls
+
+        def measure(effects: Effects | None) -> None:
+            for item in range(call.batch):
+                if item not in records:
+                    records[item] = measurer.start(item)
+                record, one = records[item], call.only(item)
+                queries = unpadded(one)
+                record.dropped_rows += one.heads * (one.queries - len(queries))
+                if first:
+                    record.tokens = len(queries)
+                if queries:
+                    positions = {len(queries): tuple(queries[index] for index in rows(len(queries)))}
+                    _measure(model, measurer, record, layer, one, positions, sources, effects)
+            if progress is not None:  # the number of layers is not known in advance
+                progress(Step(done, None, f"layer {layer}", layer=layer))
+
+        sources.follow(call, measure)
 
     with _sources(model.module, measurer.vectors) as sources:
         run(model.module, inputs, collect)
@@ -368,13 +381,29 @@ def run_inputs(
         yield measurer.finish(records[item])
 
 
+@dataclass(frozen=True)
+class _Sources:
+    """Where the vectors and the effects of calls come from."""
+
+    vectors: list[VectorSource]
+    effects: EffectSource | None
+
+    def follow(self, call: Call, measure: Callable[[Effects | None], None]) -> None:
+        """Measure a call: at once, or when its block has ended and its effects are known."""
+        if self.effects is None:
+            measure(None)
+        else:
+            self.effects.follow(call, measure)
+
+
 @contextmanager
-def _sources(module: nn.Module, kinds: Sequence[VectorKind]) -> Iterator[list[VectorSource]]:
-    """The vectors of each kind while the module runs in evaluation mode."""
+def _sources(module: nn.Module, kinds: Sequence[VectorKind | Literal["effects"]]) -> Iterator[_Sources]:
+    """The vectors of each kind, and effects if asked for, while the module runs in evaluation mode."""
     with ExitStack() as stack:
-        sources = [stack.enter_context(closing(VectorSource(module, kind))) for kind in kinds]
+        vectors = [stack.enter_context(closing(VectorSource(module, k))) for k in kinds if k != "effects"]
+        effects = stack.enter_context(closing(EffectSource(module))) if "effects" in kinds else None
         stack.enter_context(evaluating(module))
-        yield sources
+        yield _Sources(vectors, effects)
 
 
 def _measure(
@@ -384,13 +413,14 @@ def _measure(
     layer: int,
     call: Call,
     positions: Positions,
-    sources: list[VectorSource],
+    sources: _Sources,
+    effects: Effects | None,
 ) -> None:
     started = time.perf_counter()
-    record.layers[layer] = sources[0].entry(call, layer)
-    vectors = {source.kind: source.vectors(call) for source in sources}
+    record.layers[layer] = sources.vectors[0].entry(call, layer)
+    vectors = {source.kind: source.vectors(call) for source in sources.vectors}
     name = f"layer {layer} of {model.name} ({model.family})"
-    measurer.measure(record, LayerCall(layer, call, vectors, name, model.causal), positions)
+    measurer.measure(record, LayerCall(layer, call, vectors, name, model.causal, effects), positions)
     record.measure_seconds += time.perf_counter() - started
 
 

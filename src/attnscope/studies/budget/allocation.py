@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attnscope.diagnosis.counterfactuals import error_squares
+from attnscope.diagnosis.counterfactuals import HeadOutputs, context_of
 from attnscope.engine.run import Forward, Window, WindowRecord, run_windows
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import softmax
@@ -60,9 +60,9 @@ class NeedsMeasurer:
     settings: BudgetSettings
 
     @property
-    def vectors(self) -> Sequence[VectorKind]:
+    def vectors(self) -> Sequence[VectorKind | Literal["effects"]]:
         """What heads add to the residual stream, and the stream."""
-        return ("output", "hidden")
+        return ("value", "hidden", "effects")
 
     def start(self, number: int) -> _Errors:
         """The empty record of a window."""
@@ -72,10 +72,13 @@ class NeedsMeasurer:
         """Measure the rows after the context."""
         call = layer.call
         (rows,) = positions.values()
-        visible, outputs = call.visible(rows), layer.vectors["output"].double()
-        weights = softmax(call.logits(rows), visible)
-        context = weights @ outputs
-        stream = layer.vectors["hidden"][0, list(rows)].double().square().sum(-1)
+        visible = call.visible(rows)
+        outputs = HeadOutputs.of(softmax(call.logits(rows), visible), layer.vectors["value"].double())
+        stream = layer.vectors["hidden"][0, list(rows)].double()
+        assert layer.effects is not None
+        effects = layer.effects.rows(call, rows, outputs.context, stream)
+        outputs = outputs.times(effects.factor)
+        square = stream.square().sum(-1)
         scores = observed_scores(call, self.settings)
         shared = call.heads // len(scores)
         sizes = measured_sizes(self.settings.length)
@@ -85,7 +88,8 @@ class NeedsMeasurer:
             for line in range(len(KINDS)):
                 choice = LayerChoice(counts, torch.full_like(counts, line), scores, self.settings.observed)
                 kept = choice.kept(torch.tensor(rows), call.keys).repeat_interleave(shared, 0)
-                squares = error_squares(weights, outputs, context, kept & visible) / stream
+                change = effects.added(outputs.context - context_of(outputs, kept & visible))
+                squares = change.square().sum(-1) / square
                 errors[:, line, column] = squares.mean(-1).unflatten(0, (-1, shared)).amax(-1).cpu()
         if not errors.isfinite().all():
             raise ModelError(f"{layer.name} has logits or values that are not finite; no budget can be made for it")
