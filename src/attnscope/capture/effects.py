@@ -14,6 +14,7 @@ What cannot be explained in this way is refused by name.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,9 +24,10 @@ import torch
 from torch import nn
 
 from attnscope.capture import huggingface
+from attnscope.capture.attention import AttentionCall
 from attnscope.capture.vectors import output_projection
 from attnscope.capture.watching import UNHOOKED
-from attnscope.errors import ModelError
+from attnscope.errors import ModelError, parameter
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 # Largest relative difference that is rounding: measured rows are float64, the model computes in its own type.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+_LEAST_ROWS = 8  # to fit two constants for each channel
 _PROBE = 1e3  # large, so that the constant that a norm adds to the mean square does not count
 
 
@@ -62,7 +65,9 @@ class EffectSource:
         self._given: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}  # inputs of attention modules
         self._open: list[_Pass] = []
         self._hooks = ExitStack()
-        for module in self.names:
+        for module, name in self.names.items():
+            if name.rpartition(".")[2].isdigit() and not isinstance(module, UNHOOKED):
+                self._hooks.callback(module.register_forward_hook(self._end).remove)
             if "ttention" in type(module).__name__ and not isinstance(module, UNHOOKED):
                 hook = module.register_forward_pre_hook(self._remember, with_kwargs=True)
                 self._hooks.callback(hook.remove)
@@ -91,12 +96,13 @@ class EffectSource:
         self._open.append(each)
         each.follow(self.modules[name])
 
-    def ended(self, each: _Pass) -> None:
-        """Pass the effects of a call on."""
-        self._open.remove(each)
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            each.done(Effects(self, each))
-        self._given.pop(each.call.module, None)
+    def _end(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        for each in [each for each in self._open if each.block is block]:
+            self._open.remove(each)
+            each.end(output)
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                each.done(Effects(self, each))
+            self._given.pop(each.call.module, None)
 
     def given(self, module: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The inputs of an attention module in the forward that is running."""
@@ -115,6 +121,7 @@ class _Pass:
 
     def __init__(self, source: EffectSource, call: Call, done: Callable[[Effects], None]) -> None:
         self.call, self.done = call, done
+        self.block: nn.Module | None = None
         self.reason: str | None = None  # why the effects cannot be measured
         self.arrived: Any = None
         self.projected: Any = None
@@ -128,10 +135,10 @@ class _Pass:
 
     def follow(self, block: nn.Module) -> None:
         """Observe what runs in the block from now on."""
+        self.block = block
         for part in block.modules():
             if part is not block and not isinstance(part, UNHOOKED):
                 self._hooks.callback(part.register_forward_hook(self._ran).remove)
-        self._hooks.callback(block.register_forward_hook(self._end).remove)
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -145,12 +152,13 @@ class _Pass:
             like = getattr(result, "shape", None) == getattr(self.projected, "shape", ())
             self.later.append((module, given, _copy(result) if like else None))
 
-    def _end(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def end(self, output: Any) -> None:
+        """The block has ended with this output."""
         self.close()
         if self.arrived is None and self.reason is None:
             self.reason = f"the output projection of {self._source.name(self.call.module)} was not seen at work"
-        self.later.append((block, None, output[0] if isinstance(output, tuple) else output))
-        self._source.ended(self)
+        assert self.block is not None
+        self.later.append((self.block, None, output[0] if isinstance(output, tuple) else output))
 
 
 class _Where(NamedTuple):
@@ -211,6 +219,28 @@ class Effects:
             matrix = torch.linalg.qr(matrix.mT, mode="r").R.mT
         return RowEffects(factor, gated, matrix, scale, error)
 
+    def refuse_changed(self) -> None:
+        """ModelError unless what the kernel returns arrives at the output projection as it is, in every row."""
+        call, seen = self._call, self._observed
+        if seen.reason is not None:
+            raise ModelError(seen.reason)
+        where = _Where(0, call.queries, [call.queries - 1])
+        tolerance = TOLERANCE.get(seen.arrived.dtype, 1e-4)
+        if isinstance(call, AttentionCall) and call.kernel_function is not None:
+            known = torch.randn(call.batch, call.queries, call.heads, call.values().shape[-1]).to(call.values())
+            arrived, expected = where.of(self._arrived_for(known)), known[0, where.rows].double().flatten(1)
+        else:
+            logits = call.logits(where.rows).masked_fill(~call.visible(where.rows), -torch.inf)
+            values = call.values().double()
+            context = logits.softmax(-1).nan_to_num(0) @ values.repeat_interleave(call.heads // len(values), 0)
+            arrived, expected = where.of(seen.arrived), context.transpose(0, 1).flatten(1)
+        if arrived is None or not _close(arrived, expected, tolerance):
+            raise ModelError(
+                f"{self._source.name(call.module)} gates, normalizes or combines the outputs of its heads before they "
+                f"are projected: {parameter('vectors', 'output')} would not be what its weights average; use "
+                f"{parameter('vectors', 'value')}"
+            )
+
     def _heads(self, arrived: Tensor | None) -> Float[Tensor, "heads rows dims"]:
         if arrived is None or arrived.shape[-1] % self._call.heads:
             raise self._unexplained("arrives at its output projection")
@@ -241,13 +271,15 @@ class Effects:
     def _arrived_for(self, outputs: Float[Tensor, "batch queries heads dims"]) -> Tensor:
         """What arrives at the output projection if the kernel returns these outputs."""
         module, given = self._call.module, self._source.given(self._call.module)
-        if given is None or any(hasattr(value, "get_seq_length") for value in (*given[0], *given[1].values())):
+        if given is None:
             raise self._unexplained("arrives at its output projection", "it cannot run twice")
+        args = [_own(value) for value in given[0]]
+        kwargs = {name: _own(value) for name, value in given[1].items()}
         assert self._observed.projection is not None
         hook = self._observed.projection.register_forward_pre_hook(_stop)
         try:
             with _answering(module, outputs):
-                module(*given[0], **given[1])
+                module(*args, **kwargs)
         except _Arrived as arrival:
             return arrival.tensor
         finally:
@@ -259,7 +291,10 @@ class Effects:
 
         The stream after it is an input or an output of a later module, or of the block. It is the block's input plus a
         constant times the output, or times what a norm makes of it; in parallel blocks, plus another module's output.
+        Some models mix the two channel by channel.
         """
+        if total.norm() <= 1e-5 * stream.norm():  # lost in the rounding of the stream: no constant can be seen
+            return torch.ones_like(total[0]), torch.ones_like(total[:, 0])
         later = [(module, where.of(given), where.of(output)) for module, given, output in self._observed.later]
         ways = [(total, torch.ones_like(total[0]), torch.ones_like(total[:, 0]))]
         for module, given, output in later:
@@ -275,6 +310,11 @@ class Effects:
                     constant = _multiple(state - stream, parts, stream, tolerance)
                     if constant is not None:
                         return channels * constant, rows
+            for added, channels, rows in reversed(ways):
+                for state in states:
+                    mixed = _mixed(state, stream, added, tolerance)
+                    if mixed is not None:
+                        return channels * mixed, rows
         raise self._unexplained("is added to the residual stream")
 
     def _norm(
@@ -325,6 +365,11 @@ def _answering(module: nn.Module, outputs: Tensor) -> Iterator[None]:
                 module._modules[huggingface.REPLACEMENT] = before
 
 
+def _own(value: Any) -> Any:
+    """A copy of a cache, to which a module adds when it runs; anything else as it is."""
+    return copy.deepcopy(value) if hasattr(value, "get_seq_length") else value
+
+
 def _copy(output: Any) -> Any:
     """A copy of a tensor, because a model may add to it in place."""
     return output.clone() if isinstance(output, torch.Tensor) else output
@@ -346,7 +391,18 @@ def _multiple(change: Tensor, parts: list[Tensor], stream: Tensor, tolerance: fl
     constants = torch.linalg.lstsq(matrix, change.reshape(-1, 1)).solution[:, 0]
     gap = change - (matrix @ constants).reshape(change.shape)
     rounding = 1e-7 if tolerance <= 1e-4 else tolerance / 10
-    sizes = (abs(c) * part.norm(dim=-1) for c, part in zip(constants, parts, strict=True))
-    allowed = tolerance * sum(sizes) + 4 * rounding * stream.norm(dim=-1)
+    allowed = tolerance * change.norm(dim=-1) + 4 * rounding * stream.norm(dim=-1)
     fits = bool((gap.norm(dim=-1) <= allowed).all()) and abs(float(constants[0])) > 1e-6
     return float(constants[0]) if fits else None
+
+
+def _mixed(state: Tensor, stream: Tensor, added: Tensor, tolerance: float) -> Float[Tensor, " width"] | None:
+    """The constants c of state = b stream + c added in each channel, the same in all rows; None if there are none."""
+    if len(state) < _LEAST_ROWS:
+        return None
+    parts = torch.stack([stream, added], -1).transpose(0, 1)  # (width, rows, 2)
+    constants = torch.linalg.lstsq(parts, state.T[..., None], driver="gelsd").solution[..., 0]
+    gap = state - (parts @ constants[..., None])[..., 0].T
+    if not (constants.isfinite().all() and (gap.norm(dim=-1) <= tolerance * state.norm(dim=-1)).all()):
+        return None
+    return constants[:, 1]

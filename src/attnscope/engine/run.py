@@ -401,7 +401,8 @@ def _sources(module: nn.Module, kinds: Sequence[VectorKind | Literal["effects"]]
     """The vectors of each kind, and effects if asked for, while the module runs in evaluation mode."""
     with ExitStack() as stack:
         vectors = [stack.enter_context(closing(VectorSource(module, k))) for k in kinds if k != "effects"]
-        effects = stack.enter_context(closing(EffectSource(module))) if "effects" in kinds else None
+        followed = "effects" in kinds or "output" in kinds
+        effects = stack.enter_context(closing(EffectSource(module))) if followed else None
         stack.enter_context(evaluating(module))
         yield _Sources(vectors, effects)
 
@@ -419,6 +420,8 @@ def _measure(
     started = time.perf_counter()
     record.layers[layer] = sources.vectors[0].entry(call, layer)
     vectors = {source.kind: source.vectors(call) for source in sources.vectors}
+    if effects is not None and "output" in vectors:
+        effects.refuse_changed()
     name = f"layer {layer} of {model.name} ({model.family})"
     measurer.measure(record, LayerCall(layer, call, vectors, name, model.causal, effects), positions)
     record.measure_seconds += time.perf_counter() - started
