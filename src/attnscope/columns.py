@@ -256,14 +256,25 @@ DIAGNOSIS = (
     Column(
         "residual_share",
         "size of what the head adds to the residual stream, relative to the stream",
-        "|W_O c| / |h|, h the layer's input",
+        "|W_O (g c)| / |h|, g the gate or norm, h the layer's input",
         style="share",
     ),
     Column(
         "residual_change",
         "change of the residual stream, relative to it, when only the {top} of tokens with the largest weights keep "
         "weight in this head",
-        "|W_O (c - c_rule)| / |h|",
+        "|W_O (g (c - c_rule))| / |h|",
+        style="share",
+    ),
+    Column(
+        "gate",
+        "mean size of the gate between the head's output and the output projection, in models that have one",
+        "mean of |g|",
+    ),
+    Column(
+        "gate_shut",
+        "share of rows in which the mean size of the gate is below 1%",
+        "share of rows with mean |g| < 0.01",
         style="share",
     ),
     Column(

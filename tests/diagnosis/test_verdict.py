@@ -25,7 +25,7 @@ from attnscope.diagnosis.observing import sink_columns
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.diagnosis.running import choose_windows, diagnose
 from attnscope.diagnosis.situation import Situation, situation
-from attnscope.diagnosis.states import Thresholds
+from attnscope.diagnosis.states import STATES, Thresholds
 from attnscope.diagnosis.verdict import next_step, ranked_heads, too_short, withdraw
 from attnscope.diagnosis.verify import Trial
 from attnscope.engine.blocks import LocalEngine
@@ -199,6 +199,7 @@ def test_a_model_that_hides_its_projection_is_ranked_by_the_error(monkeypatch: p
     monkeypatch.setattr(vectors, "OUTPUT_PROJECTIONS", ())
     found = diagnose(build("gpt2"), TEXT, tokenizer=byte_tokenizer(), **OPTIONS)
     assert all(head["evidence"]["residual_change"] is None for head in found["heads"])
+    assert any("residual stream is not measured" in warning for warning in found["verdict"]["warnings"])
     errors = sorted((head["evidence"]["error_top_share"] for head in found["heads"]), reverse=True)
     by_name = {(head["layer"], head["head"]): head["evidence"]["error_top_share"] for head in found["heads"]}
     assert [by_name[one["layer"], one["head"]] for one in found["verdict"]["heads"]] == errors[:5]
@@ -353,3 +354,27 @@ def test_no_ranked_head_carries_a_withdrawn_label(verified: dict[str, Any]) -> N
 )
 def test_a_small_share_is_never_written_as_none(share: float, text: str) -> None:
     assert percent(share) == text
+
+
+def test_a_head_whose_gate_is_shut_is_idle_and_adds_nothing() -> None:
+    """The gate of one head of a Qwen 3.5 model is forced shut: before, it was as broad as when it is open."""
+    model = tiny_model("qwen3_5_text")
+    module = model.base_model.layers[1].self_attn
+    dims = module.head_dim
+
+    def shut(projection: torch.nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        given = args[0].clone()
+        given[..., dims : 2 * dims] = 0
+        return (given,)
+
+    options = {"tokenizer": byte_tokenizer(), "length": 64, "windows": 2, "rows": 8}
+    opened = diagnose(model, TEXT, **options)["heads"]
+    hook = module.o_proj.register_forward_pre_hook(shut)
+    closed = diagnose(model, TEXT, **options)["heads"]
+    hook.remove()
+    assert closed[1]["evidence"]["residual_share"] == 0 == closed[1]["evidence"]["gate"]
+    assert closed[1]["evidence"]["gate_shut"] == 1
+    assert STATES[closed[1]["state"]].group.name == "idle"
+    assert opened[1]["evidence"]["residual_share"] > 0
+    for head in (0, 2, 3):
+        assert closed[head]["evidence"] == opened[head]["evidence"]

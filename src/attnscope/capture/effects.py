@@ -127,7 +127,8 @@ class _Pass:
         self.projected: Any = None
         self.later: list[tuple[nn.Module, Any, Any]] = []  # modules that ran after the projection: input, output
         found = output_projection(source.names, source.modules, call.module, call.heads * call.values().shape[-1])
-        self.projection, self.matrix = found or (None, None)
+        self.projection = None if found is None else found[0]
+        self.matrix = None if found is None else found[1]
         if found is None:
             self.reason = f"no output projection was found for {source.name(call.module)}"
         self._source = source

@@ -86,6 +86,8 @@ _AVERAGED = (
     "sink_contribution",
     "residual_share",
     "residual_change",
+    "gate",
+    "gate_shut",
 )
 
 Errors = dict[str, "NDArray[np.float64]"]

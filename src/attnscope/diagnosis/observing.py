@@ -103,6 +103,7 @@ def random_sets(
 
 
 SHORTER_ROWS = 16
+SHUT = 0.01  # mean size of a gate, below: nearly shut
 SHORTEST = 16
 _MEMORY = 256 * 2**20
 # Arrays of heads x rows x keys in float64 held at one time, at most.
@@ -276,7 +277,7 @@ def residual_columns(
 ) -> dict[str, Float[Tensor, "heads rows"]]:
     """How large what a head adds to the residual stream is, and its change with the top share of its keys alone.
 
-    In models that gate their heads, also the mean size of the gate.
+    In models that gate their heads, also the mean size of the gate, and whether it is nearly shut.
     """
     assert TOP_SHARE.keys is not None
     size = stream.norm(dim=-1)
@@ -288,6 +289,7 @@ def residual_columns(
     }
     if effects.gated:
         columns["gate"] = outputs.factor.abs().mean(-1)
+        columns["gate_shut"] = (columns["gate"] < SHUT).double()
     return columns
 
 

@@ -173,7 +173,7 @@ def diagnose_windows(
     limits = thresholds or Thresholds()
     length = chosen.length
     report = progress or (lambda step: None)
-    windows = _measured(engine, chosen, rows, limits, seed, report)
+    windows, unknown = _measured(engine, chosen, rows, limits, seed, report)
     labels, agreed, skipped = _labels(windows, limits, engine.facts.name)
     heads = describe(windows, labels, limits, seed)
     checked = None
@@ -185,11 +185,14 @@ def diagnose_windows(
         checked = engine.call(verify, *tried, progress=report)
     heads = withdraw(heads, checked)
     where = engine.call(situation, chosen, limits)
+    summary = verdict(heads, agreed, where, limits, checked)
+    if unknown is not None:
+        summary["warnings"].append(f"What heads add to the residual stream is not measured: {unknown}.")
     return {
         "schema": FINDINGS_VERSION,
         "model": engine.facts.name,
         "text": chosen.text,
-        "verdict": verdict(heads, agreed, where, limits, checked),
+        "verdict": summary,
         "length": length,
         "windows": len(windows),
         "rows": rows,
@@ -206,8 +209,8 @@ def diagnose_windows(
 
 def _measured(
     engine: Engine, chosen: DiagnosisWindows, rows: int, thresholds: Thresholds, seed: int, report: OnStep
-) -> list[WindowRows]:
-    """The rows of every window; without the residual stream where the model does not show where heads enter it."""
+) -> tuple[list[WindowRows], str | None]:
+    """The rows of every window, and why what heads add to the residual stream is not known, if so."""
     plan = plan_diagnosis(engine.facts, chosen.length, rows)
     blocks = Blocks(np.array(chosen.labeled, dtype=np.int32))
 
@@ -219,9 +222,9 @@ def _measured(
         return run_all(engine, work, blocks, advance)
 
     try:
-        return measured(residual=True)
-    except ModelError:  # no output projection or layer input was found; any other error comes again
-        return measured(residual=False)
+        return measured(residual=True), None
+    except ModelError as error:  # any other error comes again
+        return measured(residual=False), str(error)
 
 
 def only_window(windows: list[WindowRows]) -> WindowRows:
