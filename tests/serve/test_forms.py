@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from servers import Served
 
-from attnscope.serve.forms import FormError, parse_form, refuse_missing
+from attnscope.serve.app import FormError, parse_form, refuse_missing
 
 
 def test_the_form_is_checked() -> None:

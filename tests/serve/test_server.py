@@ -253,7 +253,7 @@ def _is_running(name: str) -> bool:
             command = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if process.name != str(os.getpid()) and b"serve.worker" in command and name.encode() in command:
+        if process.name != str(os.getpid()) and b"serve.jobs" in command and name.encode() in command:
             return True
     return False
 
@@ -266,9 +266,9 @@ def _record(folder: Path, **changes: Any) -> None:
 DAMAGES: dict[str, tuple[Any, str]] = {
     "no rows": (lambda folder: (folder / "rows.parquet").unlink(), "rows.parquet is missing"),
     "half a table": (lambda folder: (folder / "topn.parquet").write_bytes(b"PAR1half"), "not a readable run"),
-    "half a record": (lambda folder: (folder / "run.json").write_text('{"schema": 2, "mod'), "not a readable run"),
-    "a list": (lambda folder: (folder / "run.json").write_text("[1]"), "not a readable run"),
-    "a deep record": (lambda folder: (folder / "run.json").write_text("[" * 100_000), "not a readable run"),
+    "half a record": (lambda folder: (folder / "run.json").write_text('{"schema": 2, "mod'), "cannot be read"),
+    "a list": (lambda folder: (folder / "run.json").write_text("[1]"), "holds no JSON object"),
+    "a deep record": (lambda folder: (folder / "run.json").write_text("[" * 100_000), "cannot be read"),
     "a newer schema": (lambda folder: _record(folder, schema=99), "upgrade attnscope"),
     "no settings": (lambda folder: _record(folder, settings={}), "is damaged"),
     "a number as time": (lambda folder: _record(folder, finished=5), ""),

@@ -19,7 +19,7 @@ import pytest
 from servers import Served, serving, serving_here
 from training_runs import Training, made_alarm
 
-from attnscope.serve import training as module
+from attnscope.serve import streams as module
 from attnscope.show.page import unpacked
 
 
@@ -79,7 +79,7 @@ def test_a_run_is_listed_with_its_kind_and_opened(served: Served, training: Trai
     assert served.ask(f"/run/{name}/alarms.jsonl").status == 200
     compared = served.ask(f"/compare?a={name}&b={name}")
     assert compared.status == 404
-    assert b"is a training run" in compared.body
+    assert b"of the kind training" in compared.body
 
 
 def test_a_stream_goes_on_from_the_page_and_from_the_last_event(served: Served, training: Training) -> None:

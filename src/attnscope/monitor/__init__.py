@@ -49,9 +49,11 @@ KINDS = (
         "training",
         load="attnscope.monitor.run_files:load",
         describe="attnscope.monitor:describe",
+        page="attnscope.monitor.following:page",
+        live="attnscope.monitor.following",
         beside=("heads/part-*.parquet", "alarms.jsonl"),
         written=(
-            *("run.json", "report.html", "alarms.jsonl", "scalars.jsonl"),
+            *("alarms.jsonl", "scalars.jsonl", "run.json", "report.html"),
             *("heads/part-*.parquet", "parameters/part-*.parquet"),
         ),
     ),

@@ -43,10 +43,13 @@ KINDS = (
         "scan",
         load="attnscope.scanning.result:ScanResult.load",
         describe="attnscope.scanning:describe",
+        page="attnscope.scanning.result:served_page",
+        side_by_side=True,
         beside=("topn.parquet", "parts/manifest.jsonl"),
         written=(
-            *("run.json", "rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet", "tokens.json"),
-            *("findings.json", "report.html", "parts/manifest.jsonl", "parts/*.parquet", "parts/overview.json"),
+            *("findings.json", "rows.parquet", "topn.parquet", "run.json", "report.html"),
+            *("weights.parquet", "patterns.parquet", "tokens.json"),
+            *("parts/manifest.jsonl", "parts/*.parquet", "parts/overview.json"),
         ),
     ),
 )

@@ -208,3 +208,16 @@ class ScanResult(Result):
         from attnscope.results import scan_view
 
         return scan_view
+
+
+def served_page(place: Mapping[str, Any], *folders: Path) -> str:
+    """The page of a scan on a server, or of two side by side; `place` has the addresses of other pages."""
+    from attnscope.scanning.page_data import page_data
+    from attnscope.show.page import scan_page
+
+    data = []
+    for result in map(ScanResult.load, folders):
+        findings = None if result.findings is None else result.findings.content
+        page = page_data(result.overview, findings, result.token_weights)
+        data.append(page | {name: other.page_data() for name, other in result.joined.items()})
+    return scan_page(data[0], data[1] if len(data) > 1 else None, {"home": place["home"], "names": place["names"]})

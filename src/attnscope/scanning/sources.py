@@ -109,7 +109,7 @@ class TextScan:
         if folder is None or len(self.blocks) == 1:
             return BlocksInMemory()
         plan = identity(self.engine.call(model_identity), self.text, self.choice, self.settings)
-        names = {"model": self.engine.facts.name, "text": self.text.source}
+        names = {"kind": "scan", "model": self.engine.facts.name, "text": self.text.source}
         return BlocksOnDisk(folder, plan, self.blocks, names)
 
     def run(self, store: PartStore, report: OnStep, load_seconds: float) -> ScanResult:

@@ -1,4 +1,4 @@
-"""The web application: its pages and its API."""
+"""The web application: its pages, its API, and the form for a new scan."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from functools import partial
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from string import Template
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -25,15 +28,19 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from attnscope.errors import AttnscopeError, OutputError
-from attnscope.serve import library as reproductions
-from attnscope.serve import training
-from attnscope.serve.forms import FormError, parse_form, refuse_missing
+from attnscope.capture.checkpoints import locate
+from attnscope.capture.text import BOOKS, PREFIX, read_text
+from attnscope.errors import AttnscopeError, InputError, OutputError, shown, whole_number
+from attnscope.measure.settings import row_choice
 from attnscope.serve.guard import Guard, is_from_page, limited_body
-from attnscope.serve.jobs import Jobs
-from attnscope.serve.library import DAMAGED, Library, load_assets
+from attnscope.serve.jobs import Jobs, ScanRequest
+from attnscope.serve.library import DAMAGED, Library
+from attnscope.serve.streams import Streams, events
 from attnscope.show.html import policy
-from attnscope.show.page import scan_page
+from attnscope.show.page import asset
+from attnscope.store.kinds import resolve
+
+Value = TypeVar("Value")
 
 
 def create_app(root: Path, host: str = "127.0.0.1", *, read_only: bool = False) -> Starlette:
@@ -48,10 +55,9 @@ def create_app(root: Path, host: str = "127.0.0.1", *, read_only: bool = False) 
     routes = [
         Route("/", server.index),
         Route("/run/{name}", server.run),
-        Route("/run/{name}/data", server.training_data),
+        Route("/run/{name}/data", server.live_data),
         Route("/run/{name}/events", server.events),
-        Route("/run/{name}/{file}", server.file),
-        Route("/run/{name}/figures/{reading}/{file}", server.figure),
+        Route("/run/{name}/{file:path}", server.file),
         Route("/compare", server.compare),
         Route("/api/runs", server.runs),
         Route("/api/runs/{name}/{act}", server.change, methods=["POST"]),
@@ -68,7 +74,7 @@ class _Server:
     def __init__(self, library: Library, read_only: bool) -> None:
         self.library, self.read_only = library, read_only
         self.jobs = Jobs(library.root)
-        self.streams = training.Streams()
+        self.streams = Streams()
         self.token = secrets.token_urlsafe(24)
 
     async def index(self, request: Request) -> Response:
@@ -90,44 +96,7 @@ class _Server:
         )
 
     async def run(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        try:
-            page = await run_in_threadpool(self.library.reproduction, name)
-            folder = await run_in_threadpool(self.library.training, name)
-        except OutputError as error:
-            return PlainTextResponse(f"{error}\n", 404)
-        if folder is not None:
-            return await self._of_training(lambda: HTMLResponse(training.page(name, folder)))
-        return await self._page(name) if page is None else HTMLResponse(page)
-
-    async def training_data(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        return await self._of_training(lambda: PlainTextResponse(training.packed_data(self._training_folder(name))))
-
-    async def events(self, request: Request) -> Response:
-        try:
-            folder = await run_in_threadpool(self._training_folder, request.path_params["name"])
-        except OutputError as error:
-            return PlainTextResponse(f"{error}\n", 404)
-        since = training.position_of(request.headers.get("last-event-id"), request.query_params.get("since"))
-        stream = self.streams.counted(training.events(folder, since, request.app.state.ending))
-        return StreamingResponse(stream, media_type="text/event-stream")
-
-    def _training_folder(self, name: str) -> Path:
-        folder = self.library.training(name)
-        if folder is None:
-            raise OutputError(f"{name!r} is not a training run")
-        return folder
-
-    @staticmethod
-    async def _of_training(make: Callable[[], Response]) -> Response:
-        """A response made from the files of a training run."""
-        try:
-            return await run_in_threadpool(make)
-        except OutputError as error:
-            return PlainTextResponse(f"{error}\n", 404)
-        except DAMAGED as error:
-            return PlainTextResponse(f"the training run is damaged ({type(error).__name__}: {error})\n", 404)
+        return await self._page(request.path_params["name"])
 
     async def compare(self, request: Request) -> Response:
         one, other = request.query_params.get("a"), request.query_params.get("b")
@@ -136,34 +105,41 @@ class _Server:
         return await self._page(one, other)
 
     async def _page(self, *names: str) -> Response:
-        try:
-            data = [await run_in_threadpool(self.library.data, name) for name in names]
-        except OutputError as error:
-            return PlainTextResponse(f"{error}\n", 404)
-        other = data[1] if len(data) > 1 else None
-        try:
-            return HTMLResponse(await run_in_threadpool(scan_page, data[0], other, {"home": "/", "names": names}))
-        except DAMAGED as error:
-            either = " or ".join(repr(name) for name in names)
-            return PlainTextResponse(f"run {either} is damaged ({type(error).__name__}: {error}); scan again\n", 404)
+        return await self._found(lambda: HTMLResponse(self.library.page(*names)))
+
+    async def live_data(self, request: Request) -> Response:
+        def data() -> Response:
+            folder, live = self.library.live(request.path_params["name"])
+            return PlainTextResponse(resolve(f"{live}:data")(folder))
+
+        return await self._found(data)
+
+    async def events(self, request: Request) -> Response:
+        positions = request.headers.get("last-event-id"), request.query_params.get("since")
+        since = next((position for position in positions if position), "")
+
+        def stream() -> Response:
+            folder, live = self.library.live(request.path_params["name"])
+            added = self.streams.counted(events(live, folder, since, request.app.state.ending))
+            return StreamingResponse(added, media_type="text/event-stream")
+
+        return await self._found(stream)
 
     async def file(self, request: Request) -> Response:
+        """A file as a download, which the browser never opens as a page of this server."""
         name, file = request.path_params["name"], request.path_params["file"]
-        return self._sent(f"{name}-{file}", lambda: self.library.file(name, file))
-
-    async def figure(self, request: Request) -> Response:
-        name, reading, file = (request.path_params[key] for key in ("name", "reading", "file"))
-        path = f"{reproductions.FIGURES}/{reading}/{file}"
-        return self._sent(f"{name}-{reading}-{file}", lambda: self.library.figure(name, path))
+        headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(f'{name}-{file}'.replace('/', '-'))}"}
+        return await self._found(lambda: FileResponse(self.library.file(name, file), headers=headers))
 
     @staticmethod
-    def _sent(name: str, find: Callable[[], Path]) -> Response:
-        """A file as a download, which the browser never opens as a page of this server."""
+    async def _found(make: Callable[[], Response]) -> Response:
+        """A response made from the files of a run, or one line that says why there is none."""
         try:
-            path = find()
+            return await run_in_threadpool(make)
         except OutputError as error:
             return PlainTextResponse(f"{error}\n", 404)
-        return FileResponse(path, headers={"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}"})
+        except DAMAGED as error:
+            return PlainTextResponse(f"the run is damaged ({type(error).__name__}: {error})\n", 404)
 
     async def start(self, request: Request) -> Response:
         async def work(form: dict[str, Any]) -> Response:
@@ -233,5 +209,124 @@ class _Server:
 
 
 def _index_page() -> str:
-    template, style, script = load_assets("index", ("format.js",))
+    serve = resources.files("attnscope.serve") / "web"
+    style = asset("page.css") + (serve / "index.css").read_text("utf-8")
+    script = asset("js/format.js") + "\n" + (serve / "index.js").read_text("utf-8")
+    template = Template((serve / "index.html").read_text("utf-8"))
     return template.substitute(policy=policy(script, style, "; connect-src 'self'"), style=style, script=script)
+
+
+class FormError(InputError):
+    """A field of the form that cannot be right; the page shows the message beside the field."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+_FIELDS = {field.name for field in fields(ScanRequest)} - {"source"}
+
+
+def parse_form(form: dict[str, Any]) -> ScanRequest:
+    """The settings of a scan, with the types and ranges of the form's fields checked; unset fields have defaults."""
+    unknown = sorted(set(form) - _FIELDS)
+    if unknown:
+        raise InputError(f"a scan has no setting {shown(unknown[0])}; it has {', '.join(sorted(_FIELDS))}")
+
+    def content(key: str) -> str | None:
+        value = form.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise FormError(key, f"{key} takes text; received {shown(value)}")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise FormError(key, f"{key} is no Unicode text: a lone surrogate at offset {error.start}") from None
+        if "\0" in value:
+            raise FormError(key, f"{key} has a zero byte at offset {value.index(chr(0))}; leave it out")
+        return value if value.strip(" ") else None
+
+    def text(key: str) -> str | None:
+        value = content(key)
+        return None if value is None else value.strip() or value  # a line break is no name, and not nothing
+
+    def numbers(key: str) -> list[int]:
+        value = text(key) or ""
+        try:
+            found = [int(part) for part in value.split(",") if part.strip()]
+        except ValueError:
+            raise FormError(key, f"{key} takes whole numbers separated by commas; received {shown(value)}") from None
+        return [_of_field(key, partial(whole_number, key, one)) for one in found]
+
+    def number(key: str) -> int | None:
+        value = text(key)
+        if value is not None and not value.isdecimal():
+            raise FormError(key, f"{key} takes one whole number; received {shown(value)}")
+        found = numbers(key)
+        return found[0] if found else None
+
+    def checked(key: str, default: bool) -> bool:
+        value = form.get(key, default)
+        if value not in (True, False, "on", ""):
+            raise FormError(key, f"{key} takes true or false; received {shown(value)}")
+        return bool(value)
+
+    pasted, path = content("pasted"), text("text")
+    if pasted and path:
+        raise FormError("text", "give a text file or pasted text, not both")
+    rows = text("rows") or "last"
+    _of_field("rows", partial(row_choice, rows))
+    verify = checked("verify", False)
+    return ScanRequest(
+        text("model"),
+        path,
+        pasted,
+        number("length"),
+        numbers("lengths") or None,
+        rows,
+        number("windows") or 1,
+        [part for part in (text("normalizers") or "").split(",") if part],
+        text("bounds"),
+        checked("diagnose", True) or verify,
+        verify,
+        "pasted text" if pasted else path or "sample",
+    )
+
+
+def refuse_missing(request: ScanRequest) -> None:
+    """Raise FormError for what is not there or cannot be read, or cannot be done. May ask the model hub."""
+    if request.model is not None:
+        _of_field("model", partial(locate, request.model))
+        if request.diagnose and _is_encoder_decoder(Path(request.model) / "config.json"):
+            raise FormError("diagnose", "a diagnosis takes decoders and encoders, not encoder-decoders: untick it")
+    path = request.text
+    if path == "-":
+        raise FormError("text", "text takes the path of a file; standard input is for the command line")
+    is_book = path is not None and path.startswith(PREFIX) and path.removeprefix(PREFIX) in BOOKS
+    if path is not None and not is_book:  # a book is downloaded by the scan
+        _of_field("text", partial(read_text, path))
+    if request.normalizers:
+        from attnscope.normalizers import parse  # loads torch
+
+        for spec in request.normalizers:
+            _of_field("normalizers", partial(parse, spec))
+
+
+def _is_encoder_decoder(config: Path) -> bool:
+    """Whether a model folder's configuration says so; False where it cannot be read, which the scan will refuse."""
+    try:
+        found = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("is_encoder_decoder") is True
+
+
+def _of_field(field: str, check: Callable[[], Value]) -> Value:
+    """What `check` returns; its errors name the field."""
+    try:
+        return check()
+    except AttnscopeError as error:
+        raise FormError(field, str(error)) from None
+    except OSError as error:
+        raise FormError(field, f"cannot use {shown(error.filename)}: {error.strerror}") from None

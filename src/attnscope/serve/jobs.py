@@ -1,15 +1,19 @@
 """Scans started from the page: one at a time, each in a process that can be stopped at any moment.
 
 The finished windows of a stopped scan are kept, so that it can be resumed; a scan without a finished window leaves no
-files.
+files. The process is `python -m attnscope.serve.jobs FOLDER`: it reads `.request.json` in the folder and prints one
+line of JSON for each layer, when loops are compiled, and at the end. It exits when its standard input is closed, so
+that no scan outlives its server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -19,8 +23,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from attnscope.errors import InputError
-from attnscope.serve.forms import ScanRequest
+from attnscope.errors import AttnscopeError, InputError
 from attnscope.serve.library import REQUEST
 from attnscope.store import folders
 from attnscope.store.manifest import UNFINISHED, Manifest
@@ -28,6 +31,25 @@ from attnscope.store.manifest import UNFINISHED, Manifest
 _GRACE = 5.0  # seconds a process has to end before it is killed
 _HIDDEN = ("process", "watch", "first_step", "cancelled")
 _LONGEST_LINE = 2**20  # bytes that a scan may print at once
+_LONGEST = 10_000  # characters of a message
+
+
+@dataclass(frozen=True)
+class ScanRequest:
+    """The checked settings of a scan from the form."""
+
+    model: str | None
+    text: str | None
+    pasted: str | None
+    length: int | None
+    lengths: list[int] | None
+    rows: str
+    windows: int
+    normalizers: list[str]
+    bounds: str | None
+    diagnose: bool
+    verify: bool
+    source: str
 
 
 @dataclass
@@ -142,7 +164,7 @@ class Jobs:
     async def _run(self, name: str) -> Job:
         job = Job(name)
         job.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "attnscope.serve.worker", str(self.root / name)),
+            *(sys.executable, "-m", "attnscope.serve.jobs", str(self.root / name)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -185,3 +207,60 @@ class Jobs:
             (folder / REQUEST).unlink(missing_ok=True)
             with suppress(OSError):
                 folder.rmdir()
+
+
+def main(folder: Path) -> int:
+    """Run the scan that `.request.json` in the folder describes; returns the exit code."""
+    threading.Thread(target=_exit_with_server, daemon=True).start()
+    try:
+        _scan(folder, json.loads((folder / REQUEST).read_text("utf-8")))
+    except AttnscopeError as error:
+        _send({"error": str(error)})
+        return error.exit_code
+    except Exception as error:  # any error is reported on the page
+        _send({"error": f"{type(error).__name__}: {error}"[:_LONGEST]})
+        return 1
+    (folder / REQUEST).unlink(missing_ok=True)
+    _send({"finished": True})
+    return 0
+
+
+def _scan(folder: Path, request: dict[str, Any]) -> None:
+    from attnscope.capture.text import Text, read_text
+    from attnscope.progress import watch_compiling
+
+    pasted = request.get("pasted")
+    text = Text(pasted, "pasted text") if pasted else read_text(request.get("text"))
+
+    # Imported after the text is read: they take seconds to load, and an unreadable text is reported at once.
+    from attnscope.measure.settings import row_choice
+    from attnscope.scanning import scan
+
+    with watch_compiling(lambda now: _send({"compiling": now})):
+        scan(
+            request.get("model"),
+            text,
+            length=request.get("length"),
+            lengths=request.get("lengths"),
+            rows=row_choice(request.get("rows") or "last"),
+            windows=request.get("windows") or 1,
+            normalizers=request.get("normalizers") or (),
+            bounds=request.get("bounds"),
+            diagnose=bool(request.get("diagnose")),
+            verify=bool(request.get("verify")),
+            out=folder,
+            progress=lambda step: _send(step._asdict()),
+        )
+
+
+def _send(message: dict[str, Any]) -> None:
+    print(json.dumps(message), flush=True)
+
+
+def _exit_with_server() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

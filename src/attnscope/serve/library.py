@@ -1,4 +1,4 @@
-"""The runs of a folder: list, read, rename and delete them.
+"""The runs of a folder: list, show, rename and delete them, of whatever kind they are (`attnscope.store.kinds`).
 
 Only what is inside the folder is listed, read or changed: links that lead out of it are refused.
 """
@@ -8,173 +8,47 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from importlib import resources
 from pathlib import Path
-from string import Template
-from typing import Any, Literal, NamedTuple
+from typing import Any
+from urllib.parse import quote
 
 import polars as pl
 
 from attnscope.errors import InputError, OutputError, shown
-from attnscope.scanning.page_data import page_data
-from attnscope.scanning.result import ScanResult
-from attnscope.serve import training
-from attnscope.show.html import policy
-from attnscope.show.page import packed
-from attnscope.store import folders, tables
-from attnscope.store.manifest import FINISHED, MANIFEST, UNFINISHED, Manifest
-
-
-class Assets(NamedTuple):
-    """The parts of a page: its template, and the style and script to be inlined into it."""
-
-    template: Template
-    style: str
-    script: str
-
-
-@lru_cache
-def load_assets(page: str, report_scripts: tuple[str, ...]) -> Assets:
-    """The assets of one of the server's pages, whose script follows `report_scripts` of the report."""
-    report, serve = resources.files("attnscope.show.page"), resources.files("attnscope.serve") / "web"
-    scripts = [*(report / "js" / name for name in report_scripts), serve / f"{page}.js"]
-    return Assets(
-        Template((serve / f"{page}.html").read_text("utf-8")),
-        (report / "page.css").read_text("utf-8") + (serve / "index.css").read_text("utf-8"),
-        "\n".join(script.read_text("utf-8") for script in scripts),
-    )
-
+from attnscope.store import folders
+from attnscope.store.kinds import RECORD, Description, Kind, describe, find_kind, kind_of, kinds, read_record, resolve
+from attnscope.store.kinds import load as load_result
+from attnscope.store.manifest import MANIFEST, UNFINISHED, Manifest
 
 REQUEST = ".request.json"
 
-# The files of a scan, a prediction for longer inputs, a reproduction, a training run, and of any of them while it runs.
-_WRITTEN = (
-    *("run.json", "rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet", "tokens.json"),
-    *("horizon.json", "horizon.parquet", "heads.parquet"),
-    *("findings.json", "report.html", "claims.json", "claims.md", "protocol.html", "tables/*.parquet"),
-    *("alarms.jsonl", "scalars.jsonl", "heads/part-*.parquet", "parameters/part-*.parquet"),
-    *(f"figures/*/*.{kind}" for kind in ("svg", "pdf", "png", "parquet", "json")),
-    *(
-        f"{folder}/{name}"
-        for folder in (".parts", "parts")
-        for name in ("manifest.jsonl", "*.parquet", "overview.json")
-    ),
-    *(REQUEST, ".parts/plan.json", ".parts/window-*", ".attnscope-*", "*/.attnscope-*"),
+# The files of a run of any kind while it is measured.
+_UNFINISHED = (
+    *(REQUEST, ".attnscope-*", "*/.attnscope-*", ".parts/plan.json", ".parts/window-*"),
+    *(".parts/manifest.jsonl", ".parts/*.parquet", ".parts/overview.json"),
 )
-# Beside a record that cannot be read, they show whose it was.
-_RUN_TABLES = ("topn.parquet", "tables/protocol_distance.parquet", "parts/manifest.jsonl")
-
-
-def is_run(folder: Path, record: Mapping[str, Any] | None) -> bool:
-    """Whether a folder with a `run.json`, whose content is the record, is a run of attnscope, damaged or not."""
-    known = record or {}
-    named = "attnscope" in known or known.get("kind") == "training"
-    return named or any((folder / table).is_file() for table in _RUN_TABLES)
-
-
-def foreign_files(folder: Path) -> list[str]:
-    """Files below a folder, as relative paths, that attnscope does not write."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
-    paths = (path.relative_to(folder).as_posix() for path in files)
-    return [path for path in paths if not any(fnmatchcase(path, written) for written in _WRITTEN)]
-
-
-FIGURES = "figures"
-_SCRIPTS = ("format.js", "colors.js", "svg.js", "model.js", "claims.js")
-_VERDICTS = ("agrees", "depends", "disagrees")
-
-
-def is_reproduction(record: Mapping[str, Any]) -> bool:
-    """Whether a `run.json`, or the plan of a stopped run, was written by `attnscope reproduce`."""
-    settings = record.get("settings")
-    return isinstance(settings, dict) and not {"draws", "first_key"}.isdisjoint(settings)
-
-
-def describe(record: Mapping[str, Any], claims: Mapping[str, Any] | None) -> tuple[str, str]:
-    """One line each about what was measured and how many claims have which verdict."""
-    settings = record["settings"]
-    size = f"reproduction: {settings['windows']} x {settings['lengths'][-1]:,} tokens"
-    answers = (claims or {}).get("claims")
-    counts = Counter(claim.get("verdict") for claim in answers) if isinstance(answers, list) else Counter()
-    verdicts = ", ".join(f"{verdict} {counts[verdict]}" for verdict in _VERDICTS if counts[verdict])
-    return size, f"{counts.total()} claims: {verdicts}" if verdicts else ""
-
-
-def figures(folder: Path) -> list[str]:
-    """The SVG figures of a reproduction, as paths relative to its folder; links are left out."""
-    parent = folder / FIGURES
-    if not parent.is_dir() or parent.is_symlink():
-        return []
-    readings = sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink())
-    return [
-        f"{FIGURES}/{reading.name}/{path.name}"
-        for reading in readings
-        for path in sorted(reading.glob("*.svg"))
-        if path.is_file() and not path.is_symlink()
-    ]
-
-
-def captions(folder: Path) -> dict[str, str]:
-    """What the figures show, by the path of the figure; those of a damaged file are left out."""
-    found = {}
-    for figure in figures(folder):
-        reading, name = Path(figure).parent, Path(figure).stem
-        try:
-            caption = json.loads((folder / reading / "captions.json").read_text("utf-8"))[name]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            continue
-        if isinstance(caption, str):
-            found[figure] = caption
-    return found
-
-
-def page(name: str, folder: Path) -> str:
-    """The HTML page with the claims and figures of a reproduction."""
-    try:
-        run = json.loads((folder / "run.json").read_text("utf-8"))
-        claims = json.loads((folder / "claims.json").read_text("utf-8"))
-        describe(run, claims)  # fails on a damaged record
-        record = {key: run[key] for key in ("model", "text", "settings", "finished", "attnscope")}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise OutputError(f"the reproduction {name!r} cannot be read ({type(error).__name__}); run it again") from None
-    template, style, script = load_assets("reproduction", _SCRIPTS)
-    data = {"run": record, "name": name, "claims": claims, "figures": figures(folder), "captions": captions(folder)}
-    return template.substitute(
-        policy=policy(script, style, images="'self' data:"), style=style, script=script, data=packed(data)
-    )
-
-
-# The files that a page is built from; every one must lie inside the folder.
-_TABLES = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet")
-_READ = (*_TABLES, "run.json", "tokens.json", "findings.json", "claims.json", *tables.HORIZON_FILES)
-DOWNLOADS = (*_READ, "report.html", "claims.md", *training.DOWNLOADS)
 
 # Names that every file system takes and that no path is written with.
 _NAME = re.compile(r"\w[\w .,+=@()-]{0,99}(?<![ .])")
 
-# Exceptions raised by reading a record with unexpected content.
-DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, pl.exceptions.PolarsError)
+# Exceptions raised by reading a run with unexpected content.
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError, pl.exceptions.PolarsError)
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Description):
     """A run in the list."""
 
-    name: str
-    state: Literal["finished", "running", "training", "failed", "stopped", "unreadable"]
-    model: str = ""
-    text: str = ""
-    settings: str = ""
-    finished: str = ""
+    name: str = ""
+    kind: str = ""
+    reason: str = ""  # why it cannot be read
+    opens: bool = False  # it has a page
+    side_by_side: bool = False  # its page can show another run of its kind beside it
     finished_windows: int = 0  # of a run that was stopped, or is running elsewhere
     windows: int = 0
-    verdict: str = ""  # the headline of the diagnosis, the verdicts of a reproduction's claims, or the number of alarms
-    kind: Literal["scan", "reproduction", "training"] = "scan"
     downloads: tuple[str, ...] = ()
     files: int = 0
     bytes: int = 0
@@ -190,7 +64,7 @@ class Library:
 
     def entries(self) -> list[Entry]:
         """All runs, the newest first; folders without a run are left out."""
-        entries = [self._with_files(entry) for name in self._names() if (entry := self._entry(name)) is not None]
+        entries = [entry for name in self._names() if (entry := self._entry(name)) is not None]
         return sorted(entries, key=lambda entry: (entry.finished, entry.name), reverse=True)
 
     def folder(self, name: str) -> Path:
@@ -199,59 +73,66 @@ class Library:
             raise OutputError(f"no run {name!r} in {str(self.root)!r}")
         return self.root / name
 
-    def file(self, name: str, file: str) -> Path:
-        """The path of a downloadable file of a run; OutputError if there is none inside the folder."""
-        path = self.folder(name) / file
-        if file not in DOWNLOADS or not path.is_file() or not path.resolve().is_relative_to(self.root):
-            raise OutputError(f"run {name!r} has no file {file!r}")
-        return path
-
-    def figure(self, name: str, figure: str) -> Path:
-        """The path of a figure of a reproduction; OutputError if it is not one of `reproductions.figures`."""
+    def opened(self, name: str) -> tuple[Path, Kind]:
+        """The folder of a finished or live run, whose files all lie inside `root`, and its kind."""
         folder = self.folder(name)
-        if figure not in figures(folder):
-            raise OutputError(f"run {name!r} has no figure {figure!r}")
-        return folder / figure
+        if not self._inside(folder / RECORD):
+            raise OutputError(f"{RECORD} of run {name!r} is a link that leads out of the folder; it is not read")
+        kind = kind_of(folder)
+        for path in folder.rglob("*"):
+            if path.is_symlink() and not self._inside(path) and (path.is_dir() or _is_of(kind, folder, path)):
+                file = path.relative_to(folder).as_posix()
+                raise OutputError(f"{file} of run {name!r} is a link that leads out of the folder; it is not read")
+        return folder, kind
 
-    def reproduction(self, name: str) -> str | None:
-        """The page of a reproduction; None if the run is a scan."""
-        folder = self.folder(name)
-        if not is_reproduction(self._json(folder / "run.json") or {}):
-            return None
-        self._check_inside(folder, "claims.json")
-        return page(name, folder)
+    def live(self, name: str) -> tuple[Path, str]:
+        """The folder of a run that a page can follow, and the module that does so (`Kind.live`)."""
+        folder, kind = self.opened(name)
+        if not kind.live:
+            raise OutputError(f"{name!r} is one of the kind {kind.name}, which cannot be followed")
+        return folder, kind.live
 
-    def training(self, name: str) -> Path | None:
-        """The folder of a training run, whose files all lie inside `root`; None for any other run."""
-        folder = self.folder(name)
-        if not training.is_training(self._json(folder / "run.json") or {}):
-            return None
-        self._check_inside(folder, *(str(path.relative_to(folder)) for path in training.files_of(folder)))
-        return folder
-
-    def data(self, name: str) -> dict[str, Any]:
-        """The data of a scan's page, from its tables."""
-        folder = self.folder(name)
-        self._check_inside(folder, *_READ)
-        if is_reproduction(self._json(folder / "run.json") or {}):
-            raise OutputError(f"{name!r} is a reproduction: it has claims and figures, but no heads to compare")
-        if self.training(name) is not None:
-            raise OutputError(f"{name!r} is a training run, which cannot be compared; open it on its own")
-        self._check_inside(folder, *(f"{FINISHED}/{path.name}" for path in (folder / FINISHED).glob("*")))
-        claims = _optional(folder / "claims.json")
+    def page(self, *names: str) -> str:
+        """The page of a run, or of two of the same kind side by side."""
+        opened = [self.opened(name) for name in names]
+        (folder, kind), *others = opened
+        for name, (_, found) in zip(names, opened, strict=True):
+            if others and not (found.side_by_side and found == kind):
+                raise OutputError(
+                    f"{name!r} is one of the kind {found.name}, which cannot be compared; open it on its own"
+                )
+        place = {"home": "/", "names": names, "here": f"/run/{quote(names[0])}"}
         try:
-            result = ScanResult.load(folder)
-            findings = None if result.findings is None else result.findings.content
-            data = page_data(result.overview, findings, result.token_weights, claims)
-            return data if result.horizon is None else data | {"horizon": result.horizon.page_data()}
+            for path, found in opened:
+                read_record(path, found)
+            if kind.page:
+                return str(resolve(kind.page)(place, *(path for path, _ in opened)))
+            page: str = load_result(folder).page()
+            return page.replace("<body>", '<body><p><a href="/">attnscope: all runs</a></p>', 1)
         except OutputError:
             raise
         except DAMAGED as error:
-            raise OutputError(f"run {name!r} is damaged ({type(error).__name__}: {error}); scan again") from error
+            either = " or ".join(repr(name) for name in names)
+            raise OutputError(f"run {either} is damaged ({type(error).__name__}: {error}); run it again") from error
+
+    def file(self, name: str, file: str) -> Path:
+        """The path of a file of a run; OutputError if a run of its kind has no such file inside the folder."""
+        folder = self.folder(name)
+        kind = find_kind(folder) if self._inside(folder / RECORD) else None
+        path = folder / file
+        allowed = kind is not None and ".." not in file.split("/") and _is_of(kind, folder, path)
+        if not allowed or not path.is_file() or not self._inside(path):
+            raise OutputError(f"run {name!r} has no file {file!r}")
+        return path
 
     def request(self, name: str) -> dict[str, Any] | None:
         """The settings of an unfinished scan that was started from the page; None for any other run."""
-        return self._json(self.folder(name) / REQUEST)
+        path = self.folder(name) / REQUEST
+        try:
+            content = json.loads(path.read_text("utf-8")) if self._inside(path) else None
+        except (OSError, ValueError, RecursionError):
+            return None
+        return content if isinstance(content, dict) else None
 
     def rename(self, name: str, wanted: object) -> str:
         """Give a run another name, and return it; InputError if no run can have it, OutputError if it is taken."""
@@ -262,7 +143,7 @@ class Library:
             )
         folder, new = self._run_folder(name), self.root / wanted.strip()
         with folders.sole_writer(folder):
-            if new.name in self._taken():
+            if new.name in {path.name for path in self.root.iterdir()}:
                 raise OutputError(f"there is already a file or folder called {new.name!r}; choose another name")
             folder.rename(new)
         return new.name
@@ -285,94 +166,69 @@ class Library:
             raise OutputError(f"no run {name!r} in {str(self.root)!r}")
         return folder
 
-    def _taken(self) -> set[str]:
-        return {path.name for path in self.root.iterdir()}
-
-    def _with_files(self, entry: Entry) -> Entry:
-        """The entry with the files that can be downloaded, and the number and size of all."""
-        folder = self.root / entry.name
-        downloads = tuple(file for file in DOWNLOADS if (folder / file).is_file() and self._inside(folder / file))
-        sizes = [path.lstat().st_size for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
-        return replace(entry, downloads=downloads, files=len(sizes), bytes=sum(sizes))
-
     def _names(self) -> list[str]:
         return [path.name for path in self.root.iterdir() if path.is_dir() and not path.is_symlink()]
 
     def _entry(self, name: str) -> Entry | None:
         folder = self.root / name
-        if (folder / "run.json").is_file():
-            record = self._json(folder / "run.json") or {}
-            if not is_run(folder, record):
-                return None
-            try:
-                if is_reproduction(record):
-                    return _reproduced(name, record, self._json(folder / "claims.json"))
-                if self.training(name) is not None:
-                    return _trained(name, folder, record)
-                return _finished(name, record, self._verdict(folder))
-            except (OutputError, *DAMAGED):
-                return Entry(name, "unreadable")
+        try:
+            kind = find_kind(folder) if self._inside(folder / RECORD) else None
+        except OutputError as error:
+            return self._listed(Description(state="unreadable"), name, reason=str(error))
+        if kind is None:
+            return self._unfinished(name)
+        known = {"kind": kind.name, "opens": True, "downloads": self._downloads(kind, folder)}
+        try:
+            self.opened(name)
+            return self._listed(describe(folder, kind), name, side_by_side=kind.side_by_side, **known)
+        except OutputError as error:
+            return self._listed(Description(state="unreadable"), name, reason=str(error), **known | {"opens": False})
+
+    def _unfinished(self, name: str) -> Entry | None:
+        """A run whose windows are not all finished; None if there is none."""
+        folder = self.root / name
         parts = folder / UNFINISHED
         manifest = Manifest.read(parts) if self._inside(parts / MANIFEST) else None
         if manifest is None:
             return None
-        plan, windows, finished = manifest.header["plan"], manifest.header["windows"], manifest.finished_windows
         names = manifest.header.get("names") or {}
-        model, source = (str(names.get(each) or "") for each in ("model", "text"))
-        kind: Literal["scan", "reproduction"] = "reproduction" if is_reproduction(plan) else "scan"
-        state: Literal["running", "stopped"] = "running" if folders.is_being_written(folder) else "stopped"
-        return Entry(name, state, model, source, "", "", finished, windows, kind=kind)
+        model, text, kind = (str(names.get(each) or "") for each in ("model", "text", "kind"))
+        state = "running" if folders.is_being_written(folder) else "stopped"
+        windows = {"finished_windows": manifest.finished_windows, "windows": manifest.header["windows"]}
+        return self._listed(Description(model, text, state=state), name, kind=kind, **windows)  # type: ignore[arg-type]
 
-    def _verdict(self, folder: Path) -> str:
-        verdict = (self._json(folder / "findings.json") or {}).get("verdict")
-        return str(verdict.get("headline", "")) if isinstance(verdict, dict) else ""
+    def _listed(self, found: Description, name: str, **known: Any) -> Entry:
+        """The entry of a run, with the number and size of its files."""
+        paths = (self.root / name).rglob("*")
+        sizes = [path.lstat().st_size for path in paths if path.is_symlink() or path.is_file()]
+        return Entry(**asdict(found), name=name, files=len(sizes), bytes=sum(sizes), **known)
 
-    def _json(self, path: Path) -> dict[str, Any] | None:
-        """The JSON object in a file inside the folder; None if it cannot be read."""
-        return _optional(path) if self._inside(path) else None
+    def _downloads(self, kind: Kind, folder: Path) -> tuple[str, ...]:
+        """The files of a run beside its tables in folders, in the order in which its kind names them."""
+        found = (path for pattern in kind.written if "/" not in pattern for path in sorted(folder.glob(pattern)))
+        return tuple(path.name for path in found if path.is_file() and self._inside(path))
 
     def _inside(self, path: Path) -> bool:
         return path.resolve().is_relative_to(self.root)
 
-    def _check_inside(self, folder: Path, *files: str) -> None:
-        for file in files:
-            if not self._inside(folder / file):
-                raise OutputError(
-                    f"{file} of run {folder.name!r} is a link that leads out of the folder; it is not read"
-                )
+
+def foreign_files(folder: Path) -> list[str]:
+    """Files below a folder, as relative paths, that attnscope does not write."""
+    written = [*_UNFINISHED, *(pattern for kind in kinds() for pattern in kind.written)]
+    files = (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
+    return [path for path in _relative(files, folder) if not any(_matches(path, pattern) for pattern in written)]
 
 
-def _finished(name: str, record: dict[str, Any], verdict: str) -> Entry:
-    settings = record["settings"]
-    rows = "last rows" if settings.get("rows", "last") == "last" else f"{settings['rows']} rows"
-    size = f"{settings['windows']} x {settings['length']:,} tokens, {rows}"
-    model, source, finished = record["model"]["name"], record["text"]["source"], record["finished"]
-    return Entry(name, "finished", _text(model), _text(source), size, _text(finished), verdict=verdict)
+def _is_of(kind: Kind, folder: Path, path: Path) -> bool:
+    """Whether a run of this kind writes such a file."""
+    (file,) = _relative([path], folder)
+    return any(_matches(file, pattern) for pattern in kind.written)
 
 
-def _reproduced(name: str, record: dict[str, Any], claims: dict[str, Any] | None) -> Entry:
-    settings, verdict = describe(record, claims)
-    model, source, finished = record["model"]["name"], record["text"]["source"], record["finished"]
-    names = _text(model), _text(source), settings, _text(finished)
-    return Entry(name, "finished", *names, verdict=verdict, kind="reproduction")
+def _relative(paths: Iterable[Path], folder: Path) -> list[str]:
+    return [path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path) for path in paths]
 
 
-def _trained(name: str, folder: Path, record: dict[str, Any]) -> Entry:
-    status, settings, verdict, updated = training.describe(folder, record)
-    model = _text(record["model"]["name"])
-    return Entry(name, status, model, "", settings, updated, verdict=verdict, kind="training")
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
-
-
-def _optional(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None if it cannot be read."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
+def _matches(file: str, pattern: str) -> bool:
+    """Whether a relative path fits a pattern, folder by folder."""
+    return file.count("/") == pattern.count("/") and fnmatchcase(file, pattern)

@@ -14,7 +14,7 @@ import importlib
 import json
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -63,6 +63,14 @@ class Kind:
         All files that a run of this kind may have, as patterns.
     joins
         The kind whose folder, result and page a run of this kind becomes part of; empty: none.
+    page
+        "module:name" of a function of a place on a server and of a folder that gives the page there. Default: the
+        page of the result. The place has the addresses `home` and `here`, and the `names` of the runs.
+    side_by_side
+        Whether `page` takes a second folder, to show two runs of this kind beside each other.
+    live
+        The module that follows a run while it goes on, with `data(folder)`, `changed(folder)` and
+        `added(folder, since)` as in `attnscope.monitor.following`.
     verbs
         Its commands.
     """
@@ -74,6 +82,9 @@ class Kind:
     beside: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
     joins: str = ""
+    page: str = ""
+    side_by_side: bool = False
+    live: str = ""
     verbs: tuple[Verb, ...] = ()
 
 
@@ -200,11 +211,11 @@ def written_at(folder: Path, kind: Kind) -> str:
     return datetime.fromtimestamp((folder / kind.record).stat().st_mtime, UTC).isoformat(timespec="seconds")
 
 
-def resolve(target: str) -> Callable[..., Any]:
+def resolve(target: str) -> Any:
     """What is named as "module:name", where the name may be that of a method, "Class.method"."""
     module, _, name = target.partition(":")
     start: Any = importlib.import_module(module)
-    found: Callable[..., Any] = reduce(getattr, name.split("."), start)
+    found: Any = reduce(getattr, name.split("."), start)
     return found
 
 

@@ -4,13 +4,7 @@ const chosen = new Set();
 let token = null;
 let listed = null; // the last answer of /api/runs
 let followed = null;
-
-/** The files that are linked beside a run. */
-const FILES = {
-  scan: ["findings.json", "rows.parquet", "topn.parquet", "run.json"],
-  reproduction: ["claims.md", "claims.json", "run.json"],
-  training: ["alarms.jsonl", "scalars.jsonl", "run.json"],
-};
+const MOST_FILES = 4; // that are linked beside a run
 
 class Refused extends Error {
   constructor({ error, field }) {
@@ -57,9 +51,9 @@ function list(answer) {
   if (listed.running && followed !== listed.running.name) follow(listed.running.name);
 }
 
-/** Whether a run has heads to compare: a reproduction has claims and figures. */
+/** Whether a run can be shown beside another of its kind. */
 function comparable(run) {
-  return run.state === "finished" && run.kind === "scan";
+  return run.state === "finished" && run.side_by_side;
 }
 
 function address(name) {
@@ -68,7 +62,7 @@ function address(name) {
 
 /** Whether a run has every word of the filter in its name, model, text or verdict. */
 function matches(run) {
-  const content = [run.name, run.model, run.text, run.settings, run.verdict, run.state, run.kind].join(" ").toLowerCase();
+  const content = [run.name, run.model, run.text, run.settings, run.verdict, run.reason, run.state, run.kind].join(" ").toLowerCase();
   return byId("filter").value.toLowerCase().split(/\s+/).every((word) => content.includes(word));
 }
 
@@ -90,20 +84,19 @@ function drawRuns() {
 }
 
 function runLine(run) {
-  const done = run.state === "finished";
   const box = element("input", { type: "checkbox", "aria-label": `Choose ${visible(run.name)} for comparison`, checked: chosen.has(run.name), onchange: (event) => { if (event.target.checked) chosen.add(run.name); else chosen.delete(run.name); byId("compare").disabled = chosen.size !== 2; } });
-  const name = done || run.kind === "training" ? element("a", { href: address(run.name) }, visible(run.name)) : visible(run.name);
-  const part = run.kind === "reproduction" ? "reproduction, " : "";
-  const windows = `${run.finished_windows.toLocaleString("en")} of ${run.windows.toLocaleString("en")} windows finished`;
-  const summary = run.kind === "training" ? { finished: run.settings, training: `${run.settings}, going on`, failed: `${run.settings}, ended by an error`, stopped: `${run.settings}, stopped without being closed`, unreadable: "cannot be read" }[run.state] : { finished: run.settings, running: `${part}running: ${windows}`, stopped: `${part}stopped: ${windows}`, unreadable: "cannot be read" }[run.state];
-  const files = FILES[run.kind].filter((file) => run.downloads.includes(file));
+  const name = run.opens ? element("a", { href: address(run.name) }, visible(run.name)) : visible(run.name);
+  const windows = `: ${run.finished_windows.toLocaleString("en")} of ${run.windows.toLocaleString("en")} windows finished`;
+  const what = run.windows ? run.kind : `${run.settings},`;
+  const summary = { finished: run.settings, training: `${what} going on`, failed: `${what} ended by an error`, running: `${what} running${windows}`, stopped: run.windows ? `${what} stopped${windows}` : `${what} stopped without being closed`, unreadable: "cannot be read" }[run.state];
+  const files = run.downloads.filter((file) => !file.endsWith(".html")).slice(0, MOST_FILES);
   const actions = element("div", { class: "actions" });
   showActions(actions, run);
   return element(
     "tr", { "data-run": run.name },
     element("td", {}, comparable(run) ? box : ""), element("th", { scope: "row" }, name), element("td", { class: "long", "data-label": "Model", title: visible(run.model) }, breakable(shortName(run.model))), element("td", { class: "long", "data-label": "Text", title: visible(run.text) }, breakable(shortName(run.text))),
-    element("td", { class: run.state }, summary, run.verdict ? element("div", { class: "soft" }, visible(run.verdict)) : null), element("td", { "data-label": "Finished" }, run.finished.slice(0, 16).replace("T", " ")),
-    element("td", {}, actions, done || run.kind === "training" ? element("div", { class: "downloads" }, files.map((file) => [element("a", { href: `${address(run.name)}/${file}` }, file), " "])) : ""),
+    element("td", { class: run.state }, summary, run.verdict || run.reason ? element("div", { class: "soft" }, visible(run.verdict || run.reason)) : null), element("td", { "data-label": "Finished" }, run.finished.slice(0, 16).replace("T", " ")),
+    element("td", {}, actions, run.opens ? element("div", { class: "downloads" }, files.map((file) => [element("a", { href: `${address(run.name)}/${file}` }, file), " "])) : ""),
   );
 }
 

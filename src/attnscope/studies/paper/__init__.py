@@ -35,7 +35,7 @@ KINDS = (
         describe="attnscope.studies.paper:describe",
         beside=("claims.json", "tables/*.parquet"),
         written=(
-            *("run.json", "claims.json", "claims.md", "protocol.html", "report.html", "tables/*.parquet"),
+            *("claims.md", "claims.json", "run.json", "protocol.html", "report.html", "tables/*.parquet"),
             *(f"figures/*/*.{kind}" for kind in ("svg", "pdf", "png", "parquet", "json")),
         ),
         verbs=(Verb("reproduce", "attnscope.cli.reproduce:reproduce", "The paper"),),

@@ -228,7 +228,7 @@ def reproduce(
             with opened(name, on, **loading) as engine:
                 work = ReproductionWork.planned(engine.facts, book, plan(engine.facts.positions, **asked), folder)
                 loaded = time.perf_counter() - started
-                names = {"model": engine.facts.name, "text": work.text.source}
+                names = {"kind": "reproduction", "model": engine.facts.name, "text": work.text.source}
                 with BlocksOnDisk(folder, wanted, work.blocks, names) as parts:
                     measured, run = _measure(engine, work, parts, report)
                     run = {"identity": wanted, **run, "timings": {"load_seconds": round(loaded, 3), **run["timings"]}}
