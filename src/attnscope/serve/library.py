@@ -89,7 +89,7 @@ class Library:
         """The folder of a run that a page can follow, and the module that does so (`Kind.live`)."""
         folder, kind = self.opened(name)
         if not kind.live:
-            raise OutputError(f"{name!r} is one of the kind {kind.name}, which cannot be followed")
+            raise OutputError(f"{name!r} is of the kind {kind.name}, which cannot be followed")
         return folder, kind.live
 
     def page(self, *names: str) -> str:
@@ -98,9 +98,7 @@ class Library:
         (folder, kind), *others = opened
         for name, (_, found) in zip(names, opened, strict=True):
             if others and not (found.side_by_side and found == kind):
-                raise OutputError(
-                    f"{name!r} is one of the kind {found.name}, which cannot be compared; open it on its own"
-                )
+                raise OutputError(f"{name!r} is of the kind {found.name}, which is not compared; open it alone")
         place = {"home": "/", "names": names, "here": f"/run/{quote(names[0])}"}
         try:
             for path, found in opened:

@@ -16,7 +16,7 @@ import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
@@ -170,6 +170,7 @@ def describe(folder: Path, kind: Kind | None = None) -> Description:
     record = read_record(folder, kind)
     try:
         found: Description = resolve(kind.describe)(folder, record)
+        found = found if found.finished else replace(found, finished=_written_at(folder / kind.record))
         for value in (found.model, found.text, found.settings, found.verdict, found.finished):
             if not isinstance(value, str):
                 raise TypeError(f"{shown(value)} is no text")
@@ -206,9 +207,8 @@ def write_joined(folder: Path, name: str, results: Mapping[str, Any]) -> None:
                 (folder / file).unlink(missing_ok=True)
 
 
-def written_at(folder: Path, kind: Kind) -> str:
-    """When the record of a run was written, in ISO format."""
-    return datetime.fromtimestamp((folder / kind.record).stat().st_mtime, UTC).isoformat(timespec="seconds")
+def _written_at(file: Path) -> str:
+    return datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
 
 
 def resolve(target: str) -> Any:
