@@ -120,7 +120,7 @@ class Library:
         path = folder / file
         allowed = kind is not None and ".." not in file.split("/") and _is_of(kind, folder, path)
         if not allowed or not path.is_file() or not self._inside(path):
-            raise OutputError(f"run {name!r} has no file {file!r}")
+            raise OutputError(f"run {name!r} has no such file")
         return path
 
     def request(self, name: str) -> dict[str, Any] | None:
