@@ -269,7 +269,7 @@ def test_a_diagnosis_of_a_large_run_looks_at_some_of_its_windows(
     tmp_path: Path, tokenizer: Any, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "MOST_LINES", 100)
-    monkeypatch.setattr("attnscope.scanning._MOST_DIAGNOSED", 3)
+    monkeypatch.setattr("attnscope.scanning.running._MOST_DIAGNOSED", 3)
     result = large(tmp_path, tokenizer, text, diagnose=True)
     assert result.findings is not None
     assert result.findings["windows"] == 3

@@ -56,5 +56,5 @@ def added(folder: Path, since: str) -> tuple[dict[str, Any], str, bool]:
     table = with_parameters(run.heads, run.parameters)
     order, steps = head_order(table), table["step"].unique().sort().to_list()
     shown = choose_steps(steps, run.alarms["step"].to_list(), _MOST_STEPS)
-    content = {"heads": order.height} | added_data(run, table, order, measure_names(table), shown)
+    content: dict[str, Any] = {"heads": order.height} | added_data(run, table, order, measure_names(table), shown)
     return content, str(position), content["status"] in ("finished", "failed")
