@@ -53,7 +53,7 @@ def _horizon(folder: Path) -> None:
 
 
 def _reproduction(folder: Path) -> None:
-    attnscope.reproduce(length=32, windows=2, draws=9, out=folder, notice=lambda _: None, **QUIET)
+    attnscope.reproduce(length=32, windows=2, out=folder, notice=lambda _: None, **QUIET)
 
 
 def _recall(folder: Path) -> None:
