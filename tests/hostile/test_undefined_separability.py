@@ -24,10 +24,9 @@ from attnscope.scanning import ScanResult, scan
 from attnscope.scanning.overview import Overview
 from attnscope.scanning.page_data import page_data
 from attnscope.store.tables import within_support
-from attnscope.studies.compare import chart as capacity
-from attnscope.studies.compare.comparing import compare
+from attnscope.studies.compare.comparing import Comparison, compare
 from attnscope.studies.compare.guidelines import guidelines, small_active_set, trend
-from attnscope.studies.compare.printing import print_comparison
+from attnscope.studies.compare.view import capacity_figure
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
 
@@ -86,16 +85,16 @@ def test_a_comparison_says_in_which_rows_separability_is_defined(model: Model) -
         assert (by_name[mode, "topk:k=3"]["separability"], by_name[mode, "topk:k=3"]["defined"]) == (None, 0)
         assert by_name[mode, "topk:k=5"]["defined"] == by_name[mode, "own"]["defined"] == 1
     console = Console(record=True, width=200, file=io.StringIO())
-    print_comparison(console, compared.table, compared.run)
+    compared.print_summary(console)
     printed = console.export_text()
     assert "*" not in printed
     assert "-: fewer than N tokens have weight" in printed
-    print_comparison(console, compared.table.with_columns(defined=0.5), compared.run)
+    Comparison(compared.table.with_columns(defined=0.5), compared.run).print_summary(console)
     assert "*: mean over the rows with N tokens of weight" in console.export_text()
-    chart = capacity.figure(compared.table).chart().to_json()
+    chart = capacity_figure(compared.table).chart().to_json()
     assert "topk:k=3" not in chart
     assert "topk:k=5" in chart
-    nothing = capacity.figure(compared.table.filter(normalizer="topk:k=3"))  # an empty chart is a chart
+    nothing = capacity_figure(compared.table.filter(normalizer="topk:k=3"))  # an empty chart is a chart
     assert nothing.chart().to_json()
 
 

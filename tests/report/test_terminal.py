@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from attnscope.report.terminal import short_path
-from attnscope.studies.compare.printing import _verdict
+from attnscope.studies.compare.view import _verdict
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from attnscope.capture.text import Text, tokenize
 from attnscope.cli import run
 from attnscope.errors import InputError
 from attnscope.normalizers import parse
+from attnscope.studies.compare import view
 from attnscope.studies.compare.calibration import bounded_minimum, calibrate
 from attnscope.studies.compare.comparing import compare, peak_bytes
 from attnscope.studies.compare.guidelines import (
@@ -270,3 +271,10 @@ def test_the_guidelines_command_prints_predictions_and_verdicts(
         assert part in printed
     stored = json.loads((tmp_path / "out" / "guidelines.json").read_text("utf-8"))
     assert {finding["verdict"] for finding in stored["findings"]} <= {"agrees", "disagrees", "undecided"}
+
+
+def test_normalizers_of_equal_numbers_are_all_seen() -> None:
+    """Their outlines have different shapes and sizes, and nothing is filled."""
+    marks = [*view._MARKS.values(), view._ITSELF]
+    assert len({mark.point for mark in marks}) == len({mark.size for mark in marks}) == len(marks)
+    assert all(mark.fill == "transparent" for mark in view._MARKS.values())

@@ -85,7 +85,6 @@ def compare(
     from attnscope.store.folders import output_folder, without_infinities
     from attnscope.studies.compare.comparing import DEFAULT_NORMALIZERS, FILES, MODES
     from attnscope.studies.compare.comparing import compare as compare_model
-    from attnscope.studies.compare.printing import print_comparison
 
     chosen = DEFAULT_NORMALIZERS if normalizers is None else normalizers.split(",")
     with compiling_announced(), output_folder(out or dated_folder(model)) as folder:
@@ -110,7 +109,7 @@ def compare(
         table = without_infinities(result.table.to_dicts())
         print(json_module.dumps({"run": result.run, "files": files, "table": table}))
     else:
-        print_comparison(Console(), result.table, result.run, verbose)
+        result.print_summary(Console(), verbose)
         options = {"text": text, "revision": revision}
         advice = command_line("guidelines", model, **options)
         commands = {advice: "The paper's advice on the active set, entropy and temperature, tested."}
@@ -160,9 +159,8 @@ def guidelines(
 
     from attnscope.capture.text import read_text
     from attnscope.cli.closing import command_line, print_closing
-    from attnscope.store.folders import as_file, output_folder, without_infinities, write_all
+    from attnscope.store.folders import output_folder, without_infinities
     from attnscope.studies.compare.guidelines import guidelines as try_guidelines
-    from attnscope.studies.compare.guidelines_view import print_guidelines
 
     with compiling_announced(), output_folder(out or dated_folder(model)) as folder:
         result = try_guidelines(
@@ -176,12 +174,11 @@ def guidelines(
             revision=revision,
             trust_remote_code=trust_remote_code,
         )
-        answer = without_infinities(result.as_json())
-        write_all(folder, {"guidelines.json": as_file(answer)})
+        result.write(folder)
     if json:
-        print(json_module.dumps(answer))
+        print(json_module.dumps(without_infinities(result.as_json())))
         return 0
-    print_guidelines(Console(), result)
+    result.print_summary(Console())
     commands = {command_line("compare", model, text=text): "Normalizers side by side, on the same model and text."}
     print_closing(Console(), folder, ["guidelines.json"], None, commands)
     return 0

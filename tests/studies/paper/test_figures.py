@@ -27,7 +27,6 @@ from attnscope.show.figures import (
     thinned,
 )
 from attnscope.store.tables import named
-from attnscope.studies.compare import chart as capacity
 from attnscope.studies.paper.figures import AS_PRINTED, DISTANCE_MARK, E1, EXPECTED, draw
 
 
@@ -158,10 +157,3 @@ def test_a_calibrated_normalizer_is_spelled_as_it_is_parsed() -> None:
     assert names == ["entmax:alpha=1.35", "topk:k=64:temperature=1.1", "ssmax", "ssmax, s per head"]
     for name in names[:3]:
         parse(name)
-
-
-def test_normalizers_of_equal_numbers_are_all_seen() -> None:
-    """Their outlines have different shapes and sizes, and nothing is filled."""
-    marks = [*capacity.MARKS.values(), capacity.OWN]
-    assert len({mark.point for mark in marks}) == len({mark.size for mark in marks}) == len(marks)
-    assert all(mark.fill == "transparent" for mark in capacity.MARKS.values())

@@ -31,8 +31,8 @@ from attnscope.errors import InputError, OutputError, listed_names, parameter, s
 from attnscope.measure.settings import plan
 from attnscope.normalizers import Normalizer, parse
 from attnscope.progress import OnStep, Progress, Step, reporting
-from attnscope.results.base import Result, View
 from attnscope.scanning import ScanResult, scan
+from attnscope.show.result import Result
 from attnscope.store.folders import as_file, without_infinities, write_all
 from attnscope.store.tables import OWN, within_support
 from attnscope.studies.compare.calibration import Calibrated, Scope, calibrate
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from attnscope.show.blocks import Block
     from attnscope.studies.compare.view import ComparisonPlots
 
 Mode = Literal["what-if", "swapped"]
@@ -102,11 +103,11 @@ class Comparison(Result):
     def write(self, folder: Path) -> None:
         """Write the table, its record and the chart of the capacity into a folder that is locked already."""
         from attnscope.show.figure_files import render
-        from attnscope.studies.compare import chart as capacity
+        from attnscope.studies.compare.view import capacity_figure
 
         files: dict[str, Callable[[Path], object]] = {"compare.parquet": self.table.write_parquet}
         if "swapped" in self.run["settings"]["modes"]:
-            chart = capacity.figure(self.table).chart().to_json()
+            chart = capacity_figure(self.table).chart().to_json()
             files["capacity.vl.json"] = lambda path: path.write_text(chart, encoding="utf-8")
             for kind, body in zip(_PICTURES, render(chart), strict=True):
                 files[f"capacity.{kind}"] = lambda path, body=body: path.write_bytes(body)  # type: ignore[misc]
@@ -126,11 +127,16 @@ class Comparison(Result):
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise OutputError(f"{str(path)!r} is not a readable comparison: {reason}; compare again") from error
 
-    @staticmethod
-    def _view() -> View:
-        from attnscope.studies.compare import view
+    def blocks(self, verbose: bool = False) -> list[Block]:
+        """A verdict and tables; with `verbose` of all lengths."""
+        from attnscope.studies.compare.view import blocks
 
-        return view
+        return blocks(self, verbose)
+
+    def calls(self) -> Sequence[str]:
+        """What to call next."""
+        charts = (".plot.capacity()",) if "swapped" in self.table["mode"] else ()
+        return (".summary()", ".table", *charts, '.plot.curve("separability")', ".show()", ".save(folder)")
 
 
 @dataclass(frozen=True)

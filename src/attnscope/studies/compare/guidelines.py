@@ -22,11 +22,15 @@ from attnscope.capture.text import Text, given_text
 from attnscope.errors import OutputError
 from attnscope.measure.settings import plan
 from attnscope.progress import Progress, reporting
+from attnscope.show.result import Result
+from attnscope.store.folders import as_file, without_infinities, write_all
 from attnscope.store.tables import OWN, comparable
 from attnscope.studies.compare.comparing import SCHEMA, Comparison, compare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from attnscope.show.blocks import Block
 
 Verdict = Literal["agrees", "disagrees", "undecided"]
 SHARES = (1 / 64, 1 / 16, 1 / 4, 1.0)
@@ -46,8 +50,8 @@ class Finding:
     table: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Guidelines:
+@dataclass(frozen=True, repr=False)
+class Guidelines(Result):
     """The three findings and the comparison they were read from."""
 
     findings: list[Finding]
@@ -64,6 +68,16 @@ class Guidelines:
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise OutputError(f"guidelines.json in {str(path)!r} cannot be read ({reason}); run again") from error
+
+    def write(self, folder: Path) -> None:
+        """Write `guidelines.json` into a folder that is locked already."""
+        write_all(folder, {"guidelines.json": as_file(without_infinities(self.as_json()))})
+
+    def blocks(self, verbose: bool = False) -> list[Block]:
+        """The verdicts, and each guideline with its numbers."""
+        from attnscope.studies.compare.view import guidelines_blocks
+
+        return guidelines_blocks(self)
 
     def as_json(self) -> dict[str, Any]:
         """For `guidelines.json`."""

@@ -1,92 +1,179 @@
-"""The words and charts of a comparison of normalizers."""
+"""What a comparison of normalizers and a test of the guidelines show, and the charts of a comparison."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from attnscope import columns
+from attnscope.columns import COLUMNS, label
 from attnscope.errors import InputError, shown
-from attnscope.report.terminal import short_path
-from attnscope.results import html
-from attnscope.results.words import counted, measured, shortened
-from attnscope.store.tables import OWN, comparable, named
+from attnscope.show.blocks import Block, Chart, Heading, Note, Span, Table, Tone, Verdict
+from attnscope.show.figures import Figure, Mark, Panel, linear_range, log_range
+from attnscope.show.numbers import measured, number, short_path
+from attnscope.show.palette import BLACK, BLUE, GREEN, RED, SERIES
+from attnscope.store.tables import COMPARED, OWN, comparable, named
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from attnscope.show.charts import OfflineChart
     from attnscope.studies.compare.comparing import Comparison
+    from attnscope.studies.compare.guidelines import Guidelines
 
-MEASURES = (
-    "perplexity",
-    "agreement",
-    "kl",
-    "separability",
-    "distance_ratio",
-    "entropy_ratio",
-    "sink_weight",
-    "support",
-    "jacobian_norm",
-    "time_ratio",
-    "memory_ratio",
+_MODEL = ("perplexity", "agreement", "kl", "time_ratio", "memory_ratio")
+_HEADS = ("separability", "distance_ratio", "entropy_ratio", "sink_weight", "support", "jacobian_norm")
+_COLUMNS = (*_MODEL[:3], *_HEADS, *_MODEL[3:])
+_MODES = {"swapped": "Swapped into every layer", "what-if": "What if, on the model's own logits"}
+_SAME = 1e-6  # KL divergence up to which a normalizer is the model's own
+_PARTLY = "*: mean over the rows with N tokens of weight, too few to compare"
+_UNDEFINED = "-: fewer than N tokens have weight in every row, so there is no top set of N to separate"
+
+
+def blocks(result: Comparison, verbose: bool = False) -> list[Block]:
+    """The verdict, then the tables of the longest length; if `verbose` those of all lengths, and the meanings."""
+    lines = named(result.table)
+    longest = lines.filter(pl.col("length") == pl.col("length").max())
+    words = _verdict(longest)
+    found: list[Block] = [_heading(result.run, f"{len(result.run['normalizers'])} normalizers"), Verdict(words)]
+    for mode in _MODES:
+        part = (lines if verbose else longest).filter(mode=mode)
+        for (length,), some in part.group_by(["length"], maintain_order=True):
+            found += _tables(some, f"{_MODES[mode]}, {length:,} tokens")
+    if result.run["calibration"]:
+        found.append(_calibration(result.run["calibration"]))
+    known = result.table.filter(pl.col("separability").is_not_null()).height
+    if known > comparable(result.table).height:
+        found.append(Note(_PARTLY, "soft"))
+    if known < result.table.height:
+        found.append(Note(_UNDEFINED, "soft"))
+    if verbose:
+        found += [Note(f"{label(name)}: {COLUMNS[name].meaning}", "soft") for name in (*_MODEL, *_HEADS)]
+    if "swapped" in result.table["mode"]:
+        found.append(Chart("Capacity against perplexity", result.plot.capacity, "capacity.svg"))
+    if result.table.height:
+        found.append(Chart("Separability", lambda: result.plot.curve("separability")))
+    return found
+
+
+def _heading(run: dict[str, Any], what: str) -> Heading:
+    settings = run["settings"]
+    where = f"{settings['windows']} x {settings['length']:,} tokens of {short_path(run['text']['source'])}"
+    return Heading(short_path(run["model"]), f"{what}; {where}")
+
+
+def _verdict(lines: pl.DataFrame) -> str:
+    """Which normalizer changes the model least, and which separates most, at the longest length."""
+    swapped = lines.filter(mode="swapped")
+    own, others = swapped.filter(normalizer=OWN), swapped.filter(pl.col("kl") > _SAME)
+    same = swapped.filter(pl.col("kl") <= _SAME, pl.col("normalizer") != OWN)["name"].to_list()
+    parts, sentences = [], []
+    if same:
+        parts.append(f"{' and '.join(same)} {'leaves' if len(same) == 1 else 'leave'} the model as it is")
+    if own.height and others.height:
+        best = others.sort("kl").row(0, named=True)
+        before = measured("perplexity", own["perplexity"][0])
+        parts.append(
+            f"{'of the others ' if same else ''}{best['name']} changes {'it' if same else 'the model'} least: KL "
+            f"{measured('kl', best['kl'])}, perplexity {measured('perplexity', best['perplexity'])} instead of {before}"
+        )
+    if parts:
+        sentences.append(f"without training, {'; '.join(parts)}.")
+    part = swapped if swapped.height else lines
+    known = comparable(part).filter(pl.col("separability").is_not_null())
+    base, rest = known.filter(normalizer=OWN), known.filter(pl.col("normalizer") != OWN)
+    if base.height and rest.height:
+        best = rest.sort("separability").row(-1, named=True)
+        after, before = (
+            measured("separability", best["separability"]),
+            measured("separability", base["separability"][0]),
+        )
+        more = best["separability"] > base["separability"][0]
+        words = f"{best['name']} separates most" if more else "None separates more than the model's own"
+        ratio = (
+            "" if best["perplexity"] is None else f", at a perplexity of {measured('perplexity', best['perplexity'])}"
+        )
+        sentences.append(
+            f"{words}: separability {after}{ratio}, {before} with its own." if more else f"{words} ({before})."
+        )
+    return " ".join(sentences) or "nothing differs from the model's own normalizer."
+
+
+def _tables(part: pl.DataFrame, title: str) -> list[Table]:
+    """What happens to the model, and what happens to its heads."""
+    found = []
+    for names in (_MODEL, _HEADS):
+        kept = [name for name in names if part[name].is_not_null().any()]
+        if kept:
+            rows = [[line["name"], *(_cell(line, name) for name in kept)] for line in part.to_dicts()]
+            of_heads = f", mean over heads, N = {part['n'][0]}" if names is _HEADS else ""
+            found.append(Table(["Normalizer", *map(label, kept)], rows, f"{title}{of_heads}"))
+    return found
+
+
+def _cell(line: dict[str, Any], name: str) -> str:
+    """A number of the table; separability of too few rows to be compared has an asterisk."""
+    value = line[name]
+    if value is None:
+        return "-"
+    return measured(name, value) + ("*" if name == "separability" and line["defined"] < COMPARED else "")
+
+
+def _calibration(calibrated: Sequence[dict[str, Any]]) -> Table:
+    rows = [
+        (
+            one["normalizer"],
+            one["parameter"],
+            "per head" if one["value"] is None else number(one["value"]),
+            *(number(max(0.0, one[f"kl_{when}"])) for when in ("before", "after")),
+        )
+        for one in calibrated
+    ]
+    headings = ("Normalizer", "Setting", "Value", "KL before", "KL after")
+    return Table(headings, rows, "Calibrated on windows that were not evaluated", texts=(0, 1))
+
+
+_TONES: dict[str, Tone] = {"agrees": "good", "disagrees": "bad", "undecided": "warning"}
+_COUNTED = {  # one, several
+    "agrees": ("agrees with the model", "agree with the model"),
+    "disagrees": ("disagrees", "disagree"),
+    "undecided": ("is undecided", "are undecided"),
+}
+_SWEEPS = {"share": "Share of the keys", "length": "Length", "temperature": "Temperature"}
+_LEGEND = (
+    "agrees: the numbers move as predicted along the whole sweep; disagrees: the other way; undecided: by at most 2%, "
+    "or both ways."
 )
-_RANKED = {"perplexity": False, "separability": True}  # in a repr: whether the largest comes first
-_WORDS = {"swapped": "Swapped into every layer", "what-if": "On the model's own logits"}
+_NO_TOP_SET = "-: not defined, as fewer keys than the top set get weight."
 
 
-def lines(result: Comparison) -> list[str]:
-    """The repr: what was compared, perplexity and separability at the longest length, what to call next."""
-    found = [f"Comparison: {_subject(result)}"]
-    for mode in ("swapped", "what-if"):
-        part = longest(result, mode)
-        for measure, descending in _RANKED.items():
-            known = (comparable(part) if measure == "separability" else part).filter(pl.col(measure).is_not_null())
-            if known.height:
-                ranked = known.sort(measure, descending=descending).select("name", measure).iter_rows()
-                values = [f"{name} {measured(measure, value)}" for name, value in ranked]
-                label = columns.label(measure, result.table["n"][0])
-                found.append(f"{_WORDS[mode]}: {label} of {shortened(values, 6)}")
-    charts = ".plot.capacity(), " if "swapped" in result.table["mode"] else ""
-    return [*found, f'Next: .summary(), .table, {charts}.plot.curve("separability"), .show(), .save(folder)']
+def guidelines_blocks(result: Guidelines) -> list[Block]:
+    """The verdicts, then each guideline with what it predicts and the numbers of its sweep."""
+    counts = Counter(str(finding.verdict) for finding in result.findings)
+    words = ", ".join(f"{counts[v]} {_COUNTED[v][counts[v] > 1]}" for v in _TONES if counts[v])
+    found: list[Block] = [
+        _heading(result.comparison.run, "the paper's guidelines"),
+        Verdict(f"of {len(result.findings)} guidelines, {words}."),
+    ]
+    for finding in result.findings:
+        name = finding.guideline[0].upper() + finding.guideline[1:]
+        found.append(Heading((f"{name}: ", Span(finding.verdict, _TONES[finding.verdict])), level=2))
+        found.append(Note(finding.predicts, mark="Predicts  ", indent=2))
+        names = [key for key in finding.table[0] if key != "defined"] if finding.table else []
+        rows = [[_value(line, key) for key in names] for line in finding.table]
+        found.append(Table([_SWEEPS.get(key) or label(key) for key in names], rows, texts=()))
+    found.append(Note(_LEGEND, "soft"))
+    if any(line[key] is None for finding in result.findings for line in finding.table for key in line):
+        found.append(Note(_NO_TOP_SET, "soft"))
+    return found
 
 
-def body(result: Comparison) -> str:
-    """The notebook output: one table for each mode, at the longest length."""
-    parts = [html.heading("Comparison of normalizers", _subject(result))]
-    for mode in ("swapped", "what-if"):
-        part = longest(result, mode)
-        if part.is_empty():
-            continue
-        kept = [name for name in MEASURES if part[name].is_not_null().any()]
-        rows = [[line["name"], *(measured(name, line[name]) for name in kept)] for line in part.to_dicts()]
-        parts.append(f"<h4>{_WORDS[mode]}, length {part['length'][0]:,}, N = {part['n'][0]}</h4>")
-        parts.append(html.table(["Normalizer", *(columns.label(name) for name in kept)], rows))
-    parts.append(html.calls(".summary()", ".table", ".plot.capacity()", '.plot.curve("separability")', ".show()"))
-    return "".join(parts)
-
-
-def print_summary(console: Console, result: Comparison, verbose: bool) -> None:
-    """What `attnscope compare` prints."""
-    from attnscope.studies.compare.printing import print_comparison
-
-    print_comparison(console, result.table, result.run, verbose)
-
-
-def pictures(result: Comparison) -> dict[str, Any]:
-    """The charts of the page of `show`."""
-    swapped = "swapped" in result.table["mode"]
-    return {
-        **({"Capacity against perplexity": result.plot.capacity()} if swapped else {}),
-        "Separability": result.plot.curve("separability"),
-    }
-
-
-def longest(result: Comparison, mode: str) -> pl.DataFrame:
-    """The lines of a mode at the longest length, with a column `name`."""
-    return named(result.table).filter(pl.col("length") == pl.col("length").max(), mode=mode)
+def _value(line: dict[str, Any], key: str) -> str:
+    value = line[key]
+    if key == "length":
+        return f"{value:,}"
+    return measured(key, value) if key in COLUMNS else number(value, "share" if key == "share" else "number")
 
 
 class ComparisonPlots:
@@ -107,11 +194,10 @@ class ComparisonPlots:
             An Altair chart, which a notebook displays without a network.
         """
         from attnscope.show.charts import offline
-        from attnscope.studies.compare import chart as capacity
 
         if "swapped" not in self._result.table["mode"]:
             raise InputError("capacity needs the mode swapped; compare with modes=['swapped'] or both")
-        return offline(capacity.figure(self._result.table).chart(titles=True))
+        return offline(capacity_figure(self._result.table).chart(titles=True))
 
     def curve(self, measure: str = "separability", mode: str | None = None) -> OfflineChart:
         """A column against the length, one line for each normalizer.
@@ -133,39 +219,73 @@ class ComparisonPlots:
         """
         import altair as alt
 
-        from attnscope.show.charts import BLACK, PALETTE, axis, chart, data, legend, number_format
+        from attnscope.show.charts import axis, chart, data, legend, number_format
 
         table = named(self._result.table)
         modes = table["mode"].unique(maintain_order=True).to_list()
         mode = mode or ("swapped" if "swapped" in modes else modes[0])
-        if measure not in MEASURES or mode not in modes:
+        if measure not in _COLUMNS or mode not in modes:
             raise InputError(
-                f"no curve of {shown(measure)} in mode {shown(mode)}; there are {', '.join(MEASURES)} in mode "
+                f"no curve of {shown(measure)} in mode {shown(mode)}; there are {', '.join(_COLUMNS)} in mode "
                 f"{' and '.join(modes)}"
             )
         lines = table.filter(mode=mode).select("name", "length", value=pl.col(measure))
-        label = columns.label(measure, table["n"][0])
+        title = label(measure, table["n"][0])
         names = lines["name"].unique(maintain_order=True).to_list()
         others = [name for name in names if name != OWN]
-        palette = dict(zip(others, cycle(PALETTE), strict=False)) | {OWN: BLACK}
+        palette = dict(zip(others, cycle(SERIES), strict=False)) | {OWN: BLACK}
         colors = alt.Scale(domain=names, range=[palette[name] for name in names])
         steps = axis(values=lines["length"].unique().sort().to_list(), format="~g")
         base = alt.Chart(data(lines)).encode(
             x=alt.X("length:Q", title="Length (tokens)", scale=alt.Scale(type="log", nice=False), axis=steps),
-            y=alt.Y("value:Q", title=label, axis=axis(format=number_format(columns.COLUMNS[measure].style))),
+            y=alt.Y("value:Q", title=title, axis=axis(format=number_format(COLUMNS[measure].style))),
             color=alt.Color("name:N", scale=colors, legend=legend(None)),
-            tooltip=["name:N", "length:Q", alt.Tooltip("value:Q", title=label, format=".4~g")],
+            tooltip=["name:N", "length:Q", alt.Tooltip("value:Q", title=title, format=".4~g")],
         )
-        words = f"{short_path(self._result.run['model'])}; {_WORDS[mode][0].lower()}{_WORDS[mode][1:]}"
+        words = f"{short_path(self._result.run['model'])}; {_MODES[mode][0].lower()}{_MODES[mode][1:]}"
         # The model itself is dashed and on top: softmax gives the same line.
         own, rest = (base.transform_filter(f"datum.name {sign} '{OWN}'") for sign in ("===", "!=="))
-        return chart(label, words, [rest.mark_line(point=True), own.mark_line(point=True, strokeDash=[5, 4])])
+        return chart(title, words, [rest.mark_line(point=True), own.mark_line(point=True, strokeDash=[5, 4])])
 
 
-def _subject(result: Comparison) -> str:
-    run, settings = result.run, result.run["settings"]
-    model, text = short_path(run["model"]), short_path(run["text"]["source"])
-    return (
-        f"{model}, {counted(len(run['normalizers']), 'normalizer')} on {text}, "
-        f"{counted(settings['windows'], 'window')} of {settings['length']:,} tokens"
+# Outlines of different shapes and sizes, so that all are visible if several normalizers give the same numbers.
+_ITSELF = Mark("the model itself", BLACK, line=0, point="M-1,0L1,0M0,-1L0,1", size=160)
+_MARKS = {
+    "none": Mark("as given", BLUE, line=0, point="circle", size=80, fill="transparent"),
+    "global": Mark("calibrated, one value for all heads", RED, line=0, point="square", size=44, fill="transparent"),
+    "head": Mark("calibrated, one value per head", GREEN, line=0, point="diamond", size=30, fill="transparent"),
+}
+
+
+def capacity_figure(table: pl.DataFrame) -> Figure:
+    """Separability against perplexity at the longest length, a point for each normalizer that can be compared."""
+    longest = int(table["length"].to_numpy().max())
+    points = (
+        comparable(named(table))
+        .filter(pl.col("separability").is_not_null(), pl.col("perplexity").is_finite(), mode="swapped", length=longest)
+        .select("name", "normalizer", "calibration", "perplexity", "separability", "kl", "jacobian_norm")
     )
+    is_own = pl.col("normalizer") == OWN
+    placed = points.select("normalizer", "calibration", text="name", x="perplexity", value="separability")
+    series = [
+        *((mark, placed.filter(~is_own, calibration=kind)) for kind, mark in _MARKS.items()),
+        (_ITSELF, placed.filter(is_own)),
+    ]
+    present = [one for one in series if not one[1].is_empty()] or series
+    low, high = _ends(points["separability"])
+    room = max(0.0, 0.02 - (high - low) / 2)
+    panel = Panel(
+        "",
+        log_range("x", f"{label('perplexity')} (log scale)", *_ends(points["perplexity"])),
+        linear_range("value", f"{label('separability')}, mean over heads", low - room, high + room),
+        present,
+        names=placed,
+    )
+    notes = [f"normalizer swapped in every layer, {longest:,} tokens"]
+    return Figure("Separability against perplexity", notes, [[panel]], points)
+
+
+def _ends(values: pl.Series) -> tuple[float, float]:
+    """The smallest and largest value; 1 and 2 if there are none."""
+    numbers = values.to_numpy()
+    return (float(numbers.min()), float(numbers.max())) if len(numbers) else (1.0, 2.0)
