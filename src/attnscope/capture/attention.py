@@ -12,6 +12,7 @@ position bias, mask.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -102,6 +103,9 @@ def _products(query: Float[Tensor, "*groups rows dims"], key: Float[Tensor, "*gr
         torch.bmm(queries[groups], keys[groups].to(query.dtype).mT, out=out[groups])
     return products
 
+
+Kind = Literal["self", "cross"]
+_CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|encoder_decoder_att|multihead_attn|x_attn", re.IGNORECASE)
 
 APPLIED = {"scaling", "softcap", "s_aux", "position_bias", "is_causal"}
 # These select an implementation or repeat what the mask says; the result does not depend on them.
@@ -429,3 +433,16 @@ def unpadded(call: Call, block: int = 512) -> list[int]:
         has_key = call.visible(rows).any(-1).any(0)
         positions.extend(start + row for row in has_key.nonzero().flatten().tolist())
     return positions
+
+
+def kind_of(call: Call, name: str) -> Kind:
+    """Whether a call is self-attention or cross-attention."""
+    cross = is_cross_attention(call.module, name) if call.cross is None else call.cross
+    return "cross" if cross else "self"
+
+
+def is_cross_attention(module: nn.Module, name: str) -> bool:
+    """Whether a module attends to another sequence, by its attribute `is_cross_attention`, its name or its class."""
+    in_block = re.sub(r".*\.\d+\.", "", name).split(".")[-3:]
+    named = any(_CROSS.search(part) for part in [*in_block, type(module).__name__])
+    return named or bool(getattr(module, "is_cross_attention", False))

@@ -8,24 +8,22 @@ run: the block's own number if no two attention modules share it (plain decoders
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from attnscope.capture.attention import kind_of
+
 if TYPE_CHECKING:
     from attnscope.capture.attention import Call
-
-Kind = Literal["self", "cross"]
 
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 # What the code of an attention written out in a model file mentions.
 WRITTEN_OUT = {"softmax", "Softmax", "scaled_dot_product_attention", "eager_attention_forward"}
 _cached_names: dict[type, frozenset[str]] = {}
-_CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|encoder_decoder_att|multihead_attn|x_attn", re.IGNORECASE)
 
 
 def _names(cls: type) -> frozenset[str]:
@@ -134,19 +132,6 @@ class Layers:
         """The entry of a layer in run.json."""
         name = self.names.get(call.module, "")
         return {"layer": number, "heads": call.heads, "module": name, "kind": kind_of(call, name)}
-
-
-def kind_of(call: Call, name: str) -> Kind:
-    """Whether a call is self-attention or cross-attention."""
-    cross = is_cross_attention(call.module, name) if call.cross is None else call.cross
-    return "cross" if cross else "self"
-
-
-def is_cross_attention(module: nn.Module, name: str) -> bool:
-    """Whether a module attends to another sequence, by its attribute `is_cross_attention`, its name or its class."""
-    in_block = re.sub(r".*\.\d+\.", "", name).split(".")[-3:]
-    named = any(_CROSS.search(part) for part in [*in_block, type(module).__name__])
-    return named or bool(getattr(module, "is_cross_attention", False))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.modules import is_cross_attention, kind_of
+from attnscope.capture.attention import is_cross_attention, kind_of
 from attnscope.errors import InputError
 
 if TYPE_CHECKING:
