@@ -15,7 +15,7 @@ import attnscope
 from attnscope.capture.tokens import special_tokens
 from attnscope.intervals import evenly_spaced
 from attnscope.scanning import ScanResult, scan
-from attnscope.scanning.patterns import CELLS
+from attnscope.scanning.measuring import CELLS
 from attnscope.store import tables
 
 

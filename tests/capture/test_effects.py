@@ -17,8 +17,7 @@ import attnscope
 from attnscope.capture.effects import EffectSource, RowEffects
 from attnscope.capture.forward import forward
 from attnscope.capture.models import Model
-from attnscope.capture.modules import evaluating
-from attnscope.capture.vectors import VectorSource
+from attnscope.capture.modules import VectorSource, evaluating
 from attnscope.errors import ModelError
 
 IDS = torch.randint(2, 256, (1, LENGTH), generator=torch.Generator().manual_seed(1))

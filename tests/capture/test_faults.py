@@ -15,7 +15,7 @@ from attnscope.capture.attention import AttentionCall
 from attnscope.capture.forward import forward
 from attnscope.capture.huggingface import observed
 from attnscope.capture.models import Model, load_model
-from attnscope.capture.vectors import VectorSource
+from attnscope.capture.modules import VectorSource
 from attnscope.errors import InputError, ModelError
 from attnscope.scanning import scan
 

@@ -9,7 +9,8 @@ import torch
 from models import VOCABULARY, build
 
 from attnscope.capture.huggingface import observed
-from attnscope.capture.vectors import VectorKind, VectorSource
+from attnscope.capture.modules import VectorSource
+from attnscope.columns import VectorKind
 from attnscope.errors import ModelError
 
 IDS = torch.randint(VOCABULARY - 1, (1, 29), generator=torch.Generator().manual_seed(5))

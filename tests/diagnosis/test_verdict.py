@@ -15,7 +15,7 @@ from families import tiny_model
 from models import build, byte_tokenizer
 from token_lists import tokenized_list
 
-from attnscope.capture import vectors
+from attnscope.capture import modules
 from attnscope.capture.models import load_model
 from attnscope.cli.app import app
 from attnscope.diagnosis.counterfactuals import HeadOutputs
@@ -196,7 +196,7 @@ def test_a_title_and_a_note_are_shown_everywhere(labeled: Diagnosis) -> None:
 
 
 def test_a_model_that_hides_its_projection_is_ranked_by_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "OUTPUT_PROJECTIONS", ())
+    monkeypatch.setattr(modules, "OUTPUT_PROJECTIONS", ())
     found = diagnose(build("gpt2"), TEXT, tokenizer=byte_tokenizer(), **OPTIONS)
     assert all(head["evidence"]["residual_change"] is None for head in found["heads"])
     assert any("residual stream is not measured" in warning for warning in found["verdict"]["warnings"])

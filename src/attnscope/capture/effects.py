@@ -25,7 +25,7 @@ from torch import nn
 
 from attnscope.capture import huggingface
 from attnscope.capture.attention import AttentionCall
-from attnscope.capture.vectors import output_projection
+from attnscope.capture.modules import output_projection
 from attnscope.capture.watching import UNHOOKED
 from attnscope.errors import ModelError, parameter
 

@@ -19,9 +19,8 @@ from attnscope.capture.attention import unpadded
 from attnscope.capture.checkpoints import foreign_errors
 from attnscope.capture.effects import Effects, EffectSource
 from attnscope.capture.forward import Inputs, forward, run
-from attnscope.capture.modules import evaluating
+from attnscope.capture.modules import VectorSource, evaluating
 from attnscope.capture.tokens import special_tokens
-from attnscope.capture.vectors import VectorSource
 from attnscope.errors import InputError, parameter
 from attnscope.progress import OnStep, Step
 

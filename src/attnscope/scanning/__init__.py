@@ -1,8 +1,7 @@
 """Scan a model: measure every head on a text or on tensors, and fill the tables.
 
-`running.py` holds `scan`, which plans what the engine runs; `measuring.py` measures attention calls and makes tables
-of them, `patterns.py` collects the patterns, `sources.py` is the way of a text and of tensors, `result.py` holds the
-result.
+`running.py` holds `scan`, which plans what the engine runs on a text or on tensors; `measuring.py` measures attention
+calls and makes tables and patterns of them; `result.py` holds the result.
 """
 
 from __future__ import annotations

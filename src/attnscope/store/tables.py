@@ -59,7 +59,7 @@ WEIGHTS = pl.Schema(
     }
 )
 
-# At most 64 rows of each head by at most 64 runs of keys (scanning/patterns.py). Cell i of `weights` is the total
+# At most 64 rows of each head by at most 64 runs of keys (scanning/measuring.py). Cell i of `weights` is the total
 # weight of the row on `keys_per_cell` keys from key first_key + i keys_per_cell on; null where the row sees none.
 PATTERNS = pl.Schema(
     {

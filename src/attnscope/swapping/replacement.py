@@ -20,8 +20,7 @@ from torch import nn
 from transformers.utils.output_capturing import _active_collector
 
 from attnscope.capture.huggingface import REPLACEMENT, observed, unwrap_registry, wrap_registry
-from attnscope.capture.modules import evaluating, without_hooks
-from attnscope.capture.vectors import VectorSource
+from attnscope.capture.modules import VectorSource, evaluating, without_hooks
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import Facts, Normalizer, SinkSoftmax, Softmax, Tempered
 from attnscope.swapping.weights import LEARNED, attend, normalized, weight_function
