@@ -18,8 +18,9 @@ import pytest
 import torch
 
 import attnscope
+from attnscope.diagnosis.view import DiagnosisPlots
 from attnscope.results.reproduction_view import ReproductionPlots
-from attnscope.scanning.plots import DiagnosisPlots, ScanPlots
+from attnscope.scanning.plots import ScanPlots
 from attnscope.store.tables import within_support
 from attnscope.studies.audit.view import AuditPlots
 from attnscope.studies.compare.view import ComparisonPlots

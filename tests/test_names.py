@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from importlib import resources
 from pathlib import Path
@@ -10,16 +9,15 @@ from typing import Any
 
 import pytest
 from models import build, byte_tokenizer
-from rich.console import Console
 from terminal_tables import recorded_tables
 
 from attnscope import columns
 from attnscope.columns import COLUMNS, head_name, label
 from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import Thresholds, limit_words
-from attnscope.report.summary import print_summary
-from attnscope.scanning import ScanResult, scan
+from attnscope.scanning import ScanResult, scan, view
 from attnscope.scanning.page_data import page_data
+from attnscope.show import terminal
 
 ROOT = Path(__file__).resolve().parent.parent
 NUMBERS = limit_words(Thresholds().as_json()) | {"n": "20", "to": "8,192", "base": "256"}
@@ -94,12 +92,7 @@ def test_the_page_has_the_declared_labels_and_meanings(result: ScanResult) -> No
 
 def test_the_summary_has_the_declared_labels(result: ScanResult) -> None:
     with recorded_tables() as tables:
-        print_summary(
-            Console(file=io.StringIO()),
-            result.overview,
-            result.findings,
-            verbose=True,
-        )
+        terminal.text(view.blocks(result.overview, result.findings, verbose=True), verbose=True)
     shown = {text.removesuffix(" *") for table in tables for text in (*table.headings, *table.cells)}
     plain = ("entropy_ratio", "max_weight", "sink_weight", "participation", "jacobian_norm", "top_mass", "support")
     assert {label(name) for name in (*plain, "tokens_needed", "growth_exponent", "residual_change")} <= shown

@@ -17,8 +17,8 @@ from models import build, byte_tokenizer
 from rich.console import Console
 
 from attnscope.cli import run
-from attnscope.report.summary import print_summary
 from attnscope.scanning import scan
+from attnscope.show import terminal
 from attnscope.swapping import swap
 
 TABLES = ["patterns.parquet", "rows.parquet", "topn.parquet", "weights.parquet"]
@@ -56,7 +56,7 @@ def test_what_has_no_value_is_a_dash(
     model = build("gpt2")
     with swap(model, "sa_softmax_raw"):
         result = scan(model, book, tokenizer=byte_tokenizer(), length=64, lengths=[64])
-    print_summary(Console(width=120), result.overview, verbose=True)
+    terminal.write(Console(width=120), result.blocks(verbose=True), verbose=True)
     printed = capsys.readouterr().out
     assert [line.split()[1:3] for line in printed.splitlines() if line.split()[:1] == ["20"]] == [
         ["-", "-"],
@@ -70,7 +70,7 @@ def test_the_summary_says_how_to_measure_the_paper_bounds(
 ) -> None:
     options: Any = {"tokenizer": byte_tokenizer(), "length": 64, "bounds": bounds}
     result = scan(build("gpt2"), book, **options)
-    print_summary(Console(width=200), result.overview, verbose=True)
+    terminal.write(Console(width=200), result.blocks(verbose=True), verbose=True)
     assert ("-: measured with bounds='paper'" in capsys.readouterr().out) == (bounds is None)
 
 

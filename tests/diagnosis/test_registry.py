@@ -16,10 +16,10 @@ from models import build, byte_tokenizer
 from rich.console import Console
 
 from attnscope.diagnosis.heads import state_of
+from attnscope.diagnosis.result import Diagnosis
 from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import GROUPS, MANY_TOKENS, RULES, STATES, TOP_SHARE, Finding, State, Thresholds
-from attnscope.report.diagnosis import print_findings
-from attnscope.report.states import state_looks, state_rules
+from attnscope.diagnosis.view import state_looks, state_rules
 from attnscope.scanning.overview import explained_evidence
 from attnscope.store import tables
 
@@ -61,7 +61,7 @@ def test_a_new_state_is_one_object(text: str) -> None:
     finding = next(finding for finding in found["findings"] if finding["id"] == "hopeless-heads")
     assert (finding["advice"], finding["evidence"]["count"]) == ("Keep 5%.", len(heads))
     console = Console(record=True, width=120, file=io.StringIO())
-    print_findings(console, found)
+    Diagnosis(found).print_summary(console)
     assert re.search(rf"H +hopeless +{len(heads)}  not even the top 5% help", console.export_text())
     checked = diagnose(build("gpt2"), text, **options, verify=True)["verification"]
     prediction = next(one for one in checked["predictions"] if one["state"] == "hopeless")

@@ -19,10 +19,10 @@ from attnscope.capture.models import Model
 from attnscope.capture.text import Text
 from attnscope.cli import run
 from attnscope.diagnosis.observing import separability_columns
-from attnscope.report.summary import print_summary
-from attnscope.scanning import ScanResult, scan
+from attnscope.scanning import ScanResult, scan, view
 from attnscope.scanning.overview import Overview
 from attnscope.scanning.page_data import page_data
+from attnscope.show import terminal
 from attnscope.store.tables import within_support
 from attnscope.studies.compare.comparing import Comparison, compare
 from attnscope.studies.compare.guidelines import guidelines, small_active_set, trend
@@ -67,7 +67,7 @@ def test_the_summary_and_the_page_leave_undefined_separability_out(result: ScanR
     """Fault 31."""
     topn = result.topn.filter(n=5)
     console = Console(record=True, width=200, file=io.StringIO())
-    print_summary(console, Overview.of(result.rows, topn, result.run))
+    terminal.write(console, view.blocks(Overview.of(result.rows, topn, result.run)))
     line = next(line for line in console.export_text().splitlines() if line.strip().startswith("topk:k=3"))
     assert line.split()[1:3] == ["-", "-"]
     tried = page_data(Overview.of(result.rows, topn, result.run))["what_if"]

@@ -18,10 +18,10 @@ from models import build, byte_tokenizer
 from reports import enlarged, large_shown, made_findings
 
 from attnscope.diagnosis.states import STATES
-from attnscope.report.notes import notable_numbers
 from attnscope.scanning import ScanResult, scan
 from attnscope.scanning.overview import HEAD_MEASURES, Overview, explained, explained_evidence
 from attnscope.scanning.page_data import page_patterns, render
+from attnscope.scanning.view import notable_numbers
 from attnscope.show import page as page_shell
 from attnscope.show.page import scan_page as document
 from attnscope.store import tables

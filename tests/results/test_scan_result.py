@@ -23,11 +23,11 @@ from reports import enlarged, large_shown, made_findings, withdrawn_findings
 import attnscope
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import InputError
-from attnscope.results import html
-from attnscope.results.heat_map import SCALE, ink_on
 from attnscope.results.words import visible_token
 from attnscope.scanning import ScanResult, scan
+from attnscope.show import palette
 from attnscope.show import result as base
+from attnscope.show.palette import SCALE, ink_on
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
 WINDOWS, HEADS, LAYERS = 2, 5, 3
@@ -164,8 +164,8 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_has_a_contrast_of_at_least_4_5(theme: str) -> None:
-    ink, soft, _, paper = html.INK[theme]
-    assert min(contrast(ink, paper), contrast(soft, paper)) >= 4.5
+    colors = palette.THEMES[theme]
+    assert all(contrast(colors[name], colors["page"]) >= 4.5 for name in ("ink", "soft", "good", "bad", "warning"))
 
 
 def test_letters_on_cells_have_a_contrast_of_at_least_4_5() -> None:
@@ -191,7 +191,7 @@ def test_the_summary_has_more_on_request(diagnosed: ScanResult) -> None:
 def test_paths_are_shown_by_their_last_part_and_tokens_with_what_cannot_be_seen(plain: ScanResult) -> None:
     run = plain.run | {"model": plain.run["model"] | {"name": "/a/folder/model.gguf"}}
     result = ScanResult(plain.rows, plain.topn, run, plain.token_weights)
-    assert repr(result).startswith("ScanResult: model.gguf, gpt2, 3 layers x 5 heads; the string given, 2 windows")
+    assert repr(result).startswith("ScanResult: model.gguf, gpt2, 3 layers x 5 heads, 0.1M parameters; 2 x 61 tokens")
     assert visible_token(" a\n\tb") == "\u00b7a\u21b5\u21e5b"
 
 

@@ -8,13 +8,34 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
+from attnscope import columns
 from attnscope.errors import OutputError
-from attnscope.results.base import Result, View
+from attnscope.show.result import Result
 
 if TYPE_CHECKING:
-    import polars as pl
+    from attnscope.diagnosis.view import DiagnosisPlots
+    from attnscope.show.blocks import Block
 
-    from attnscope.scanning.plots import DiagnosisPlots
+
+LABELS: dict[str, pl.DataType] = {
+    "state": pl.String(),
+    "sureness": pl.Float64(),
+    "edge": pl.String(),
+    "withdrawn": pl.String(),
+}
+# Measured by a scan and by a diagnosis, on other rows: the diagnosis has them under these names.
+MEASURED_TWICE = {f"{name}_diagnosed": name for name in ("separability", "participation", "sink_weight", "max_weight")}
+EVIDENCE = (
+    *MEASURED_TWICE,
+    *(
+        name
+        for column in columns.DIAGNOSIS
+        if column.name not in LABELS
+        for name in ((column.name, f"{column.name}_low", f"{column.name}_high") if column.interval else (column.name,))
+    ),
+)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -47,14 +68,12 @@ class Diagnosis(Result, Mapping[str, Any]):
     @cached_property
     def heads(self) -> pl.DataFrame:
         """One line for each head: `layer`, `head`, `state`, `sureness` and the evidence (docs/python.md)."""
-        from attnscope.results.heads import diagnosed_heads
-
         return diagnosed_heads(self.content)
 
     @property
     def plot(self) -> DiagnosisPlots:
         """Charts: `plot.map("state")`, `plot.map("tokens_needed")`."""
-        from attnscope.scanning.plots import DiagnosisPlots
+        from attnscope.diagnosis.view import DiagnosisPlots
 
         return DiagnosisPlots(self)
 
@@ -88,8 +107,35 @@ class Diagnosis(Result, Mapping[str, Any]):
             raise OutputError(f"findings.json in {str(folder)!r} cannot be read; diagnose again")
         return cls(content)
 
-    @staticmethod
-    def _view() -> View:
-        from attnscope.results import diagnosis_view
+    def blocks(self, verbose: bool = False) -> list[Block]:
+        """The verdict, the heads that matter most, a map of the states, all findings."""
+        from attnscope.diagnosis import view
 
-        return diagnosis_view
+        return view.blocks(self, verbose)
+
+    def brief(self) -> list[str]:
+        """What was run, the verdict, how far to trust it, the findings."""
+        from attnscope.diagnosis import view
+
+        return view.brief(self)
+
+    def calls(self) -> tuple[str, ...]:
+        """What to call next."""
+        return (".summary()", ".heads", '["findings"]', '.plot.map("tokens_needed")', ".show()")
+
+
+def diagnosed_heads(findings: Mapping[str, Any] | None) -> pl.DataFrame:
+    """What a diagnosis found for every head; without a diagnosis no lines."""
+    schema = {"layer": pl.Int32(), "head": pl.Int32()} | LABELS | dict.fromkeys(EVIDENCE, pl.Float64())
+    lines = [
+        {name: head.get(name) for name in ("layer", "head", *LABELS)}
+        | {name: _evidence(head, MEASURED_TWICE.get(name, name)) for name in EVIDENCE}
+        for head in (findings["heads"] if findings else ())
+    ]
+    return pl.DataFrame(lines, schema=schema)
+
+
+def _evidence(head: Mapping[str, Any], name: str) -> float | None:
+    """A number of a head's entry or of its evidence; older findings lack some."""
+    value: float | None = head["evidence"].get(name, head.get(name))
+    return value

@@ -10,12 +10,24 @@ import polars as pl
 
 from attnscope import columns
 from attnscope.columns import head_name
+from attnscope.diagnosis.states import limit_words
 from attnscope.errors import InputError, shown
 from attnscope.intervals import evenly_spaced
 from attnscope.monitor.page import measure_names, with_parameters
-from attnscope.results.words import counted, model_name
-from attnscope.scanning.plots import map_of_heads
-from attnscope.show.charts import BAND, BOUND, LINE, PALETTE, OfflineChart, axis, chart, data, legend, number_format
+from attnscope.show.charts import (
+    BAND,
+    BOUND,
+    LINE,
+    PALETTE,
+    OfflineChart,
+    axis,
+    chart,
+    data,
+    legend,
+    map_of_heads,
+    number_format,
+)
+from attnscope.show.numbers import counted, model_name
 
 if TYPE_CHECKING:
     from attnscope.monitor.training_run import TrainingRun
@@ -105,7 +117,8 @@ class TrainingPlots:
             raise InputError(f"step {shown(step)} was not measured; the nearest is {near} (.steps has all)")
         table = self._table.filter(step=wanted).select("layer", "head", *measure_names(self._table))
         where = f"{model_name(self._run.run)}, step {wanted:,}"
-        return map_of_heads(table, measure, None, self._run.run["settings"].get("top_n"), where)
+        numbers = {"n": self._run.run["settings"].get("top_n"), **limit_words({})}
+        return map_of_heads(table, measure, where, numbers)
 
     def scalar(self, name: str = "loss") -> OfflineChart:
         """A number of the whole model against the step, e.g. the loss.

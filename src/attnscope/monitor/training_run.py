@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from attnscope.results.base import Result, View
+from attnscope.show.result import Result
 from attnscope.store.folders import copy_run
 
 if TYPE_CHECKING:
     from attnscope.monitor.plots import TrainingPlots
+    from attnscope.show.blocks import Block
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ LISTED = (*READINGS, IN_LIMITS, UNKNOWN)
 
 
 def reading_looks(thresholds: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Color, mark and sentence of every reading, as `report.states.state_looks` gives them for states."""
+    """Color, mark and sentence of every reading, as `diagnosis.view.state_looks` gives them for states."""
     looks = {}
     for one in LISTED:
         sentence = one.sentence.format(limit=one.number(thresholds))
@@ -190,11 +191,23 @@ class TrainingRun(Result):
         """Copy what was written so far to a folder that is locked already."""
         copy_run(self.folder, folder)
 
-    @staticmethod
-    def _view() -> View:
-        from attnscope.results import training_view
+    def blocks(self, verbose: bool = False) -> list[Block]:
+        """The alarms, a map of the readings at the last step, the loss, medians."""
+        from attnscope.monitor import view
 
-        return training_view
+        return view.blocks(self, verbose)
+
+    def brief(self) -> list[str]:
+        """What was watched, alarms, readings at the last step, the loss."""
+        from attnscope.monitor import view
+
+        return view.brief(self)
+
+    def calls(self) -> tuple[str, ...]:
+        """What to call next."""
+        from attnscope.monitor import view
+
+        return view.calls(self)
 
 
 def status_of(run: Mapping[str, Any], updated: datetime, now: datetime | None = None) -> Status:

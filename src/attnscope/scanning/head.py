@@ -9,12 +9,11 @@ import polars as pl
 
 from attnscope import columns
 from attnscope.errors import InputError
-from attnscope.results import html
-from attnscope.results.heat_map import color_of, grid_map
-from attnscope.results.words import measured, model_name, number, visible_token
 from attnscope.scanning import overview
 from attnscope.scanning.overview import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES
-from attnscope.scanning.plots import pattern_cells
+from attnscope.show import html, palette
+from attnscope.show.blocks import Block, Grid, Heading, Note, Table
+from attnscope.show.numbers import measured, model_name, number, visible_token
 from attnscope.show.result import bounded
 
 if TYPE_CHECKING:
@@ -103,38 +102,35 @@ class HeadResult:
             raise InputError(f"no number {name!r} of a head; there are {', '.join(self.numbers)}") from None
 
     def __repr__(self) -> str:
-        run = self.result.run
-        labels = self._label()
-        n = self.result.overview.n
+        run, n = self.result.run, self.result.overview.n
         lines = [
             f"{self.name} of {model_name(run)}, {overview.shown_rows(run)}",
-            *([labels] if labels else []),
+            *([labels] if (labels := self._label()) else []),
             ", ".join(f"{columns.label(name)} {measured(name, self.numbers[name])}" for name in ROW_MEASURES),
             f"N = {n}: "
             + ", ".join(f"{columns.label(name)} {measured(name, self.numbers[name])}" for name in SET_MEASURES),
-            *([f"Largest weights: {', '.join(self._largest()[:_TOKENS_IN_REPR])}"] if self._largest() else []),
+            *([f"Largest weights: {', '.join(largest)}"] if (largest := self._largest()) else []),
             'Next: ["support"], .rows, .plot.curve("separability"), .plot.pattern()',
         ]
         return bounded(lines)
 
     def _repr_html_(self) -> str:
-        run = self.result.run
-        parts = [html.heading(f"{self.name} of {model_name(run)}", f"Means {overview.shown_rows(run)}")]
+        return html.fragment(self.blocks(), ('.plot.curve("separability")', ".plot.weights()", ".plot.pattern()"))
+
+    def blocks(self) -> list[Block]:
+        """Its state, its numbers, its largest weights, its pattern without the first key."""
+        run, n = self.result.run, self.result.overview.n
+        found: list[Block] = [Heading(f"{self.name} of {model_name(run)}", f"Means {overview.shown_rows(run)}")]
         labels = self._label()
-        if labels:
-            parts.append(f'<p class="verdict">{html.escape(labels)}</p>')
-        parts.append('<div class="maps">' + html.table(("Quantity", "Value"), self._measures()))
-        if self._largest():
-            row = self.weights["position"][0]
-            title = f"<h4>Largest weights of row {row:,}</h4>"
-            lines = [
-                (str(key), visible_token(token), number(weight, "share"))
-                for key, token, weight in self._top().iter_rows()
-            ]
-            parts.append(f"<div>{title}{html.table(('Key', 'Token', 'Weight'), lines, words=[1])}</div>")
-        parts.append(self._picture() + "</div>")
-        parts.append(html.calls('.plot.curve("separability")', ".plot.weights()", ".plot.pattern()"))
-        return html.fragment("".join(parts))
+        found += [Note(labels, "strong")] if labels else []
+        numbers = [(columns.label(name, n), measured(name, self.numbers[name])) for name in HEAD_MEASURES]
+        found.append(Table(("Quantity", "Value"), numbers))
+        top = self.weights.head(_TOKENS).select("key", "token", "weight")
+        if top.height:
+            rows = [(str(key), visible_token(token), number(weight, "share")) for key, token, weight in top.iter_rows()]
+            title = f"Largest weights of row {self.weights['position'][0]:,}"
+            found.append(Table(("Key", "Token", "Weight"), rows, title, (1,)))
+        return [*found, *self._picture()]
 
     def _label(self) -> str:
         numbers = self.numbers
@@ -148,21 +144,15 @@ class HeadResult:
         sure = f"sureness {number(numbers['sureness'], 'share')}"
         return f"{numbers['state'].capitalize()} ({sure}). {needed}, {grown}; {nulls}"
 
-    def _measures(self) -> list[tuple[str, str]]:
-        n = self.result.overview.n
-        return [(columns.label(name, n), measured(name, self.numbers[name])) for name in HEAD_MEASURES]
-
-    def _top(self) -> pl.DataFrame:
-        return self.weights.select("key", "token", "weight").head(_TOKENS)
-
     def _largest(self) -> list[str]:
-        return [f"{visible_token(token)} {number(weight, 'share')}" for _, token, weight in self._top().iter_rows()]
+        top = self.weights.head(_TOKENS_IN_REPR).select("token", "weight")
+        return [f"{visible_token(token)} {number(weight, 'share')}" for token, weight in top.iter_rows()]
 
-    def _picture(self) -> str:
+    def _picture(self) -> list[Block]:
         """The pattern without the first key as a small picture."""
         kept = self.result.token_weights
         if kept is None or kept.patterns is None or self.pattern.is_empty():
-            return ""
+            return []
         pattern = self.pattern.sort("position")
         pattern = pattern[:: -(-pattern.height // _PICTURE)]
         cells = pattern_cells(pattern, hide_first=True).with_columns(key=pl.col("first") - pl.col("first").min())
@@ -172,10 +162,9 @@ class HeadResult:
         rows = {position: index for index, position in enumerate(pattern["position"])}
         grid: list[list[str | None]] = [[None] * _PICTURE for _ in rows]
         for position, column, weight in merged.iter_rows():
-            grid[rows[position]][column] = color_of((weight / most) ** 0.5)
-        label = "Attention pattern without the first key"
-        note = '<p class="soft">Rows from top to bottom, keys from left to right</p>'
-        return f"<div><h4>{label}</h4>{grid_map(grid, label)}{note}</div>"
+            grid[rows[position]][column] = palette.color_of((weight / most) ** 0.5)
+        note = "Rows from top to bottom, keys from left to right"
+        return [Grid("Attention pattern without the first key", grid, note)]
 
 
 def find_head(result: ScanResult, layer: int, head: int) -> HeadResult:
@@ -195,3 +184,27 @@ def find_head(result: ScanResult, layer: int, head: int) -> HeadResult:
         reason = reasons[0] if reasons else "it has no rows"
         raise InputError(f"{columns.head_name(layer, head)} was left out of this run: {reason}")
     return HeadResult(result, layer, head, lines[0])
+
+
+def pattern_cells(pattern: pl.DataFrame, hide_first: bool) -> pl.DataFrame:
+    """One line for each visible cell of one head's pattern.
+
+    `position` is the row, `above` the pattern's row before it (-1 before the first); `first` and `end` are the keys
+    of the cell (`end` is not included); `weight` is the row's weight on them. With `hide_first` the first key's weight
+    is taken out, and `weight` is a share of what is left: null where nothing is.
+    """
+    left = pl.col("total") - pl.col("first_key_weight")
+    cells = (
+        pattern.sort("position")
+        .with_columns(above=pl.col("position").shift(1).fill_null(-1), total=pl.col("weights").list.sum())
+        .with_columns(cell=pl.int_ranges(0, pl.col("weights").list.len()))
+        .explode("weights", "cell")
+        .filter(pl.col("weights").is_not_null())
+        .with_columns(first=pl.col("first_key") + pl.col("cell") * pl.col("keys_per_cell"))
+        .with_columns(end=pl.col("first") + pl.col("keys_per_cell"))
+    )
+    weight = pl.col("weights")
+    if hide_first:
+        rest = pl.when(pl.col("cell") == 0).then(weight - pl.col("first_key_weight")).otherwise(weight)
+        weight = pl.when(left > 1e-6 * pl.col("total").abs()).then(rest.clip(lower_bound=0) / left)
+    return cells.select("position", "above", "first", "end", weight=weight)

@@ -12,9 +12,10 @@ from typing import Any
 import polars as pl
 
 from attnscope import columns
+from attnscope.diagnosis.result import LABELS, diagnosed_heads
 from attnscope.diagnosis.states import RULES, limit_words
 from attnscope.intervals import evenly_spaced
-from attnscope.results.words import counted
+from attnscope.show.numbers import counted
 from attnscope.store.folders import write_all
 from attnscope.store.tables import OWN, within_support
 
@@ -471,3 +472,14 @@ def shown_rows(run: dict[str, Any]) -> str:
     if settings["rows"] == "last" or len(settings["lengths"]) > 1:
         return f"at length {length}"
     return f"in the second half of {length} tokens"
+
+
+def heads_table(view: Overview, findings: Mapping[str, Any] | None) -> pl.DataFrame:
+    """One line for each head of a scan, in the order of layers and heads; see `ScanResult.heads`."""
+    place: dict[str, pl.DataType] = {"layer": pl.Int32(), "head": pl.Int32()}
+    empty = pl.DataFrame(schema=place | dict.fromkeys(HEAD_MEASURES, pl.Float64()))
+    scanned, diagnosed = empty if view.is_empty else view.heads, diagnosed_heads(findings)
+    joined = scanned.join(diagnosed, on=["layer", "head"], how="left", maintain_order="left")
+    first = ["layer", "head", *LABELS, "separability", "separability_diagnosed", "null_uniform", "null_random"]
+    first += ["participation", "tokens_needed", "growth_exponent", "sink_weight", "jacobian_norm"]
+    return joined.select(*first, pl.selectors.exclude(first))

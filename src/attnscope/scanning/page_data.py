@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from attnscope.diagnosis.view import state_looks, state_rules, withdrawn_states
 from attnscope.intervals import evenly_spaced
-from attnscope.report.notes import notable_numbers
-from attnscope.report.states import state_looks, state_rules, withdrawn_states
 from attnscope.scanning import overview
 from attnscope.scanning.overview import HEAD_MEASURES, Overview, explained, explained_evidence
+from attnscope.scanning.view import notable_numbers
 from attnscope.show.page import scan_page
 from attnscope.store.tables import OWN, TokenWeights
 

@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import altair as alt
 import polars as pl
 
 from attnscope import columns
-from attnscope.columns import head_name
-from attnscope.diagnosis.states import NO_LABEL, limit_words
+from attnscope.diagnosis.view import state_chart
 from attnscope.errors import InputError, shown, whole_number
-from attnscope.report.states import state_looks, withdrawn_states
-from attnscope.report.terminal import short_path
-from attnscope.results.words import model_name, visible_token
 from attnscope.scanning import overview
+from attnscope.scanning.head import pattern_cells
 from attnscope.show.charts import BAND, BOUND, LINE, OfflineChart, axis, chart, color_scale, data, legend, number_format
+from attnscope.show.numbers import model_name, visible_token
 
 if TYPE_CHECKING:
-    from attnscope.diagnosis.result import Diagnosis
     from attnscope.scanning.head import HeadResult
     from attnscope.scanning.result import ScanResult
 
-_CELL = 22  # pixels of a head in a map
 _PATTERN = 360  # pixels of a pattern, about
 _BAR = 16  # pixels of a weight
-
-
-class DiagnosisPlots:
-    """The charts of a diagnosis."""
-
-    def __init__(self, result: Diagnosis) -> None:
-        self._result = result
-
-    def map(self, measure: str = "state") -> OfflineChart:
-        """A cell for each head, colored by its state or by a column of `.heads`.
-
-        >>> found = attnscope.diagnose(length=64, windows=2, rows=8, progress=False)
-        >>> found.plot.map("tokens_needed").save("tokens_needed.svg")
-
-        Parameters
-        ----------
-        measure
-            "state", or a column of `.heads` with numbers, e.g. "tokens_needed".
-
-        Returns
-        -------
-        OfflineChart
-            An Altair chart, which a notebook displays without a network.
-        """
-        return map_of_heads(self._result.heads, measure, self._result, None, short_path(self._result.get("model", "")))
 
 
 class ScanPlots:
@@ -75,7 +46,7 @@ class ScanPlots:
         """
         result = self._result
         n = None if result.overview.is_empty else result.overview.n
-        return map_of_heads(result.heads, measure, result.findings, n, model_name(result.run))
+        return state_chart(result.heads, measure, result.findings, model_name(result.run), n)
 
     def curve(self, measure: str = "separability", layer: int | None = None, head: int | None = None) -> OfflineChart:
         """A column against the size N of the top set, or against the length for columns that have no N.
@@ -205,43 +176,6 @@ class HeadPlots:
         return self._plots.pattern(*self._place, hide_first)
 
 
-def map_of_heads(
-    heads: pl.DataFrame, measure: str, findings: Diagnosis | None, n: int | None, model: str
-) -> OfflineChart:
-    """A cell for each line of `heads`, colored by its state or by a column with numbers."""
-    offered = ["state"] if findings is not None else []
-    offered += [name for name, kind in heads.schema.items() if kind.is_float()]
-    if measure not in offered:
-        why = " without a diagnosis" if measure == "state" else ""
-        raise InputError(f"no map of {shown(measure)}{why}; there are {', '.join(offered)}")
-    names = [head_name(layer, head) for layer, head in heads.select("layer", "head").iter_rows()]
-    table = heads.select("layer", "head", measure).with_columns(name=pl.Series(names, dtype=pl.String))
-    declared = columns.COLUMNS.get(measure)
-    hint = f"{measure}:N" if measure == "state" else alt.Tooltip(f"{measure}:Q", format=".4~g")
-    if findings is not None and measure == "state":
-        table = table.with_columns(pl.col("state").fill_null(NO_LABEL))
-        looks = state_looks(findings["thresholds"], withdrawn_states(findings.content))
-        scale = alt.Scale(domain=list(looks), range=[look["color"] for look in looks.values()])
-        color = alt.Color("state:N", scale=scale, legend=legend(None))
-    else:
-        # What lies between 0 and 1 by nature has the same colors in every model.
-        domain: Any = [0, 1] if declared and declared.fixed else alt.Undefined
-        key = legend(None, format=number_format(declared.style if declared else "number"))
-        color = alt.Color(f"{measure}:Q", scale=color_scale(domain=domain), legend=key)
-    cells = alt.Chart(data(table)).mark_rect(stroke="white", strokeWidth=1)
-    cells = cells.encode(
-        x=alt.X("head:O", title="Head", axis=axis(labelAngle=0)),
-        y=alt.Y("layer:O", title="Layer", axis=axis()),
-        color=color,
-        tooltip=["name:N", hint],
-    )
-    width, height = (_CELL * max(4, heads[way].n_unique()) for way in ("head", "layer"))
-    numbers = {"n": n, **limit_words(findings["thresholds"] if findings is not None else {})}
-    words = [model, declared.meaning.format_map(numbers) if declared else ""]
-    title = columns.label(measure, n) if declared else measure.replace("_", " ").capitalize()
-    return chart(title, "; ".join(word for word in words if word), [cells], width, height)
-
-
 def _curve(table: pl.DataFrame, x: str, x_title: str, measure: str, name: str, where: str = "") -> OfflineChart:
     """A line with the range over heads, or of one head with its bounds."""
     label = columns.label(measure)
@@ -298,27 +232,3 @@ def _over_heads(heads: pl.DataFrame, by: str, measure: str, place: Place | None)
     value = pl.col(measure)
     spread = {"value": value.median(), "low": value.quantile(0.05, "linear"), "high": value.quantile(0.95, "linear")}
     return heads.group_by(by).agg(**spread).sort(by)
-
-
-def pattern_cells(pattern: pl.DataFrame, hide_first: bool) -> pl.DataFrame:
-    """One line for each visible cell of one head's pattern.
-
-    `position` is the row, `above` the pattern's row before it (-1 before the first); `first` and `end` are the keys
-    of the cell (`end` is not included); `weight` is the row's weight on them. With `hide_first` the first key's weight
-    is taken out, and `weight` is a share of what is left: null where nothing is.
-    """
-    left = pl.col("total") - pl.col("first_key_weight")
-    cells = (
-        pattern.sort("position")
-        .with_columns(above=pl.col("position").shift(1).fill_null(-1), total=pl.col("weights").list.sum())
-        .with_columns(cell=pl.int_ranges(0, pl.col("weights").list.len()))
-        .explode("weights", "cell")
-        .filter(pl.col("weights").is_not_null())
-        .with_columns(first=pl.col("first_key") + pl.col("cell") * pl.col("keys_per_cell"))
-        .with_columns(end=pl.col("first") + pl.col("keys_per_cell"))
-    )
-    weight = pl.col("weights")
-    if hide_first:
-        rest = pl.when(pl.col("cell") == 0).then(weight - pl.col("first_key_weight")).otherwise(weight)
-        weight = pl.when(left > 1e-6 * pl.col("total").abs()).then(rest.clip(lower_bound=0) / left)
-    return cells.select("position", "above", "first", "end", weight=weight)

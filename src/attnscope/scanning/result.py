@@ -14,7 +14,7 @@ import polars as pl
 from attnscope._process import refuses_after_fork
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import OutputError
-from attnscope.results.base import Result, View
+from attnscope.show.result import Result
 from attnscope.store import kinds, tables
 from attnscope.store.manifest import FINISHED, Manifest
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from attnscope.scanning.head import HeadResult
     from attnscope.scanning.overview import Overview
     from attnscope.scanning.plots import ScanPlots
+    from attnscope.show.blocks import Block
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -92,7 +93,7 @@ class ScanResult(Result):
         the standard deviation over them. What a diagnosis adds is null without one. Heads that were left out have no
         line (`skipped_heads`). docs/python.md lists the columns.
         """
-        from attnscope.results.heads import heads_table
+        from attnscope.scanning.overview import heads_table
 
         return heads_table(self.overview, self.findings)
 
@@ -203,11 +204,31 @@ class ScanResult(Result):
         saved = self.folder and self.folder / "report.html"
         return saved.resolve() if saved and saved.is_file() else super()._page_file()
 
-    @staticmethod
-    def _view() -> View:
-        from attnscope.results import scan_view
+    def blocks(self, verbose: bool = False) -> list[Block]:
+        """The verdict, a map of the heads, key numbers; all tables and findings behind folds."""
+        from attnscope.scanning import view
 
-        return scan_view
+        findings = None if self.findings is None else self.findings.content
+        return view.blocks(self.overview, findings, verbose)
+
+    def brief(self) -> list[str]:
+        """What was run, the verdict, key numbers."""
+        from attnscope.scanning import view
+
+        return view.brief(self)
+
+    def calls(self) -> tuple[str, ...]:
+        """What to call next."""
+        more = () if self.findings is None else (".findings",)
+        return (
+            ".summary()",
+            ".heads",
+            ".head(layer, head)",
+            *more,
+            '.plot.map("separability")',
+            ".show()",
+            ".save(folder)",
+        )
 
 
 def served_page(place: Mapping[str, Any], *folders: Path) -> str:

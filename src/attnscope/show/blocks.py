@@ -27,8 +27,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-Tone = Literal["", "strong", "soft", "good", "bad", "warning", "code"]
-"""How words look: bold, less important, in the color of a good or bad result or of a doubt, as code."""
+Tone = Literal["", "strong", "plain", "soft", "good", "bad", "warning", "code"]
+"""How words look: bold, not bold in a title, less important, as a good or bad result or a doubt, as code."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Cell(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What a color and mark of a map mean, and how many heads have them."""
+    """What a color, a mark or both mean on a map, and how many heads have them."""
 
     color: str
     mark: str
@@ -198,7 +198,8 @@ def flattened(blocks: Iterable[Block], details: bool = True) -> list[Block]:
     for block in blocks:
         if not isinstance(block, Details):
             found.append(block)
-        elif details:
-            found += [Heading(block.title, level=2)] if block.title else []
+        elif details and block.blocks:
+            titled = getattr(block.blocks[0], "title", "")  # says what the title says
+            found += [] if titled else [Heading(block.title, level=2)]
             found += flattened(block.blocks)
     return found

@@ -7,17 +7,21 @@ vl-convert, or by the notebook's own Vega-Lite where it has one. `alt.renderers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
 import altair as alt
 import polars as pl
 
+from attnscope import columns
+from attnscope.errors import InputError, shown
+from attnscope.show import palette
+
 LABEL, TITLE = 11, 12  # pixels
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5f6368")  # of Okabe and Ito, and gray
-BLACK = "#222222"
-LINE, BAND, BOUND = "#0072b2", "#56b4e9", "#d55e00"
+_CELL = 22  # pixels of a head in a map
+LINE, BAND, BOUND = palette.BLUE, palette.SKY, palette.RED
+PALETTE, BLACK = palette.SERIES, palette.BLACK
 _MIME_TYPE = "application/vnd.vegalite.v6+json"
 
 
@@ -94,3 +98,51 @@ def data(table: pl.DataFrame) -> alt.InlineData:
     """The lines of a table; numbers that are not finite are missing."""
     finite = pl.when(pl.selectors.float().is_finite()).then(pl.selectors.float())
     return alt.InlineData(values=table.with_columns(finite.name.keep()).to_dicts())
+
+
+def map_of_heads(
+    heads: pl.DataFrame, measure: str, words: str, numbers: Mapping[str, Any], states: Mapping[str, str] | None = None
+) -> OfflineChart:
+    """A cell for each line of `heads`, colored by a column with numbers, or by its `state`.
+
+    Parameters
+    ----------
+    heads
+        One line for each head: `layer`, `head`, and columns with numbers.
+    measure
+        The column.
+    words
+        What the heads are of.
+    numbers
+        What the meaning of a column names, e.g. the size `n` of the top set.
+    states
+        The color of each state, if there are states.
+    """
+    offered = [] if states is None else ["state"]
+    offered += [name for name, kind in heads.schema.items() if kind.is_float()]
+    if measure not in offered:
+        why = " without a diagnosis" if measure == "state" else ""
+        raise InputError(f"no map of {shown(measure)}{why}; there are {', '.join(offered)}")
+    names = [columns.head_name(layer, head) for layer, head in heads.select("layer", "head").iter_rows()]
+    table = heads.select("layer", "head", measure).with_columns(name=pl.Series(names, dtype=pl.String))
+    declared = columns.COLUMNS.get(measure)
+    hint = f"{measure}:N" if measure == "state" else alt.Tooltip(f"{measure}:Q", format=".4~g")
+    if states is not None and measure == "state":
+        scale = alt.Scale(domain=list(states), range=list(states.values()))
+        color = alt.Color("state:N", scale=scale, legend=legend(None))
+    else:
+        # What lies between 0 and 1 by nature has the same colors in every model.
+        domain: Any = [0, 1] if declared and declared.fixed else alt.Undefined
+        key = legend(None, format=number_format(declared.style if declared else "number"))
+        color = alt.Color(f"{measure}:Q", scale=color_scale(domain=domain), legend=key)
+    cells = alt.Chart(data(table)).mark_rect(stroke="white", strokeWidth=1)
+    cells = cells.encode(
+        x=alt.X("head:O", title="Head", axis=axis(labelAngle=0)),
+        y=alt.Y("layer:O", title="Layer", axis=axis()),
+        color=color,
+        tooltip=["name:N", hint],
+    )
+    width, height = (_CELL * max(4, heads[way].n_unique()) for way in ("head", "layer"))
+    meaning = declared.meaning.format_map(numbers) if declared else ""
+    title = columns.label(measure, numbers.get("n")) if declared else measure.replace("_", " ").capitalize()
+    return chart(title, "; ".join(filter(None, (words, meaning))), [cells], width, height)

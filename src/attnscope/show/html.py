@@ -65,7 +65,7 @@ STYLE = (
 .attnscope h3 { font-size: 16px; margin: 0 0 2px; color: inherit }
 .attnscope h4 { font-size: 14px; margin: 14px 0 4px; color: inherit }
 .attnscope p { margin: 4px 0; overflow-wrap: anywhere } .attnscope p, .attnscope td { white-space: pre-line }
-.attnscope .soft { color: var(--soft) } .attnscope .strong { font-weight: 600 }
+.attnscope .soft { color: var(--soft) } .attnscope .strong { font-weight: 600 } .attnscope .plain { font-weight: 400 }
 .attnscope .good { color: var(--good) } .attnscope .bad { color: var(--bad) }
 .attnscope .warning { color: var(--warning) }
 .attnscope .verdict { font-weight: 600; font-size: 15px; margin-top: 8px }
@@ -229,7 +229,7 @@ def _head_map(block: HeadMap) -> str:
     for key in block.keys:
         words = f"{key.name}: {key.words}" if key.words else key.name
         count = "" if key.heads is None else f' <span class="soft">({key.heads:,})</span>'
-        swatch = f'<span class="key" style="background:{escape(key.color)}"></span>'
+        swatch = f'<span class="key" style="background:{escape(key.color)}"></span>' if key.color else f"{key.mark} "
         made.append(f"<div>{swatch}{escape(words)}{count}</div>")
     return f"<div>{''.join(made)}</div>"
 

@@ -17,7 +17,10 @@ THEMES = {
 }  # fmt: skip
 """Colors of a page by what they are for, in each theme."""
 
-TERMINAL = {"": "", "strong": "bold", "soft": "dim", "good": "green", "bad": "red", "warning": "yellow", "code": ""}
+TERMINAL = {
+    "": "", "strong": "bold", "plain": "not bold", "soft": "dim", "good": "green", "bad": "red", "warning": "yellow",
+    "code": "",
+}  # fmt: skip
 """Styles of rich for the tones of words."""
 
 SCALE = (

@@ -144,7 +144,9 @@ def _head_map(block: HeadMap, width: int) -> Iterable[RenderableType]:
     longest = max((len(key.name) for key in block.keys), default=0)
     counted = any(key.heads is not None for key in block.keys)
     for key in block.keys:
-        mark = Text.assemble((f" {key.mark or ' '} ", on_color(key.color)), f" {visible(key.name):{longest}}  ")
+        mark = Text.assemble(
+            (f" {key.mark or ' '} ", on_color(key.color) if key.color else ""), f" {visible(key.name):{longest}}  "
+        )
         if counted:
             mark.append(f"{'' if key.heads is None else f'{key.heads:,}':>4}  ")
         yield paragraph(key.words, 5, mark)

@@ -1,4 +1,4 @@
-"""The summary of a training run in the terminal."""
+"""What a training run shows: alarms with their evidence and advice, the readings at the last step, medians."""
 
 from __future__ import annotations
 
@@ -6,24 +6,19 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from attnscope import columns
 from attnscope.columns import head_name
+from attnscope.diagnosis.view import marked_map
 from attnscope.errors import parameter
 from attnscope.monitor.alarms import RULES
 from attnscope.monitor.training_run import LISTED, reading_looks
-from attnscope.report.maps import state_map
-from attnscope.report.terminal import add_row, paragraph, table
-from attnscope.results.words import counted, measured, model_name, number
+from attnscope.show.blocks import Block, Heading, Items, Note, Table, Verdict
+from attnscope.show.numbers import counted, measured, model_name, number
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from attnscope.monitor.training_run import TrainingRun
 
-_ALARMS = 5  # without --verbose
+_ALARMS = 5  # if not verbose
 _STATUSES = {
     "training": "still training",
     "finished": "finished",
@@ -32,34 +27,49 @@ _STATUSES = {
 }
 
 
-def print_training(console: Console, run: TrainingRun, verbose: bool = False) -> None:
-    """Print what was watched, the alarms with their evidence and advice, and the readings at the last step."""
-    console.print(Text(subject(run), style="bold"))
-    console.print()
+def blocks(run: TrainingRun, verbose: bool = False) -> list[Block]:
+    """The alarms, a map of the readings at the last step, the loss, the median head at both ends."""
+    heading = Heading(model_name(run.run), subject(run))
     if run.heads.is_empty():
-        console.print("Nothing was measured yet.")
-        return
-    console.print(Text(alarm_words(run), style="bold"))
+        return [heading, Note("Nothing was measured yet.")]
+    found: list[Block] = [heading, Verdict(alarm_words(run), "strong")]
     alarms = run.alarms if verbose else run.alarms.head(_ALARMS)
-    for line in alarms.iter_rows(named=True):
-        place = head_name(line["layer"], line["head"])
-        words = f"step {line['step']:,}, {place}: {_kind(line)}, {evidence(line)}: {line['advice']}"
-        console.print(paragraph(words, 2, "- "))
+    found.append(
+        Items(
+            [
+                f"step {line['step']:,}, {head_name(line['layer'], line['head'])}: {_kind(line)}, {evidence(line)}: "
+                f"{line['advice']}"
+                for line in alarms.iter_rows(named=True)
+            ]
+        )
+    )
     if alarms.height < run.alarms.height:
-        console.print(paragraph(f"and {run.alarms.height - alarms.height:,} more ({parameter('verbose', True)})", 4))
-    console.print()
+        more = run.alarms.height - alarms.height
+        found.append(Note(f"and {more:,} more ({parameter('verbose', True)})", indent=4))
     heads = [
         {"layer": layer, "head": head, "state": reading, "edge": None}
         for layer, head, reading in run.readings.select("layer", "head", "reading").iter_rows()
     ]
     title = f"Readings at step {run.steps[-1]:,}"
-    words = "the first limit that a head's numbers cross; no diagnosis"
-    console.print(state_map(heads, reading_looks(run.run.get("thresholds", {})), title, words))
-    for words in loss_words(run):
-        console.print()
-        console.print(words)
-    console.print()
-    console.print(_medians(run))
+    note = "the first limit that a head's numbers cross; no diagnosis"
+    found.append(marked_map(title, note, heads, reading_looks(run.run.get("thresholds", {}))))
+    return [*found, *map(Note, loss_words(run)), _medians(run)]
+
+
+def brief(run: TrainingRun) -> list[str]:
+    """The lines of the repr: what was watched, alarms, readings at the last step, the loss."""
+    found = [f"TrainingRun: {model_name(run.run)}, {subject(run)}"]
+    if run.heads.is_empty():
+        return [*found, "Nothing was measured yet."]
+    return [*found, alarm_words(run), reading_words(run), *loss_words(run)]
+
+
+def calls(run: TrainingRun) -> tuple[str, ...]:
+    """What to call next."""
+    if run.heads.is_empty():
+        return (f"attnscope.load_run({str(run.folder)!r}) reads it again",)
+    plots = ('.plot.curve("entropy_ratio")', f'.plot.map("max_logit", {run.steps[-1]})')
+    return (".summary()", ".heads", ".alarms", ".readings", *plots, ".show()")
 
 
 def subject(run: TrainingRun) -> str:
@@ -68,7 +78,7 @@ def subject(run: TrainingRun) -> str:
     size = f"{counted(heads['layer'].n_unique(), 'layer')}, {counted(heads.height, 'head')}"
     steps = run.steps
     until = f"{counted(len(steps), 'measured step')} up to step {steps[-1]:,}, " if steps else ""
-    return f"{model_name(run.run)}, {size}; {until}{_STATUSES[run.status]}"
+    return f"{size}; {until}{_STATUSES[run.status]}"
 
 
 def alarm_words(run: TrainingRun) -> str:
@@ -114,10 +124,10 @@ def _kind(alarm: Mapping[str, Any]) -> str:
 def _medians(run: TrainingRun) -> Table:
     """The median head at the first and the last step."""
     ends = [run.heads.filter(step=step) for step in (run.steps[0], run.steps[-1])]
-    made = table(["Median over heads", *(f"step {part['step'][0]:,}" for part in ends)])
     n = run.run["settings"].get("top_n")
+    rows = []
     for name in run.heads.columns:
         if name in columns.COLUMNS:
             medians: list[Any] = [part[name].drop_nans().median() for part in ends]
-            add_row(made, columns.label(name, n), *(measured(name, median) for median in medians))
-    return made
+            rows.append([columns.label(name, n), *(measured(name, median) for median in medians)])
+    return Table(["Median over heads", *(f"step {part['step'][0]:,}" for part in ends)], rows)
