@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from attnscope import cli
-from attnscope.cli.runs import JsonOption
+from attnscope.options import JsonOption
 from benchmarks import tables
 
 BENCHMARKS = {

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from attnscope.cli.numbers import WholeNumber
 from attnscope.errors import whole_number
+from attnscope.options import WholeNumber
 from attnscope.progress import Step, reporting
 from benchmarks.options import Hidden
 from benchmarks.resident import resident_peak, run_with_plain_allocator

@@ -27,13 +27,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.cli.numbers import WholeNumber
 from attnscope.errors import InputError, parameter, whole_number
 from attnscope.normalizers import Normalizer, parse
+from attnscope.options import WholeNumber, WholeNumbers
 from attnscope.progress import Step, reporting
 from attnscope.studies.recall.measuring import against_softmax, paired
 from benchmarks._oracle import ORACLES
-from benchmarks.options import Hidden, Only, WholeNumbers
+from benchmarks.options import Hidden, Only
 from benchmarks.timing import refuse_beyond_memory
 
 PEER = "entmax"

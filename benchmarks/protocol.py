@@ -15,11 +15,11 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from cyclopts import Parameter
 
-from attnscope.cli.numbers import WholeNumber
 from attnscope.errors import InputError
+from attnscope.options import WholeNumber, WholeNumbers
 from attnscope.progress import Step, reporting
 from attnscope.studies.paper.settings import FIXED_N, PAPER_N, SEPARABILITY_N, plan
-from benchmarks.options import Hidden, WholeNumbers
+from benchmarks.options import Hidden
 from benchmarks.resident import resident_peak, run_with_plain_allocator
 from benchmarks.timing import (
     TINY,

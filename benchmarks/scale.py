@@ -19,13 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from attnscope.cli.numbers import WholeNumber
-from attnscope.cli.runs import ModelOption
 from attnscope.engine.ray_engine import import_ray
 from attnscope.errors import AttnscopeError, InputError, parameter, whole_number
+from attnscope.options import ModelOption, WholeNumber, Words
 from attnscope.progress import Step, reporting
 from attnscope.store.manifest import FINISHED, UNFINISHED, Manifest
-from benchmarks.options import Hidden, Words
+from benchmarks.options import Hidden
 from benchmarks.resident import environment, peak_so_far
 
 PARTS = ("speed", "memory")

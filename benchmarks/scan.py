@@ -34,10 +34,10 @@ from typing import Any
 
 import torch
 
-from attnscope.cli.numbers import WholeNumber
 from attnscope.errors import InputError, whole_number
+from attnscope.options import WholeNumber, Words
 from attnscope.progress import Step, reporting
-from benchmarks.options import Hidden, Only, Words
+from benchmarks.options import Hidden, Only
 from benchmarks.peers import PACKAGES
 from benchmarks.resident import resident_peak, run_with_plain_allocator
 from benchmarks.timing import (

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from attnscope.capture.attention import Call
     from attnscope.capture.models import Model
+    from attnscope.show.blocks import Block
 
 __all__ = ["Check", "Examination", "examine"]
 
@@ -41,6 +42,7 @@ Verdict = Literal["pass", "note", "fail"]
 
 TOKENS, PADDED = 19, 6  # tokens of the test sequences, and how many of them are padding
 SEED = 0
+FACTS = ("model", "layers", "positions", "memory")  # that are always shown
 # Rebuilt weights are float64; the model rounds its own to its type, and its softmax to float32.
 TOLERANCE = {torch.float64: 5e-5, torch.float32: 5e-5, torch.bfloat16: 0.05, torch.float16: 0.01}
 
@@ -73,6 +75,24 @@ class Examination:
     def passed(self) -> bool:
         """Whether nothing failed."""
         return all(check.verdict != "fail" for check in self.checks)
+
+    def blocks(self, verbose: bool = False) -> list[Block]:
+        """The verdict, the checks, and a few facts; all of them if `verbose`."""
+        from attnscope.show.blocks import Note, Span, Table
+        from attnscope.show.numbers import short_path
+
+        tried = [check for check in self.checks if check.verdict != "note"]
+        failed = [check.name for check in tried if check.verdict == "fail"]
+        if failed:
+            names = ", ".join(failed)
+            words = f"{len(failed)} of {len(tried)} checks failed ({names}): do not trust a scan of this model."
+        else:
+            words = f"all {len(tried)} checks passed: a scan measures what this model computes."
+        verdict = Span(f"{short_path(self.model)}: ", "strong"), Span(words, "bad" if failed else "good")
+        marks = {"pass": Span("ok", "good"), "note": Span(""), "fail": Span("FAIL", "bad")}
+        shown = [check for check in self.checks if verbose or check.verdict != "note" or check.name in FACTS]
+        rows = [(marks[check.verdict], check.name, check.text) for check in shown]
+        return [Note(verdict), Table(["", "Check", "Result"], rows, texts=(0, 1, 2))]
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain data."""

@@ -13,10 +13,11 @@ from families import tiny_model
 from models import byte_tokenizer
 from rich.console import Console
 
-from attnscope.cli import closing, run
+from attnscope.cli import run
 from attnscope.cli.app import app
 from attnscope.diagnosis.running import diagnose
 from attnscope.errors import InputError
+from attnscope.show import command as closing
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import torch
 
 from attnscope import _numerics
 from attnscope import normalizers as nz
-from attnscope.cli.compile_notice import NOTICE
+from attnscope.show.command import NOTICE
 
 
 def logits(rows: int, length: int) -> torch.Tensor:
@@ -60,7 +60,6 @@ FORK = """
 import os, torch
 from attnscope import _numerics
 from attnscope import normalizers as nz
-from attnscope.cli.compile_notice import NOTICE
 torch.set_num_threads(2)
 z = torch.randn(701, 131)
 want = nz.sparsemax(z)
@@ -104,7 +103,7 @@ def test_compiling_is_announced_once_when_the_cache_is_cold_and_never_when_it_is
         "@loop\ndef triple(x):\n    return 3 * x\n"
     )
     code = (
-        "from attnscope.cli.compile_notice import compile_notice\n"
+        "from attnscope.show.command import compile_notice\n"
         "from loops import double, triple\n"
         "with compile_notice(0.0):\n"
         "    assert double(1.5) == 3.0 and triple(1.5) == 4.5\n"

@@ -211,6 +211,12 @@ def locate(name: str, revision: str | None = None) -> dict[str, Any]:
     return _ask_hub(name, revision)
 
 
+def require_model(name: str | None, revision: str | None) -> None:
+    """Refuse a model that is nowhere, in a moment: loading torch takes seconds."""
+    if name is not None:
+        locate(name, revision)
+
+
 def _may_be_hub_id(name: str) -> bool:
     try:
         validate_repo_id(name)

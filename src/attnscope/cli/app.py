@@ -1,34 +1,34 @@
-"""The commands of `attnscope`."""
+"""The commands of `attnscope`: those of the core are named here, those of the studies by their kinds of runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
 from attnscope import __version__
-from attnscope.cli.audit import audit
-from attnscope.cli.budget import budget
-from attnscope.cli.compare import compare, guidelines
-from attnscope.cli.doctor import doctor
-from attnscope.cli.horizon import horizon
-from attnscope.cli.recall import recall
-from attnscope.cli.report import report
-from attnscope.cli.reproduce import reproduce
+from attnscope.cli.look import doctor, report, serve
 from attnscope.cli.scan import scan
-from attnscope.cli.scorecard import scorecard
-from attnscope.cli.serve import serve
 from attnscope.errors import InputError
+from attnscope.store.kinds import kinds, resolve
+
+LOOK = "Look at a model"
+GROUPS = {name: Group(name, sort_key=place) for place, name in enumerate((LOOK, "Decide", "The paper", "Normalizers"))}
 
 app = App(
     name="attnscope",
     help="Measure how many tokens each attention head of a transformer can still separate, and say what follows.",
     version=__version__,
+    group_commands=Group("Help", sort_key=len(GROUPS)),
     suppress_keyboard_interrupt=False,  # `attnscope.cli.run` answers it
     help_epilogue="Start with: attnscope scan --diagnose   (the embedded model, no network needed)",
 )
-for command in (scan, report, serve, compare, horizon, budget, guidelines, reproduce, recall, scorecard, audit, doctor):
-    app.command(command, help_epilogue="")
+CORE: tuple[Callable[..., int], ...] = (scan, doctor, report, serve)
+for place, command in enumerate(CORE):
+    app.command(command, group=GROUPS[LOOK], sort_key=place, help_epilogue="")
+for verb in (verb for kind in kinds() for verb in kind.verbs):
+    app.command(resolve(verb.function), name=verb.name, group=GROUPS.get(verb.group, verb.group), help_epilogue="")
 
 
 @app.command(show=False, help_epilogue="")

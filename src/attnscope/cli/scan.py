@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-import json as json_module
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from attnscope.cli.numbers import WholeNumber, decimals, optional_numbers
-from attnscope.cli.runs import (
+from attnscope.columns import VectorKind
+from attnscope.options import (
     CORPUS,
     DIAGNOSIS,
     WHAT_IF,
-    BosOption,
     CorpusOption,
-    DeviceMapOption,
-    DeviceOption,
-    DtypeOption,
+    Decimals,
     FieldOption,
+    Flag,
     JsonOption,
     ModelOption,
     OutOption,
-    RayOption,
-    RevisionOption,
-    TrustOption,
+    Spreading,
     VerboseOption,
-    WorkerCpusOption,
-    WorkerGpusOption,
-    WorkersOption,
-    compiling_announced,
-    dated_folder,
-    end,
+    WholeNumber,
+    WholeNumbers,
+    Words,
+    Workers,
+    arguments,
+    as_written,
     flag,
-    require_model,
-    resumable,
 )
-from attnscope.columns import VectorKind
 
 if TYPE_CHECKING:
     from attnscope.scanning import ScanResult
@@ -46,58 +39,10 @@ _TABLES = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet"
 _FILES = ("report.html", "findings.json", *_TABLES, "tokens.json", "run.json")
 
 
-def scan(
-    model: ModelOption = None,
-    /,
-    *,
-    text: CorpusOption = None,
-    field: FieldOption = "text",
-    choose: Annotated[Literal["first", "even", "random"] | None, Parameter(group=CORPUS)] = None,
-    seed: Annotated[WholeNumber, Parameter(group=CORPUS)] = 0,
-    packed: Annotated[bool, flag(group=CORPUS)] = False,
-    length: WholeNumber | None = None,
-    lengths: str | None = None,
-    top_n: str | None = None,
-    rows: str = "last",
-    vectors: VectorKind = "value",
-    windows: WholeNumber = 1,
-    bos: BosOption = False,
-    normalizer: Annotated[str | None, Parameter(group=WHAT_IF)] = None,
-    temperature: Annotated[str | None, Parameter(group=WHAT_IF)] = None,
-    memory_budget: str = "256MB",
-    bounds: Literal["paper"] | None = None,
-    delta_max_length: Annotated[WholeNumber, Parameter(name=["--delta-max-length", "--delta-keys"])] = 8192,
-    diagnose: Annotated[bool, flag(group=DIAGNOSIS)] = False,
-    verify: Annotated[bool, flag(group=DIAGNOSIS)] = False,
-    threshold: Annotated[list[str] | None, Parameter(negative="", group=DIAGNOSIS)] = None,
-    out: OutOption = None,
-    verbose: VerboseOption = False,
-    json: JsonOption = False,
-    device: DeviceOption = "cpu",
-    dtype: DtypeOption = "float32",
-    revision: RevisionOption = None,
-    device_map: DeviceMapOption = None,
-    trust_remote_code: TrustOption = False,
-    workers: WorkersOption = None,
-    ray: RayOption = None,
-    worker_cpus: WorkerCpusOption = None,
-    worker_gpus: WorkerGpusOption = None,
-) -> int:
-    """Measure every attention head of a model; with --diagnose, say which heads matter most, why, and what to do.
-
-    Prints a summary and writes tables, a record of the run, and report.html: one page with the map of all heads and
-    each head in detail.
-
-    For example:
-
-    - `attnscope scan --diagnose`
-    - `attnscope scan openai-community/gpt2 --text book.txt --windows 4`
-    - `attnscope scan model.gguf --text book.txt --verify --out runs/mine`
-    - `attnscope scan model.gguf --length 2048 --top-n 5,50 --vectors output`
-    - `attnscope scan --rows 64 --normalizer sparsemax,entmax:alpha=1.3`
-    - `attnscope scan --bounds paper --verbose`
-    - `attnscope scan model.gguf --text 'books/*.txt' --windows 1000 --workers 2`
-    - `attnscope scan MODEL --text s3://bucket/*.parquet --windows 10000 --ray auto`
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ScanOptions:
+    """What `attnscope.scan` measures.
 
     Parameters
     ----------
@@ -123,9 +68,11 @@ def scan(
         Seed of --choose random.
     packed
         Join the documents, with the tokenizer's end token after each, before windows are chosen.
-    normalizer
+    bos
+        Put the model's begin token before each window.
+    normalizers
         Normalizers to measure on the same logits as the model's own, e.g. sparsemax,entmax:alpha=1.3.
-    temperature
+    temperatures
         Temperatures for the model's own normalizer and those of --normalizer, e.g. 0.5,2.
     memory_budget
         Memory for a block of rows while it is measured, e.g. 512MB or 2GB.
@@ -142,6 +89,59 @@ def scan(
         Diagnose, then test every label inside the model on 4 other windows: replace the weights of its heads by what
         the label says is enough, and compare the change of the next-token distribution with that for random heads.
         Labels that fail are withdrawn. Takes about 300 forward passes.
+    """
+
+    length: WholeNumber | None = None
+    lengths: WholeNumbers | None = None
+    top_n: WholeNumbers | None = None
+    rows: Annotated[int | str, Parameter(converter=as_written)] = "last"
+    vectors: VectorKind = "value"
+    windows: WholeNumber = 1
+    choose: Annotated[Literal["first", "even", "random"] | None, Parameter(group=CORPUS)] = None
+    seed: Annotated[WholeNumber, Parameter(group=CORPUS)] = 0
+    packed: Annotated[bool, flag(group=CORPUS)] = False
+    bos: Flag = False
+    normalizers: Annotated[Words, Parameter(name="--normalizer", group=WHAT_IF)] = ()
+    temperatures: Annotated[Decimals, Parameter(name="--temperature", group=WHAT_IF)] = ()
+    memory_budget: Annotated[int | str, Parameter(converter=as_written)] = "256MB"
+    bounds: Literal["paper"] | None = None
+    delta_max_length: Annotated[WholeNumber, Parameter(name=["--delta-max-length", "--delta-keys"])] = 8192
+    diagnose: Annotated[bool, flag(group=DIAGNOSIS)] = False
+    verify: Annotated[bool, flag(group=DIAGNOSIS)] = False
+
+
+def scan(
+    model: ModelOption = None,
+    /,
+    *,
+    text: CorpusOption = None,
+    field: FieldOption = "text",
+    options: ScanOptions = ScanOptions(),
+    threshold: Annotated[list[str] | None, Parameter(negative="", group=DIAGNOSIS)] = None,
+    out: OutOption = None,
+    verbose: VerboseOption = False,
+    json: JsonOption = False,
+    loading: Spreading = Spreading(),
+    workers: Workers = Workers(),
+) -> int:
+    """Measure every attention head of a model; with --diagnose, say which heads matter most, why, and what to do.
+
+    Prints a summary and writes tables, a record of the run, and report.html: one page with the map of all heads and
+    each head in detail.
+
+    For example:
+
+    - `attnscope scan --diagnose`
+    - `attnscope scan openai-community/gpt2 --text book.txt --windows 4`
+    - `attnscope scan model.gguf --text book.txt --verify --out runs/mine`
+    - `attnscope scan model.gguf --length 2048 --top-n 5,50 --vectors output`
+    - `attnscope scan --rows 64 --normalizer sparsemax,entmax:alpha=1.3`
+    - `attnscope scan --bounds paper --verbose`
+    - `attnscope scan model.gguf --text 'books/*.txt' --windows 1000 --workers 2`
+    - `attnscope scan MODEL --text s3://bucket/*.parquet --windows 10000 --ray auto`
+
+    Parameters
+    ----------
     threshold
         Change a limit of the diagnosis, e.g. local=0.2; may be given several times. One of sink_bound, constant, local,
         broad, near_keys, top_share, off_weight, over_sharp_weight, enough, budget, separability_n, coverage,
@@ -150,72 +150,43 @@ def scan(
         Folder for the results. Default: runs/MODEL-DATE-TIME. To resume an interrupted run of several windows, repeat
         the command with its folder.
     """
-    require_model(model, revision)
-    from rich.console import Console
+    from attnscope.capture.checkpoints import require_model
 
+    require_model(model, loading.revision)
     from attnscope.capture.documents import read_source
     from attnscope.capture.text import Text
-    from attnscope.cli.closing import print_closing
     from attnscope.diagnosis.states import Thresholds
-    from attnscope.measure.settings import row_choice
     from attnscope.scanning import scan as scan_model
+    from attnscope.show.command import answer, dated_folder, running
 
-    chosen_lengths, chosen_n = optional_numbers("--lengths", lengths), optional_numbers("--top-n", top_n)
     content = read_source(text, field)
-    console = Console(stderr=True) if json else Console()
+    limits = Thresholds.parse(threshold) if threshold else None
     folder = out or dated_folder(model)
-    with compiling_announced(), resumable(folder):
-        result = scan_model(
-            model,
-            content,
-            length=length,
-            lengths=chosen_lengths,
-            top_n=chosen_n,
-            rows=row_choice(rows),
-            vectors=vectors,
-            windows=windows,
-            choose=choose,
-            seed=seed,
-            packed=packed,
-            bos=bos,
-            normalizers=() if normalizer is None else normalizer.split(","),
-            temperatures=() if temperature is None else decimals("--temperature", temperature),
-            memory_budget=memory_budget,
-            bounds=bounds,
-            delta_max_length=delta_max_length,
-            diagnose=diagnose,
-            verify=verify,
-            thresholds=Thresholds.parse(threshold) if threshold else None,
-            out=folder,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            device_map=device_map,
-            trust_remote_code=trust_remote_code,
-            workers=workers,
-            ray=ray,
-            worker_cpus=worker_cpus,
-            worker_gpus=worker_gpus,
-        )
-    if json:
-        print(json_module.dumps(_as_json(result, folder), allow_nan=False))
-        return end(result.skipped_heads, result.run)
-    result.print_summary(console, verbose)
-    code = end(result.skipped_heads, result.run)
-    options = {"text": text, "field": None if field == "text" else field, "length": length, "revision": revision}
-    options |= {"device": None if device == "cpu" else device, "dtype": None if dtype == "float32" else dtype}
-    plain_text = text if isinstance(content, Text) else None
-    commands = _next_commands(result, model, folder, options, plain_text)
+    with running(folder):
+        settings = arguments(options, loading, workers)
+        result = scan_model(model, content, thresholds=limits, out=folder, **settings)
     files = [name for name in _FILES if (folder / name).exists()]
-    print_closing(console, folder, files, folder / "report.html", commands)
-    return code
+    again = {"text": text, "field": None if field == "text" else field, "length": options.length}
+    again |= {"revision": loading.revision, "device": None if loading.device == "cpu" else loading.device}
+    again |= {"dtype": None if loading.dtype == "float32" else loading.dtype}
+    return answer(
+        lambda console: result.print_summary(console, verbose),
+        lambda: _as_json(result, {name: str(folder / name) for name in files}),
+        json,
+        folder=folder,
+        files=files,
+        page=folder / "report.html",
+        commands=_next_commands(result, model, folder, again, text if isinstance(content, Text) else None),
+        skipped_heads=result.skipped_heads,
+        run=result.run,
+    )
 
 
 def _next_commands(
     result: ScanResult, model: str | None, folder: Path, options: Mapping[str, object], plain_text: list[str] | None
 ) -> dict[str, str]:
     """What to type next, with the reason."""
-    from attnscope.cli.closing import command_line
+    from attnscope.show.command import command_line
 
     if result.findings is None and any(layer["kind"] == "cross" for layer in result.run["model"]["heads"]):
         first = command_line("scan", model, **options, normalizer="ssmax,topk:k=64")  # a diagnosis would refuse it
@@ -236,9 +207,8 @@ def _next_commands(
     return commands
 
 
-def _as_json(result: ScanResult, folder: Path) -> dict[str, Any]:
-    files = {name: str(folder / name) for name in _FILES if (folder / name).exists()}
-    answer = {"run": result.run, "files": files, "heads": result.heads.to_dicts()}
+def _as_json(result: ScanResult, files: Mapping[str, str]) -> dict[str, Any]:
+    content = {"run": result.run, "files": files, "heads": result.heads.to_dicts()}
     if result.findings is not None:
-        answer["findings"] = result.findings.content
-    return answer
+        content["findings"] = result.findings.content
+    return content

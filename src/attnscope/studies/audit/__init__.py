@@ -82,7 +82,7 @@ KINDS = (
         describe="attnscope.studies.audit:describe",
         record="audit.json",
         written=("audit.json", "report.html"),
-        verbs=(Verb("audit", "attnscope.cli.audit:audit", "The paper"),),
+        verbs=(Verb("audit", "attnscope.studies.audit.verb:audit", "The paper"),),
     ),
 )
 

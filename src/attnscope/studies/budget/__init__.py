@@ -37,6 +37,6 @@ KINDS = (
             *("budget.json", "full_attention_heads.tsv", "config.json", "layers.json", "comparison.parquet"),
             "report.html",
         ),
-        verbs=(Verb("budget", "attnscope.cli.budget:budget", "Decide"),),
+        verbs=(Verb("budget", "attnscope.studies.budget.verb:budget", "Decide"),),
     ),
 )

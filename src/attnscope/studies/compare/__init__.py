@@ -42,7 +42,7 @@ KINDS = (
         describe="attnscope.studies.compare:describe",
         record="compare.json",
         written=("compare.json", "compare.parquet", "capacity.*", "report.html"),
-        verbs=(Verb("compare", "attnscope.cli.compare:compare", "Decide"),),
+        verbs=(Verb("compare", "attnscope.studies.compare.verb:compare", "Decide"),),
     ),
     Kind(
         "guidelines",
@@ -50,6 +50,6 @@ KINDS = (
         describe="attnscope.studies.compare:describe_guidelines",
         record="guidelines.json",
         written=("guidelines.json", "report.html"),
-        verbs=(Verb("guidelines", "attnscope.cli.compare:guidelines", "The paper"),),
+        verbs=(Verb("guidelines", "attnscope.studies.compare.verb:guidelines", "The paper"),),
     ),
 )

@@ -33,6 +33,6 @@ KINDS = (
         record="horizon.json",
         written=("horizon.json", "horizon.parquet", "heads.parquet"),
         joins="scan",
-        verbs=(Verb("horizon", "attnscope.cli.horizon:horizon", "Decide"),),
+        verbs=(Verb("horizon", "attnscope.studies.horizon.verb:horizon", "Decide"),),
     ),
 )

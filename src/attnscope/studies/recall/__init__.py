@@ -58,7 +58,7 @@ KINDS = (
             *("run.json", "recall.parquet", "summary.parquet", "report.html", "cells/*.json"),
             *(f"budget.{kind}" for kind in ("svg", "pdf", "png", "parquet", "json")),
         ),
-        verbs=(Verb("recall", "attnscope.cli.recall:recall", "Normalizers"),),
+        verbs=(Verb("recall", "attnscope.studies.recall.verb:recall", "Normalizers"),),
     ),
     Kind(
         "scorecard",
@@ -66,7 +66,7 @@ KINDS = (
         describe="attnscope.studies.recall:describe_scorecard",
         record="scorecard.json",
         written=("scorecard.json", "scorecard.html", "report.html", "recall*/*", "recall*/cells/*"),
-        verbs=(Verb("scorecard", "attnscope.cli.scorecard:scorecard", "Normalizers"),),
+        verbs=(Verb("scorecard", "attnscope.studies.recall.verb:scorecard", "Normalizers"),),
     ),
 )
 

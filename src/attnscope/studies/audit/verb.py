@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-import json as json_module
 import sys
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from attnscope.cli.numbers import WholeNumber
-from attnscope.cli.runs import JsonOption, VerboseOption, compiling_announced
 from attnscope.errors import InputError
+from attnscope.options import JsonOption, VerboseOption, WholeNumber, arguments
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from attnscope.studies.audit import Claim
 
 CORRECTED_VIOLATED = 1
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class AuditOptions:
+    """How long `attnscope.audit` searches.
+
+    Parameters
+    ----------
+    effort
+        quick takes less than a minute on two cores, full about ten times as long.
+    seed
+        Seed of the random configurations.
+    """
+
+    effort: Literal["quick", "full"] = "quick"
+    seed: WholeNumber = 0
+
+
 def audit(
     *,
     claim: str | None = None,
-    effort: Literal["quick", "full"] = "quick",
-    seed: WholeNumber = 0,
+    options: AuditOptions = AuditOptions(),
     claims_file: Annotated[Path | None, Parameter(name="--own")] = None,
     verbose: VerboseOption = False,
     json: JsonOption = False,
@@ -44,37 +61,32 @@ def audit(
     ----------
     claim
         Test one claim and print it in full, with numbers to check by hand.
-    effort
-        quick takes less than a minute on two cores, full about ten times as long.
-    seed
-        Seed of the random configurations.
     claims_file
         A Python file with your own claims: every attnscope.studies.audit.Claim in it is tested instead.
     """
-    from rich.console import Console
-
-    from attnscope.cli.closing import command_line, print_closing
-    from attnscope.studies import audit as referee
-    from attnscope.studies.audit.printing import print_audit, print_claim
+    from attnscope.show.command import answer, command_line, running
+    from attnscope.studies.audit.printing import print_claim
     from attnscope.studies.audit.referee import CLAIMS, find_claim
+    from attnscope.studies.audit.referee import audit as search
 
     claims = _load_claims(claims_file) if claims_file else list(CLAIMS)
     if claim is not None:
         claims = [find_claim(claim, claims)]
-    with compiling_announced():
-        report = referee.audit(claims, effort, seed)
-    if json:
-        print(json_module.dumps(report.as_json(), allow_nan=False))
-    else:
-        console = Console(highlight=False)
-        if claim is not None:
-            print_claim(console, report.claims[0])
-            closing = command_line("audit"), "All claims of the paper."
+    with running():
+        report = search(claims, **arguments(options))
+
+    def print_result(console: Console) -> None:
+        if claim is None:
+            report.print_summary(console, verbose)
         else:
-            print_audit(console, report, verbose)
-            first = next((one.id for one in report.claims if one.verdict == "fails"), report.claims[0].id)
-            closing = command_line("audit", claim=first, own=claims_file), "One claim in full, with a counterexample."
-        print_closing(console, commands=dict([closing]))
+            print_claim(console, report.claims[0])
+
+    if claim is None:
+        first = next((one.id for one in report.claims if one.verdict == "fails"), report.claims[0].id)
+        commands = {command_line("audit", claim=first, own=claims_file): "One claim in full, with a counterexample."}
+    else:
+        commands = {command_line("audit"): "All claims of the paper."}
+    answer(print_result, report.as_json, json, commands=commands)
     return 0 if report.sound else CORRECTED_VIOLATED
 
 
