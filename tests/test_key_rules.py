@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnscope.diagnosis.counterfactuals import HeadOutputs, context_of
+from attnscope.diagnosis.observing import HeadOutputs, context_of
 from attnscope.diagnosis.states import RULES, Rule, Thresholds
 from attnscope.normalizers import softmax
 from attnscope.swapping.changes import softmax_over

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.diagnosis.counterfactuals import HeadOutputs, context_of, key_grid, keys_enough
+from attnscope.diagnosis.heads import budget_by_share
 from attnscope.diagnosis.observing import (
     ERRORS,
+    HeadOutputs,
     WindowRows,
-    budget_by_share,
+    context_of,
+    key_grid,
     keys_column,
+    keys_enough,
     random_sets,
     separability_columns,
 )

@@ -10,9 +10,8 @@ import pytest
 import torch
 from models import build, byte_tokenizer
 
-from attnscope.diagnosis.counterfactuals import HeadOutputs
 from attnscope.diagnosis.heads import label
-from attnscope.diagnosis.observing import WindowRows, row_measures, shorter_lengths, state_rows
+from attnscope.diagnosis.observing import HeadOutputs, WindowRows, row_measures, shorter_lengths, state_rows
 from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import STATES, Thresholds
 from attnscope.measure.specification import Rows, softmax_weights

@@ -18,10 +18,9 @@ from token_lists import tokenized_list
 from attnscope.capture import modules
 from attnscope.capture.models import load_model
 from attnscope.cli.app import app
-from attnscope.diagnosis.counterfactuals import HeadOutputs
+from attnscope.diagnosis.findings import needs_finding, separability_finding
 from attnscope.diagnosis.heads import participation_explained, percent
-from attnscope.diagnosis.measure_findings import needs_finding, separability_finding
-from attnscope.diagnosis.observing import sink_columns
+from attnscope.diagnosis.observing import HeadOutputs, sink_columns
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.diagnosis.running import choose_windows, diagnose
 from attnscope.diagnosis.situation import Situation, situation

@@ -16,9 +16,8 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 import attnscope
 from attnscope.errors import ModelError
 from attnscope.monitor import Alarm, StopTraining, TrainerMonitor
-from attnscope.monitor.log_values import MOST_NAMES, LogValues
 from attnscope.monitor.run_files import HEADS as SCHEMA
-from attnscope.monitor.run_files import MEASURES
+from attnscope.monitor.run_files import MEASURES, MOST_NAMES, LogValues
 
 
 class Collecting(TrainerCallback):

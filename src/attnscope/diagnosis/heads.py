@@ -1,19 +1,24 @@
-"""One head's label with its evidence: errors under each rule, separability with interval and nulls, tokens needed."""
+"""One head's label with its evidence: errors under each rule, separability with interval and nulls, tokens needed.
+
+The share of its keys that a head needs is measured at several errors and interpolated between them by power laws.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnscope.diagnosis.observing import mean_share
+from attnscope.diagnosis.observing import ERRORS, keys_column
 from attnscope.diagnosis.states import MEAN_OUTPUT, RULES, STATES
 from attnscope.intervals import Growth, block_bootstrap, block_bootstrap_means, power_law_of_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from attnscope.diagnosis.observing import Head, WindowRows
@@ -251,3 +256,45 @@ def _clean(value: float | bool) -> float | bool | None:
     if isinstance(value, bool):
         return value
     return float(f"{value:.6g}") if np.isfinite(value) else None
+
+
+_STEPS = 40  # halvings of the interval of errors
+
+
+class Budget(NamedTuple):
+    """The share of its keys that every head keeps, and the error for which it is enough."""
+
+    error: float
+    shares: dict[Head, float]
+
+
+def mean_share(windows: Sequence[WindowRows], head: Head, column: str) -> float:
+    """Mean over rows of the share of its keys that a head needs."""
+    return float(np.mean(np.concatenate([w.rows[head][column] / w.rows[head]["length"] for w in windows])))
+
+
+def budget_by_error(windows: Sequence[WindowRows], heads: Iterable[Head], error: float) -> Budget:
+    """The share that every head needs for the error that `keys_enough` was measured at."""
+    return Budget(error, {head: mean_share(windows, head, "keys_enough") for head in heads})
+
+
+def budget_by_share(windows: Sequence[WindowRows], heads: Iterable[Head], share: float) -> Budget:
+    """The smallest error, the same for all heads, at which they need this share of the keys in the mean.
+
+    Limited to the range of `ERRORS`: heads that need less even at the smallest error keep less.
+    """
+    heads = list(heads)
+    known = np.log([[mean_share(windows, head, keys_column(error)) for error in ERRORS] for head in heads])
+    errors = np.log(ERRORS)
+
+    def shares(at: float) -> list[float]:
+        return [float(np.exp(np.interp(at, errors, line))) for line in known]
+
+    low, high = float(errors[0]), float(errors[-1])
+    if np.mean(shares(low)) > share:
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if np.mean(shares(middle)) > share else (low, middle)
+    else:
+        high = low
+    return Budget(float(np.exp(high)), dict(zip(heads, shares(high), strict=True)))

@@ -1,24 +1,27 @@
-"""What a diagnosis measures of each head and row, at which rows, with the null models and the shares of keys it needs.
+"""What a diagnosis measures of each head and row, at which rows: outputs under simpler rules, and null models.
+
+A rule keeps some of a row's visible keys (`swapping.key_budget`) and gives them the softmax of their logits, so that
+the row's total weight stays what it was; where the model has a sink logit, it stays in the sum. The same rules replace
+a head's weights inside the model when a diagnosis is verified.
 
 Two null models on the same vectors: the head's top set with equal weights (the weights carry no information), and
 random sets of the same size with the weights that the head gives them (the choice carries no information).
 
 Rows for the states lie evenly in the second half of a window, where lengths are within a factor of two: short rows
 would make every head look local. Some rows at shorter lengths show how a head's needs grow.
-
-A head's share is measured at several errors and interpolated between them by power laws.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from attnscope.diagnosis import counterfactuals as rules
-from attnscope.diagnosis.states import TOP_SHARE
+from attnscope._numerics import loop
+from attnscope._process import parallel_for
+from attnscope.diagnosis.states import RULES, TOP_SHARE
 from attnscope.engine.run import Head as Head
 from attnscope.engine.run import WindowRecord, plan_windows
 from attnscope.intervals import evenly_spaced
@@ -29,7 +32,7 @@ from attnscope.theory.configuration import Configuration, top_sets
 from attnscope.theory.geometry import ball
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from jaxtyping import Bool, Float
     from numpy.typing import NDArray
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from attnscope.diagnosis.states import Thresholds
     from attnscope.engine.run import LayerCall, Positions, WindowPlan
 
+
+ERRORS = (0.02, 0.05, 0.1, 0.2, 0.4)  # at which the number of keys that is enough is measured
 RANDOM_SETS = 1  # for each row; means over rows and windows are reported
 
 
@@ -194,7 +199,7 @@ class DiagnosisMeasurer:
             rows = Rows(layer.number, block, call.logits(block), call.visible(block), vectors, call.sinks)
             usable.logical_and_(torch.where(rows.visible, rows.logits, 0).isfinite().all(-1).all(-1))
             weights = normalizer.weights(rows.logits, rows.visible)
-            outputs = rules.HeadOutputs.of(weights, vectors)
+            outputs = HeadOutputs.of(weights, vectors)
             effects = stream = None
             if layer.effects is not None:
                 stream = layer.vectors["hidden"][0, list(block)].double()
@@ -227,7 +232,7 @@ class DiagnosisMeasurer:
 
 
 def row_measures(
-    rows: Rows, outputs: rules.HeadOutputs, thresholds: Thresholds, generator: torch.Generator, *, nulls: bool
+    rows: Rows, outputs: HeadOutputs, thresholds: Thresholds, generator: torch.Generator, *, nulls: bool
 ) -> dict[str, Float[Tensor, "heads rows"]]:
     """The columns of some rows of every head."""
     visible, weights = rows.visible, outputs.weights
@@ -235,14 +240,14 @@ def row_measures(
     columns = {
         "length": length,
         "square": outputs.context.square().sum(-1),
-        **rules.rule_error_squares(outputs, visible, rows.positions, thresholds),
+        **rule_error_squares(outputs, visible, rows.positions, thresholds),
         "max_weight": weights.amax(-1),
         "entropy": row_entropy(weights),
         "participation": 1 / weights.square().sum(-1),
         **sink_columns(outputs, first_visible(visible)),
     }
     errors = (thresholds.enough, *(ERRORS if nulls else ()))
-    enough = rules.keys_enough(outputs, visible, errors)
+    enough = keys_enough(outputs, visible, errors)
     columns |= dict(zip(("keys_enough", *map(keys_column, ERRORS)), enough, strict=False))
     if nulls:
         grouped = separability_columns(
@@ -253,7 +258,7 @@ def row_measures(
 
 
 def sink_columns(
-    outputs: rules.HeadOutputs, first: Bool[Tensor, "heads rows keys"]
+    outputs: HeadOutputs, first: Bool[Tensor, "heads rows keys"]
 ) -> dict[str, Float[Tensor, "heads rows"]]:
     """Sink weight, the first key's part of the output relative to the output, and participation among the others.
 
@@ -270,7 +275,7 @@ def sink_columns(
 
 def residual_columns(
     rows: Rows,
-    outputs: rules.HeadOutputs,
+    outputs: HeadOutputs,
     effects: RowEffects,
     stream: Float[Tensor, "rows width"],
     thresholds: Thresholds,
@@ -282,7 +287,7 @@ def residual_columns(
     assert TOP_SHARE.keys is not None
     size = stream.norm(dim=-1)
     keys = TOP_SHARE.keys(thresholds)(outputs.weights, rows.visible, rows.positions)
-    change = outputs.context - rules.context_of(outputs, keys)
+    change = outputs.context - context_of(outputs, keys)
     columns = {
         "residual_share": effects.added(outputs.context).norm(dim=-1) / size,
         "residual_change": effects.added(change).norm(dim=-1) / size,
@@ -293,49 +298,143 @@ def residual_columns(
     return columns
 
 
-ERRORS = (0.02, 0.05, 0.1, 0.2, 0.4)
-_STEPS = 40  # halvings of the interval of errors
-
-
-class Budget(NamedTuple):
-    """The share of its keys that every head keeps, and the error for which it is enough."""
-
-    error: float
-    shares: dict[Head, float]
-
-
 def keys_column(error: float) -> str:
     """Name of the column with the number of keys that is enough for an error."""
     return f"keys_enough_{error:g}"
 
 
-def mean_share(windows: Sequence[WindowRows], head: Head, column: str) -> float:
-    """Mean over rows of the share of its keys that a head needs."""
-    return float(np.mean(np.concatenate([w.rows[head][column] / w.rows[head]["length"] for w in windows])))
+class HeadOutputs(NamedTuple):
+    """The outputs of heads in some rows, as they arrive at the output projection."""
+
+    weights: Float[Tensor, "heads rows keys"]
+    values: Float[Tensor, "heads keys dims"]
+    context: Float[Tensor, "heads rows dims"]  # sum of the weighted values, times the factor
+    factor: Float[Tensor, "heads rows dims"]  # of gates and norms; 1 where a model has none
+
+    @classmethod
+    def of(cls, weights: Float[Tensor, "heads rows keys"], values: Float[Tensor, "groups keys dims"]) -> HeadOutputs:
+        """The outputs of a kernel with these weights."""
+        values = values.repeat_interleave(len(weights) // len(values), 0)
+        context = weights @ values
+        return cls(weights, values, context, torch.ones_like(context))
+
+    def times(self, factor: Float[Tensor, "heads rows dims"] | None) -> HeadOutputs:
+        """The same after a gate or a norm."""
+        return self if factor is None else self._replace(context=self.context * factor, factor=factor)
 
 
-def budget_by_error(windows: Sequence[WindowRows], heads: Iterable[Head], error: float) -> Budget:
-    """The share that every head needs for the error that `keys_enough` was measured at."""
-    return Budget(error, {head: mean_share(windows, head, "keys_enough") for head in heads})
+@loop
+def growing_errors(
+    order: Any,  # (rows, keys), the row's keys with the largest weight first
+    lengths: Any,  # (rows,)
+    weights: Any,  # (rows, keys)
+    values: Any,  # (keys, dims)
+    context: Any,  # (rows, dims), as it arrives
+    factor: Any,  # (rows, dims), of what arrives at the output projection
+    sizes: Any,  # (sizes,), ascending
+    out: Any,  # (rows, sizes)
+) -> None:
+    """|c - c_k| of the top k keys, in the proportions they had and the total unchanged, for each k of `sizes`."""
+    dims = values.shape[1]
+    partial = np.empty(dims)
+    for r in range(len(order)):
+        total = 0.0
+        for j in range(lengths[r]):
+            total += weights[r, order[r, j]]
+        partial[:] = 0
+        mass = 0.0
+        done = 0
+        for s in range(len(sizes)):
+            while done < min(sizes[s], lengths[r]):
+                key = order[r, done]
+                weight = weights[r, key]
+                mass += weight
+                for d in range(dims):
+                    partial[d] += weight * values[key, d]
+                done += 1
+            square = 0.0
+            scale = total / mass if mass > 0 else 0.0
+            for d in range(dims):
+                gap = context[r, d] - factor[r, d] * scale * partial[d]
+                square += gap * gap
+            out[r, s] = np.sqrt(square) if done < lengths[r] else 0.0
 
 
-def budget_by_share(windows: Sequence[WindowRows], heads: Iterable[Head], share: float) -> Budget:
-    """The smallest error, the same for all heads, at which they need this share of the keys in the mean.
+def rule_error_squares(
+    outputs: HeadOutputs, visible: Bool[Tensor, "heads rows keys"], positions: Sequence[int], thresholds: Thresholds
+) -> dict[str, Float[Tensor, "heads rows"]]:
+    """Column of |c - c_rule|^2 for each rule of the states that keeps some of the keys."""
+    return {
+        rule.square: error_squares(outputs, rule.keys(thresholds)(outputs.weights, visible, positions))
+        for rule in RULES
+        if rule.keys
+    }
 
-    Limited to the range of `ERRORS`: heads that need less even at the smallest error keep less.
+
+def error_squares(outputs: HeadOutputs, keys: Bool[Tensor, "heads rows keys"]) -> Float[Tensor, "heads rows"]:
+    """|c - c_rule|^2 when only these keys keep weight, in the proportions they had, the total unchanged."""
+    return (outputs.context - context_of(outputs, keys)).square().sum(-1)
+
+
+def context_of(outputs: HeadOutputs, keys: Bool[Tensor, "heads rows keys"]) -> Float[Tensor, "heads rows dims"]:
+    """The head's output when only these keys keep weight."""
+    weights = outputs.weights
+    chosen = torch.where(keys, weights, 0)
+    total, mass = weights.sum(-1, keepdim=True), chosen.sum(-1, keepdim=True)
+    # Keys whose weights all vanish share the row's weight equally: the limit of their softmax is not recorded.
+    even = keys / keys.sum(-1, keepdim=True).clamp_min(1)
+    shares = torch.where(mass > 0, chosen / torch.where(mass > 0, mass, 1), even)
+    return (shares * total) @ outputs.values * outputs.factor
+
+
+def key_grid(length: int) -> tuple[int, ...]:
+    """Sizes of top sets to try: 1, 2, 3, 5, 8, ... up to the length."""
+    sizes = [1, 2]
+    while sizes[-1] < length:
+        sizes.append(sizes[-1] + sizes[-2])
+    return tuple(size for size in sizes if size <= length)
+
+
+def keys_enough(
+    outputs: HeadOutputs, visible: Bool[Tensor, "heads rows keys"], errors: Sequence[float]
+) -> Float[Tensor, "errors heads rows"]:
+    """How many of the largest weights give the head's output within each of some relative errors.
+
+    Tried on the sizes of `key_grid`, with linear interpolation in ln k between the last size that is not enough and the
+    first that is. All visible keys are always enough.
     """
-    heads = list(heads)
-    known = np.log([[mean_share(windows, head, keys_column(error)) for error in ERRORS] for head in heads])
-    errors = np.log(ERRORS)
+    length = visible.sum(-1)
+    norm = outputs.context.norm(dim=-1)
+    sizes = key_grid(int(length.max()))
+    wanted = torch.tensor(list(errors), dtype=norm.dtype, device=norm.device)[:, None, None]
+    counts = torch.full((len(errors), *norm.shape), torch.nan, dtype=norm.dtype, device=norm.device)
+    before_size, before_error = torch.ones_like(norm), torch.full_like(norm, torch.inf)
+    for size, error in zip(sizes, _top_errors(outputs, visible, sizes).unbind(-1), strict=True):
+        reached = error / torch.where(norm > 0, norm, 1)
+        count = length.clamp_max(size).to(norm.dtype)
+        step = ((before_error - wanted) / (before_error - reached)).nan_to_num(1).clamp(0, 1)
+        between = torch.exp(before_size.log() + step * (count.log() - before_size.log()))
+        counts = torch.where(counts.isnan() & (reached <= wanted), between, counts)
+        before_size, before_error = count, reached
+    return torch.where(counts.isnan(), length.to(norm.dtype), counts)
 
-    def shares(at: float) -> list[float]:
-        return [float(np.exp(np.interp(at, errors, line))) for line in known]
 
-    low, high = float(errors[0]), float(errors[-1])
-    if np.mean(shares(low)) > share:
-        for _ in range(_STEPS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if np.mean(shares(middle)) > share else (low, middle)
-    else:
-        high = low
-    return Budget(float(np.exp(high)), dict(zip(heads, shares(high), strict=True)))
+def _top_errors(
+    outputs: HeadOutputs, visible: Bool[Tensor, "heads rows keys"], sizes: Sequence[int]
+) -> Float[Tensor, "heads rows sizes"]:
+    """|c - c_k| for top sets of each size; 0 where a row has no more keys."""
+    order = outputs.weights.masked_fill(~visible, -1).argsort(dim=-1, descending=True, stable=True)
+    keys, lengths, shares, vectors, contexts, factors = (
+        part.cpu().numpy() for part in (order, visible.sum(-1), *outputs)
+    )
+    out = torch.empty(*outputs.weights.shape[:2], len(sizes), dtype=torch.float64)
+    wanted = np.array(sizes)
+
+    def head_errors(head: int) -> None:
+        growing_errors(
+            keys[head], lengths[head], shares[head], vectors[head], contexts[head], factors[head], wanted,
+            out[head].numpy(),
+        )  # fmt: skip
+
+    parallel_for(head_errors, range(len(out)))
+    return out.to(outputs.weights.device)

@@ -14,12 +14,10 @@ from attnscope.capture.models import Model
 from attnscope.capture.text import Text
 from attnscope.capture.tokens import TokenizedText, WindowChoice, tokenized, window_tokens
 from attnscope.diagnosis.findings import findings
-from attnscope.diagnosis.heads import Labels, describe, label
+from attnscope.diagnosis.heads import Labels, budget_by_error, budget_by_share, describe, label
 from attnscope.diagnosis.observing import (
     DiagnosisMeasurer,
     WindowRows,
-    budget_by_error,
-    budget_by_share,
     plan_diagnosis,
 )
 from attnscope.diagnosis.result import Diagnosis

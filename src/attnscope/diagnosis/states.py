@@ -6,9 +6,9 @@ A state is defined by a simpler rule for a head's output. A row's error under a 
 of the head's value vectors, a head's error the mean over its rows. (Root mean squares and medians were tried too: the
 labels of fresh windows agreed with them a little less.) The first state whose condition is met is the head's.
 
-To add a state, add a `State` to `_STATES` (and, if it has a limit of its own, a line to `thresholds.py`): labels,
+To add a state, add a `State` to `_STATES` (and, if it has a limit of its own, a field of `Thresholds`): labels,
 evidence, findings, `--verify`, the terminal and the page follow. In texts, `{near}`, `{top}`, `{enough}` and `{off}`
-stand for the numbers of the run (`thresholds.limit_words`); a finding's sentence may also use what
+stand for the numbers of the run (`limit_words`); a finding's sentence may also use what
 `findings.state_finding` computes.
 """
 

@@ -29,7 +29,7 @@ from attnscope.diagnosis.states import (
     limit_words,
     listed_states,
 )
-from attnscope.results.words import counted, measured
+from attnscope.show.numbers import counted, measured
 
 if TYPE_CHECKING:
     from attnscope.diagnosis.observing import Head
@@ -42,7 +42,7 @@ MANY_WINDOWS = 16  # from here on, more of them would not help
 LONGER_TEXT = "LONGER_TEXT.txt"
 
 
-class Step(NamedTuple):
+class Suggestion(NamedTuple):
     """What to do next: one command, its arguments in Python, and the reason."""
 
     command: str
@@ -94,65 +94,65 @@ def next_step(
     return step._asdict()
 
 
-def _longer_windows(where: Situation, thresholds: Thresholds, testing: str) -> Step | None:
+def _longer_windows(where: Situation, thresholds: Thresholds, testing: str) -> Suggestion | None:
     longer = where.longer(shortest_length(thresholds))
     if where.length >= shortest_length(thresholds) or longer is None:
         return None
     text = None if where.tokens >= 2 * longer else LONGER_TEXT
-    return Step(
+    return Suggestion(
         where.command(testing, length=longer, text=text),
         where.call("diagnose", f"length={longer}", text=text and "longer_text"),
         f"Windows of {where.length:,} tokens are too short to tell which heads need many tokens.",
     )
 
 
-def _more_windows(agreement: dict[str, Any], where: Situation, testing: str) -> Step | None:
+def _more_windows(agreement: dict[str, Any], where: Situation, testing: str) -> Suggestion | None:
     if agreement["kappa"] >= SHAKY or where.windows >= MANY_WINDOWS:
         return None
     why = f"Labels from different windows agree for only {agreement['share']:.0%} of the heads"
     windows = 2 * where.windows
     if where.room >= windows * (2 if testing == "--verify" else 1):
-        return Step(
+        return Suggestion(
             where.command(testing, "--windows", str(windows)),
             where.call("diagnose", f"windows={windows}"),
             f"{why}: use more windows.",
         )
-    return Step(
+    return Suggestion(
         where.command(testing, text=LONGER_TEXT),
         where.call("diagnose", text="longer_text"),
         f"{why}, and the text has no room for more windows: use a longer one.",
     )
 
 
-def _test(where: Situation, verification: dict[str, Any] | None) -> Step | None:
+def _test(where: Situation, verification: dict[str, Any] | None) -> Suggestion | None:
     if verification is not None or where.unverifiable is not None:
         return None
     text = None if where.room >= 3 else LONGER_TEXT
-    return Step(
+    return Suggestion(
         where.command("--verify", text=text),
         where.call("diagnose", "verify=True", text=text and "longer_text"),
         "The labels are predictions: this tests them inside the model, on other windows.",
     )
 
 
-def _second_test(where: Situation, verification: dict[str, Any] | None) -> Step | None:
+def _second_test(where: Situation, verification: dict[str, Any] | None) -> Suggestion | None:
     refuted = [one["state"] for one in (verification or {}).get("predictions", ()) if not one["held"]]
     windows = 2 * where.windows
     if not refuted or where.room < windows + 1:
         return None
-    return Step(
+    return Suggestion(
         where.command("--verify", "--windows", str(windows)),
         where.call("diagnose", f"windows={windows}", "verify=True"),
         f"{', '.join(refuted).capitalize()} did not hold inside the model: more windows show whether it ever does.",
     )
 
 
-def _what_if(heads: Described, where: Situation) -> Step | None:
+def _what_if(heads: Described, where: Situation) -> Suggestion | None:
     many = len(carrying(heads, *(state.name for state in STATES.values() if state.group is MANY_TOKENS)))
     if not many:
         return None
     option = "diagnose" if where.unverifiable else "verify"
-    return Step(
+    return Suggestion(
         where.command(f"--{option}", "--normalizer", "ssmax,topk:k=64"),
         where.call("scan", 'normalizers=["ssmax", "topk:k=64"]', f"{option}=True"),
         f"{counted(many)} {'needs' if many == 1 else 'need'} many tokens: this measures what fewer keys (topk) and a "
@@ -160,19 +160,19 @@ def _what_if(heads: Described, where: Situation) -> Step | None:
     )
 
 
-def _double(where: Situation) -> Step | None:
+def _double(where: Situation) -> Suggestion | None:
     longer = where.longer(2 * where.length)
     if longer is None or where.tokens < 2 * longer:
         return None
-    return Step(
+    return Suggestion(
         where.command("--diagnose", length=longer),
         where.call("diagnose", f"length={longer}"),
         f"No head needs many tokens at {where.length:,}: this shows whether that is still so at {longer:,}.",
     )
 
 
-def _list_heads(where: Situation) -> Step:
-    return Step("attnscope serve", "result.show()", "This opens the report: every head with its numbers.")
+def _list_heads(where: Situation) -> Suggestion:
+    return Suggestion("attnscope serve", "result.show()", "This opens the report: every head with its numbers.")
 
 
 RANKED = 5

@@ -21,7 +21,7 @@ from attnscope.columns import head_name
 from attnscope.diagnosis.states import STATES, State, effect_words
 from attnscope.errors import InputError, ModelError, parameter
 from attnscope.progress import Step
-from attnscope.results.words import counted
+from attnscope.show.numbers import counted
 from attnscope.swapping import intervene, swap
 from attnscope.swapping.changes import WeightRule, kl_divergence, next_token_logits, softmax_over
 from attnscope.swapping.key_budget import keep_top
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.models import Model
-    from attnscope.diagnosis.heads import Labels
-    from attnscope.diagnosis.observing import Budget, Head
+    from attnscope.diagnosis.heads import Budget, Labels
+    from attnscope.diagnosis.observing import Head
     from attnscope.diagnosis.states import Thresholds
     from attnscope.normalizers import Normalizer
     from attnscope.progress import OnStep

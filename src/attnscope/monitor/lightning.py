@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import InputError, ModelError
 from attnscope.monitor.alarms import Alarm, AlarmThresholds, StopTraining
+from attnscope.monitor.live_calls import refuse_changed
 from attnscope.monitor.monitor import Monitor
-from attnscope.monitor.refusals import refuse_changed
 
 try:
     from lightning.pytorch import Callback

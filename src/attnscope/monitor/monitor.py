@@ -21,11 +21,9 @@ from attnscope.capture.watching import handled
 from attnscope.engine.record import version
 from attnscope.errors import AttnscopeError, InputError, ModelError, shown
 from attnscope.monitor.alarms import Alarm, AlarmDetector, AlarmThresholds, StopTraining, describe
-from attnscope.monitor.live_calls import LiveCalls, innermost
-from attnscope.monitor.log_values import LogValues, TensorBoardWriter
+from attnscope.monitor.live_calls import LiveCalls, attention_modules, innermost, refuse_unwatchable
 from attnscope.monitor.measuring import TOP_N, Ranks, StepMeasurement, learned_parameters
-from attnscope.monitor.refusals import attention_modules, refuse_unwatchable
-from attnscope.monitor.run_files import ALARMS, PARAMETERS, SCALARS, History, now
+from attnscope.monitor.run_files import ALARMS, PARAMETERS, SCALARS, History, LogValues, TensorBoardWriter, now
 
 if TYPE_CHECKING:
     from types import TracebackType

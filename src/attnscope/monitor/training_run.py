@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A reading: heads whose `measure` has crossed `limit` have it, unless they have an earlier one."""
+class Symptom:
+    """What a reading can say of a head: its `measure` has crossed `limit`, and no earlier symptom holds."""
 
     name: str
     color: str
@@ -42,8 +42,8 @@ class Reading:
 
 
 # In the order in which they are tried.
-READINGS = (
-    Reading(
+SYMPTOMS = (
+    Symptom(
         "first-key",
         "#cc79a7",
         "f",
@@ -52,7 +52,7 @@ READINGS = (
         "at least",
         0.9,
     ),
-    Reading(
+    Symptom(
         "one-hot",
         "#d55e00",
         "1",
@@ -62,7 +62,7 @@ READINGS = (
         0.1,
         "collapse_entropy",
     ),
-    Reading(
+    Symptom(
         "dilute",
         "#0072b2",
         "d",
@@ -73,9 +73,9 @@ READINGS = (
         "dilution_entropy",
     ),
 )
-IN_LIMITS = Reading("in limits", "#9ecae1", "·", "None of the limits of the other readings is crossed.")
-UNKNOWN = Reading("no numbers", "#5f6368", "?", "Its weights were not measured at this step, or are not numbers.")
-LISTED = (*READINGS, IN_LIMITS, UNKNOWN)
+IN_LIMITS = Symptom("in limits", "#9ecae1", "·", "None of the limits of the other readings is crossed.")
+UNKNOWN = Symptom("no numbers", "#5f6368", "?", "Its weights were not measured at this step, or are not numbers.")
+LISTED = (*SYMPTOMS, IN_LIMITS, UNKNOWN)
 
 
 def reading_looks(thresholds: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -94,7 +94,7 @@ def page_readings(thresholds: Mapping[str, Any]) -> dict[str, Any]:
     looks[IN_LIMITS.name]["mark"] = "\u00a0"  # a space: most cells of the map have it
     rules = [
         {"state": one.name, "measure": one.measure, "side": one.side, "limit": one.number(thresholds)}
-        for one in READINGS
+        for one in SYMPTOMS
     ]
     return {"states": looks, "rules": rules, "otherwise": IN_LIMITS.name, "unknown": UNKNOWN.name}
 
@@ -102,14 +102,14 @@ def page_readings(thresholds: Mapping[str, Any]) -> dict[str, Any]:
 def read_heads(heads: pl.DataFrame, thresholds: Mapping[str, Any]) -> pl.Series:
     """The reading of every line of a table of heads."""
 
-    def crossed(one: Reading) -> pl.Expr:
+    def crossed(one: Symptom) -> pl.Expr:
         value, limit = pl.col(one.measure), one.number(thresholds)
         return value >= limit if one.side == "at least" else value <= limit
 
-    known = pl.all_horizontal(pl.col(one.measure).is_finite().fill_null(False) for one in READINGS)
+    known = pl.all_horizontal(pl.col(one.measure).is_finite().fill_null(False) for one in SYMPTOMS)
     first = pl.coalesce(
         pl.when(~known).then(pl.lit(UNKNOWN.name)),
-        *(pl.when(crossed(one)).then(pl.lit(one.name)) for one in READINGS),
+        *(pl.when(crossed(one)).then(pl.lit(one.name)) for one in SYMPTOMS),
         pl.lit(IN_LIMITS.name),
     )
     return heads.select(reading=first)["reading"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from attnscope.diagnosis.counterfactuals import HeadOutputs, context_of
+from attnscope.diagnosis.observing import HeadOutputs, context_of
 from attnscope.engine.run import Forward, Window, WindowRecord, run_windows
 from attnscope.errors import InputError, ModelError
 from attnscope.normalizers import softmax
