@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from attnscope.diagnosis.states import STATES
+from attnscope.diagnosis.states import STATES, Thresholds
 from attnscope.store import tables
 
 
@@ -82,6 +82,7 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
                 "tokens_needed": 10.0 + i,
                 "null_uniform": 0.3,
                 "null_random": 0.2,
+                "growth_exponent": 0.5,
             },
         }
         for i, (layer, head) in enumerate(heads)
@@ -111,7 +112,7 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
         },
         "length": 128,
         "windows": 2,
-        "thresholds": {"local": 0.3, "near_keys": 8, "top_share": 0.05},
+        "thresholds": Thresholds().as_json(),
         "heads": judged,
         "agreement": {"share": 0.92, "kappa": 0.86, "windows": 2},
         "findings": [
@@ -126,22 +127,33 @@ def made_findings(heads: list[tuple[int, int]]) -> dict[str, Any]:
                 "heads": broad,
             }
         ],
+        "skipped_heads": [],
         "verification": {
+            "windows": 4,
+            "length": 128,
             "predictions": [
                 {
                     "state": "local",
+                    "heads": 2,
                     "held": True,
                     "kl_state": 0.01,
                     "kl_random": 0.1,
                     "ratio": 10.0,
+                    "ratio_low": 10.0,
+                    "ratio_high": 10.0,
+                    "ratio_windows": [10.0],
                     "sentence": "Local held.",
                 },
                 {
                     "state": "broad",
+                    "heads": 2,
                     "held": False,
                     "kl_state": 0.1,
                     "kl_random": 0.09,
                     "ratio": 1.1,
+                    "ratio_low": 1.1,
+                    "ratio_high": 1.1,
+                    "ratio_windows": [1.1],
                     "sentence": "Broad did not hold.",
                 },
             ],

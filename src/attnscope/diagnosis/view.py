@@ -11,7 +11,6 @@ from attnscope.diagnosis.states import (
     NO_LABEL,
     RULES,
     STATES,
-    Thresholds,
     limit_words,
     most_pressing_first,
     times,
@@ -102,9 +101,7 @@ def verdict_blocks(findings: Mapping[str, Any], verbose: bool = False) -> list[B
     found += [Note(warning, "strong", "! ", 2) for warning in verdict.get("warnings", ())]
     found.append(Note(verdict["trust"], "soft", indent=2))
     if findings["verification"] and findings["verification"]["predictions"]:
-        found.append(
-            _tests(findings["verification"], findings["thresholds"].get("held_ratio", Thresholds().held_ratio))
-        )
+        found.append(_tests(findings["verification"], findings["thresholds"]["held_ratio"]))
     if verdict.get("heads"):
         found += _ranked(verdict, findings["heads"], verbose)
     return found
