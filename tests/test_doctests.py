@@ -19,11 +19,11 @@ import torch
 
 import attnscope
 from attnscope.diagnosis.view import DiagnosisPlots
-from attnscope.results.reproduction_view import ReproductionPlots
 from attnscope.scanning.plots import ScanPlots
 from attnscope.store.tables import within_support
 from attnscope.studies.audit.view import AuditPlots
 from attnscope.studies.compare.view import ComparisonPlots
+from attnscope.studies.paper.view import ReproductionPlots
 from attnscope.theory.configuration import Configuration
 
 PACKAGE = Path(attnscope.__file__).parent

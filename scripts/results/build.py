@@ -7,12 +7,11 @@ it); RUNS is the folder of the runs, which are reused. --quick tries the page on
 
 Every number of the page comes from claims.json through a placeholder. {{run claim form}} is the first measurement of
 the claim's form, {{run claim form 2}} the second. Suffixes choose a reading (.literal, .visible or .last rows; .value,
-.output, .hidden, .hidden_unit or .embedding vectors; .at001 or .at005; .closed; .raw or .scaled logits; .without the
-first key; by default the first one) and a part of it: .low, .high, .percent, .verdict, or .range for the smallest and
-largest of several measurements. {{finding 2a}} is the table of a figure's claims ("other": of those without a figure),
-{{never supported}} what no reading supports, {{run best}} the readings that support most, {{run differences}} where the
-last rows disagree, {{run record}} the run. {{times table}} and {{times minutes}}: those of
-`python -m benchmarks protocol`.
+.output, .hidden, .hidden_unit or .embedding vectors; .at001 or .at005; .closed; .raw or .scaled logits; by default the
+first one) and a part of it: .low, .high, .percent, .verdict, or .range for the smallest and largest of several
+measurements. {{finding 2a}} is the table of a figure's claims ("other": of those without a figure), {{never supported}}
+what no reading supports, {{run best}} the readings that support most, {{run record}} the run. {{times table}} and
+{{times minutes}}: those of `python -m benchmarks protocol`.
 
 docs/results.json stores what the page was built from, and docs/results.csv has every reading of every claim in it.
 `--render` fills the template from it without running a model, `--check` compares the result with both files.
@@ -32,16 +31,11 @@ from typing import Any
 
 from attnscope.capture.text import read_text
 from attnscope.intervals import coverage_at_most
+from attnscope.show.numbers import number
 from attnscope.studies.paper import Reproduction, reproduce
-from attnscope.studies.paper.comparisons import (
-    MARKS,
-    best_readings,
-    comparisons,
-    disagreements,
-    given_by_none,
-    number,
-)
 from attnscope.studies.paper.settings import PAPER_LENGTHS
+from attnscope.studies.paper.view import READING as OPEN
+from attnscope.studies.paper.view import best_readings, contradicted_by_all
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
@@ -51,11 +45,10 @@ PLACEHOLDER = re.compile(r"\{\{(\w+) ([\w-]+)(?: (printed|corrected))?(?: (\d+))
 LABELS = {
     **{rows: ("rows", rows) for rows in ("literal", "visible", "last")},
     **{kind: ("vectors", kind) for kind in ("value", "output", "hidden", "hidden_unit", "embedding")},
-    **{logits: ("logits", logits) for logits in ("raw", "scaled")},
+    **{logits: ("logit_scale", logits) for logits in ("raw", "scaled")},
     "at001": ("significance", "0.01"),
     "at005": ("significance", "0.05"),
     "closed": ("ball", "closed"),
-    "without": ("first_key", "dropped"),
 }
 # Hidden vectors have the model's full width: all kinds of vectors are measured on fewer, shorter windows.
 KINDS: dict[str, Any] = {
@@ -66,13 +59,6 @@ KINDS: dict[str, Any] = {
 WINDOWS: dict[str, Any] = {"windows": 3}  # of SmolLM2 at its full length: minutes each
 QUICK: dict[str, Any] = {"windows": 2, "length": 128}
 GPT2_WINDOWS = 8  # of the command for GPT-2
-# Folders of figures that the page shows, by run: the source under figures/, and a word for the name in docs/images.
-PICTURES = {
-    "smollm2": (("protocol", ""), ("value", "last-rows-")),
-    "vectors": (("protocol", ""),),
-    "stories15m": (("protocol", ""),),
-    "sample": (("protocol", ""),),
-}
 
 # The runs and vectors that the tables of the page show; results.csv has the others.
 SHOWN = {
@@ -82,8 +68,9 @@ SHOWN = {
     "sample model": ("sample", "value"),
 }
 HIDDEN_SHOWN = {"3"}  # figures whose claims depend on the vectors
-CHOICES = {"first_key": "kept", "significance": "0.01", "ball": "open", "logits": "scaled"}
-READING = ("form", "rows", "vectors", "logits", "significance", "ball", "first_key")
+CHOICES = {"significance": "0.01", "ball": "open", "logit_scale": "scaled"}
+READING = ("form", *OPEN)
+MARKS = {"agrees": "\u2713", "disagrees": "\u2717", "depends": "~"}
 
 Run = dict[str, Any]
 
@@ -98,11 +85,10 @@ def build(smollm2: str, stories: str, text: str, runs: Path, quick: bool) -> dic
         "stories15m": reproduce(stories, book, out=runs / "stories15m", **({"vectors": ("value", "hidden")} | less)),
         "sample": reproduce(None, None, out=runs / "sample", **less),
     }
-    for name, sources in PICTURES.items():
-        for folder, word in sources:
-            for figure in sorted((results[name].folder / "figures" / folder).glob("*.svg")):
-                if f"images/{name}-{word}{figure.name}" in template():
-                    shutil.copy(figure, DOCS / "images" / f"{name}-{word}{figure.name}")
+    for name, result in results.items():
+        for figure in sorted((result.folder / "figures" / "protocol").glob("*.svg")):
+            if f"images/{name}-{figure.name}" in template():
+                shutil.copy(figure, DOCS / "images" / f"{name}-{figure.name}")
     return {name: _page_data(result) for name, result in results.items()} | {"times": _times(quick)}
 
 
@@ -136,7 +122,6 @@ def page(template: str, data: dict[str, Any]) -> str:
         claims = data[run]["claims"]
         tables = {
             "best": lambda: _best(claims),
-            "differences": lambda: _bullets(disagreements(claims)),
             "record": lambda: _record(data[run]["run"]),
         }
         if what in tables:
@@ -167,15 +152,14 @@ def _corrected_as(claim: dict[str, Any]) -> str:
 
 
 def _cell(claims: list[dict[str, Any]], name: str, form: str, vectors: str) -> str:
-    """Verdict and value in literal and in visible rows, e.g. "✓ 1.03; ✓ 1.02"; in the last rows if only these exist."""
+    """Verdict and value in literal and in visible rows, e.g. "✓ 1.03; ✓ 1.02", or in the last row."""
     wanted = {"form": form, "vectors": vectors} | CHOICES
     matching = [
         one
         for one in next(claim for claim in claims if claim["id"] == name)["readings"]
         if all(one.get(key, value) == value for key, value in wanted.items())
     ]
-    averages = [one for one in matching if one["rows"] != "last"]
-    cells = [f"{MARKS.get(one['verdict'], '-')} {_values(one)}" for one in averages or matching]
+    cells = [f"{MARKS.get(one['verdict'], '-')} {_values(one)}" for one in matching]
     return "; ".join(dict.fromkeys(cells))
 
 
@@ -198,23 +182,25 @@ def _never_supported(data: dict[str, Any]) -> str:
     runs = {"SmolLM2-135M, five kinds of vectors": "vectors"} | {
         name: run for name, (run, vectors) in SHOWN.items() if vectors == "value"
     }
-    missing = {
-        name: {one.id: one for one in given_by_none(comparisons(data[run]["claims"]))} for name, run in runs.items()
-    }
-    papers = {name: f"{one.figure}: {one.paper}" for found in missing.values() for name, one in found.items()}
+    missing = {name: {one["id"]: one for one in contradicted_by_all(data[run]["claims"])} for name, run in runs.items()}
+    papers = {name: f"{one['figure']}: {one['claim']}" for found in missing.values() for name, one in found.items()}
     lines = [f"| no reading gives | {' | '.join(runs)} |", "|---" * (len(runs) + 1) + "|"]
     for claim, paper in sorted(papers.items(), key=lambda entry: entry[1]):
         cells = []
         for found in missing.values():
-            values = _values({"rows": "", "measured": found[claim].measured}) if claim in found else ""
-            reading = [" ".join(found[claim].reading.values()), found[claim].variant] if values else []
-            cells.append(f"{values} ({', '.join(filter(None, reading))})" if values else "-")
+            if claim not in found:
+                cells.append("-")
+                continue
+            near = next(one for one in found[claim]["readings"] if one["nearest"])
+            words = [" ".join(near[key] for key in OPEN if key in near)]
+            words += [found[claim]["corrected_as"] or "corrected"] if near["form"] == "corrected" else []
+            cells.append(f"{_values(near)} ({', '.join(words)})")
         lines.append(f"| {paper} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _best(claims: list[dict[str, Any]]) -> str:
-    ranked = best_readings(comparisons(claims))
+    ranked = best_readings(claims)
     names = [name for name, count, _ in ranked if count == ranked[0][1]]
     return f"{ranked[0][1]} of {ranked[0][2]} ({'; '.join(names)})"
 
@@ -254,10 +240,6 @@ def _measured(claims: list[dict[str, Any]], name: str, form: str, index: int, su
     if chosen is None:
         return "-"
     return f"{100 * chosen:.0f}" if "percent" in suffixes else number(chosen)
-
-
-def _bullets(lines: list[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines) or "- none"
 
 
 def _record(run: Run) -> str:

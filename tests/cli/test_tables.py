@@ -12,12 +12,13 @@ from rich.console import Console
 from terminal_tables import assert_readable, recorded_tables
 
 from attnscope.cli import run
-from attnscope.report import protocol_table
 from attnscope.report.maps import HeadMap, _percentage
+from attnscope.show import terminal
 from attnscope.studies.audit import AuditReport, ClaimReport, Trial
 from attnscope.studies.audit.printing import print_audit
 from attnscope.studies.audit.referee import CLAIMS
 from attnscope.studies.paper.claims import answer
+from attnscope.studies.paper.view import blocks
 
 CONSOLE = {"width": 80, "force_terminal": True, "color_system": None}
 
@@ -81,12 +82,15 @@ def test_maps_fit_however_many_heads_there_are(heads: int, width: int) -> None:
         assert cells.replace(" ", "") == "".join(str(min(head % 11, 9)) for head in range(heads)) * 12
 
 
-def test_tables_of_the_protocol() -> None:
-    kinds = ("value", "hidden_unit", "embedding")
+def test_tables_of_a_reproduction() -> None:
+    run = {
+        "model": {"name": "tiny", "layers": 2, "heads": 6}, "text": {"source": "a book"},
+        "settings": {"windows": 2, "lengths": [32], "first_key": "kept"},
+    }  # fmt: skip
     with recorded_tables() as found:
-        claims = answer(protocol_tables(windows=2, vectors=kinds))
-        protocol_table.print_protocol(Console(file=io.StringIO(), **CONSOLE), claims)
-    assert len(found) > 3  # six readings do not fit beside each other
+        claims = answer(protocol_tables(windows=2, vectors=("value", "hidden_unit", "embedding")))
+        terminal.text(blocks(claims, run), verbose=True)
+    assert len(found) > len(claims)
     for table in found:
         assert_readable(table)
 

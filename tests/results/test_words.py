@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attnscope.report.reproduction import measured_and_accepted
 from attnscope.results.words import counted, number
+from attnscope.studies.paper.view import measured_and_accepted
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ CASES = {
         ("compare.parquet", "compare.json"),
     ),
     "guidelines": Case(f"guidelines --lengths 32,64 --top-n 5 {EXACT}", ("guidelines.json", PRINTED), quick=True),
-    "reproduce": Case(f"reproduce --length 64 --windows 2 --draws 9 {EXACT}", ()),
+    "reproduce": Case(f"reproduce --length 64 --windows 2 {EXACT}", ()),
     "recall": Case(
         "recall --normalizers softmax,ssmax --tasks max,mqar --budgets none,1.5 --seeds 2 --length-ratios 1,4 "
         "--examples 16 --effort 0.005 --learning-rates 0.01 --workers 1",

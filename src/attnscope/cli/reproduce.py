@@ -105,7 +105,6 @@ def reproduce(
 
     from attnscope.capture.documents import read_source
     from attnscope.cli.closing import command_line, print_closing
-    from attnscope.report.reproduction import print_claims
     from attnscope.store.folders import folder_name
     from attnscope.studies.paper.reproduction import reproduce as run_experiments
 
@@ -137,15 +136,15 @@ def reproduce(
         print(json_module.dumps(_as_json(result), allow_nan=False))
         return end(result.skipped_heads, result.run)
     console = Console(highlight=False)
-    print_claims(console, result, verbose)
+    result.print_summary(console, verbose)
     code = end(result.skipped_heads, result.run)
-    page = folder / "protocol.html"
-    files = [name for name in ("claims.md", "claims.json", "protocol.html", "figures") if (folder / name).exists()]
+    page = folder / "report.html"
+    files = [name for name in ("claims.md", "claims.json", "report.html", "figures") if (folder / name).exists()]
     serve = command_line("serve", None if str(folder.parent) == "runs" else folder.parent)
     commands = {serve: "The claims and figures in the browser."}
     if not verbose and page.is_file():
         again = command_line("reproduce", model, text=text, out=out) + " --verbose"
-        commands = {again: "Every reading of the protocol; the tables are reused, so this takes seconds."} | commands
+        commands = {again: "Every reading of every claim; the tables are reused, so this takes seconds."} | commands
     print_closing(console, folder, files, page if page.is_file() else None, commands)
     return code
 

@@ -10,6 +10,6 @@ a `Result`. Their words and pictures are here:
 | `altair_charts` | the common style of charts, and how they are displayed without a network |
 | `heads`, `curves`, `patterns` | what is shown, as tables |
 | `scan_view`, `head`, `head_charts` | a scan, one head of it, and the charts of both |
-| `diagnosis_view`, `comparison_view`, `reproduction_view`, `audit_view` | the words and charts of the others |
+| `diagnosis_view`, `comparison_view`, `audit_view` | the words and charts of the others |
 | `loading` | `load_run` |
 """

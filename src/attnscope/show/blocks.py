@@ -161,7 +161,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of pages: `draw` makes an Altair chart, or a `show.figures.Figure`, when it is written.
+    """A chart of pages: `draw` makes an Altair chart, a `show.figures.Figure` or SVG when it is written.
 
     In Markdown it is a link to `file`, if there is one.
     """

@@ -263,7 +263,9 @@ def _calls(names: Sequence[str]) -> str:
 
 
 def svg(chart: Any) -> str:
-    """A chart, of Altair or a `Figure`, as SVG."""
+    """A chart, of Altair or a `Figure`, as SVG; one that is drawn already as it is."""
+    if isinstance(chart, str):
+        return chart
     import vl_convert
 
     drawn = chart if hasattr(chart, "to_dict") else chart.chart(titles=True)

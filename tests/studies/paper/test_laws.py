@@ -5,28 +5,27 @@ The tables follow laws that are written in `protocol_tables`, so that every numb
 
 from __future__ import annotations
 
-import html
 import json
-from html.parser import HTMLParser
-from io import StringIO
+from collections import Counter
+from html import escape
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 from protocol_tables import LENGTHS, protocol_tables
-from rich.console import Console
 from terminal_tables import recorded_tables
 
-from attnscope.report.protocol_table import print_protocol
+from attnscope.show import html, markdown, terminal
+from attnscope.show.blocks import Details, Table, plain
 from attnscope.studies.paper.claims import answer
-from attnscope.studies.paper.comparisons import best_readings, comparisons, contradicted_by_all, grids, nearest
 from attnscope.studies.paper.figures import draw
-from attnscope.studies.paper.page import markdown_tables, protocol_page
+from attnscope.studies.paper.view import best_readings, blocks, contradicted_by_all, label, shown_reading, values
 
 RUN = {
     "model": {"name": "tiny", "layers": 2, "heads": 6},
     "text": {"source": "a book"},
-    "settings": {"windows": 6, "lengths": LENGTHS},
+    "settings": {"windows": 6, "lengths": LENGTHS, "first_key": "kept"},
     "attnscope": "0",
 }
 
@@ -47,10 +46,6 @@ def reading(claims: list[dict[str, Any]], name: str, **labels: str) -> dict[str,
     wanted = {"form": "printed", "rows": "visible"} | labels
     (found,) = [one for one in claim["readings"] if all(one.get(key) == value for key, value in wanted.items())]
     return found
-
-
-def values(found: dict[str, Any]) -> list[float]:
-    return [one["value"] for one in found["measured"]]
 
 
 LAWS = [
@@ -103,7 +98,7 @@ def test_the_laws_of_the_tables_are_found(
 ) -> None:
     found = reading(claims, name, **labels)
     assert verdict in (None, found["verdict"])
-    measured = values(found)
+    measured = [one["value"] for one in found["measured"]]
     assert len(measured) == len(expected)
     for value, law in zip(measured, expected, strict=True):
         if law is not None:
@@ -122,18 +117,22 @@ def test_every_reading_of_the_tables_is_answered(claims: list[dict[str, Any]]) -
     assert by_id["critical-share"]["depends_on"] == ["form", "significance"]
 
 
+def nearest(claims: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {claim["id"]: one for claim in claims for one in claim["readings"] if one["nearest"]}
+
+
 def test_one_reading_is_nearest_and_statements_that_none_gives_are_listed(claims: list[dict[str, Any]]) -> None:
-    compared = comparisons(claims)
-    assert [one.id for one in nearest(compared)] == [claim["id"] for claim in claims if claim["figure"]]
-    chosen = {one.id: one for one in nearest(compared)}
-    assert chosen["critical-share"].reading["significance"] == "0.01"
-    assert chosen["critical-share"].form == "printed"
-    assert chosen["separability-plateau"].reading["rows"] == "literal"  # 0.8 is nearer to the middle than 0.7
-    assert chosen["smaller-step-larger"].label == "literal rows, raw logits, in the worst direction"
-    missing = {one.id for one in contradicted_by_all(compared)}
+    chosen = nearest(claims)
+    assert list(chosen) == [claim["id"] for claim in claims]
+    assert chosen["critical-share"]["significance"] == "0.01"
+    assert chosen["critical-share"]["form"] == "printed"
+    assert chosen["separability-plateau"]["rows"] == "literal"  # 0.8 is nearer to the middle than 0.7
+    assert label(chosen["smaller-step-larger"]) == "literal rows, raw logits"
+    assert chosen["smaller-step-larger"]["form"] == "corrected"
+    missing = {claim["id"] for claim in contradicted_by_all(claims)}
     assert {"bound-tightens", "converge-at-100", "critical-sublinear", "one-over-t"} <= missing
     assert not missing & {"distance-linear", "expectation-linear", "critical-share", "separability-plateau"}
-    assert best_readings(compared)[0][1:] == (10, 16)
+    assert best_readings(claims)[0][1:] == (10, 16)
 
 
 def test_a_nearer_value_moves_the_mark(tables: dict[str, pl.DataFrame]) -> None:
@@ -141,9 +140,9 @@ def test_a_nearer_value_moves_the_mark(tables: dict[str, pl.DataFrame]) -> None:
     nearer = tables["protocol_distance"].with_columns(
         distance=pl.when(hidden).then(pl.col("length").cast(pl.Float64)).otherwise(pl.col("distance"))
     )
-    marked = nearest(comparisons(answer(tables | {"protocol_distance": nearer})))[0]
-    assert (marked.id, marked.reading) == ("distance-linear", {"rows": "literal", "vectors": "hidden"})
-    assert marked.values == "1 [1, 1]"
+    marked = nearest(answer(tables | {"protocol_distance": nearer}))["distance-linear"]
+    assert label(marked) == "literal rows, hidden vectors"
+    assert values(marked) == "1 [1, 1]"
 
 
 def test_a_single_window_has_values_and_no_verdict() -> None:
@@ -151,7 +150,7 @@ def test_a_single_window_has_values_and_no_verdict() -> None:
     found = reading(claims, "distance-linear", vectors="value")
     assert found["verdict"] == "depends"
     assert found["measured"][0]["interval"] is None
-    assert "[" not in nearest(comparisons(claims))[0].values
+    assert "[" not in values(nearest(claims)["distance-linear"])
 
 
 def test_missing_lengths_and_sizes_are_not_measured() -> None:
@@ -164,88 +163,60 @@ def test_missing_lengths_and_sizes_are_not_measured() -> None:
     claims = answer(short)
     assert reading(claims, "plateau-beyond-20", vectors="value")["verdict"] is None
     assert next(claim for claim in claims if claim["id"] == "distance-linear")["verdict"] == "not measured"
-    assert {one.id for one in nearest(comparisons(claims))}.isdisjoint({"distance-linear", "plateau-beyond-20"})
+    assert nearest(claims).keys().isdisjoint({"distance-linear", "plateau-beyond-20"})
 
 
-class Page(HTMLParser):
-    """The tags, attributes and text of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-
-def test_the_page_has_every_cell_of_every_grid(claims: list[dict[str, Any]]) -> None:
-    text = protocol_page(claims, RUN, {})
-    page = Page(text)
-    compared = comparisons(claims)
-    cells = sum(len(line.cells) for grid in grids(compared) for line in grid.lines)
-    assert sum(tag == "td" for tag, _ in page.tags) == cells
-    assert sum(tag == "td" and attributes.get("class") == "nearest" for tag, attributes in page.tags) == 22
-    shown = html.unescape(text)
-    for one in compared:
-        assert one.paper in shown
-        assert one.values in shown
-    assert "No reading gives: the bound tightens as N grows" in text
+def test_every_claim_has_a_line_and_the_headline_counts_them(claims: list[dict[str, Any]]) -> None:
+    with recorded_tables(width=200) as tables:
+        text = terminal.text(blocks(claims, RUN), width=200)
+    (table,) = tables
+    columns = {name: table.columns[name] for name in ("Claim of the paper", "Measured", "Accepted", "Verdict")}
+    for index, claim in enumerate(claims):
+        assert columns["Claim of the paper"][index].endswith(claim["claim"])
+        assert columns["Verdict"][index] == claim["verdict"]
+    counts = Counter(columns["Verdict"])
+    words = f"{counts['agrees']} agree, {counts['disagrees']} disagree, {counts['depends']} depend on the reading."
+    assert f"of the paper's {len(claims)} claims, {words}" in " ".join(text.split())
+    assert columns["Measured"][0] == values(shown_reading(claims[0]), interval=False) == "0.97"
+    assert columns["Accepted"][0] == "0.9 to 1.1"
 
 
-def test_the_page_needs_no_network_and_runs_nothing(claims: list[dict[str, Any]]) -> None:
-    page = Page(protocol_page(claims, RUN, {"figure-2a-value": "<svg xmlns='http://www.w3.org/2000/svg'/>"}))
-    policy = next(one["content"] for tag, one in page.tags if one.get("http-equiv") == "Content-Security-Policy")
-    assert policy is not None
-    assert policy.startswith("default-src 'none'; ")
-    assert "img-src data:" in policy
-    addresses = [one[key] for _, one in page.tags for key in ("src", "href") if one.get(key)]
-    assert addresses
-    assert all(address is not None and address.startswith("data:") for address in addresses)
-    assert not [
-        tag for tag, one in page.tags if tag == "script" or any(key.startswith("on") or key == "style" for key in one)
-    ]
+def test_every_reading_is_behind_a_fold_of_its_claim(claims: list[dict[str, Any]]) -> None:
+    folds = {block.title.split("  ")[-1]: block for block in blocks(claims, RUN) if isinstance(block, Details)}
+    short, long = (terminal.text(blocks(claims, RUN), 120, verbose) for verbose in (False, True))
+    for claim in claims:
+        (table,) = [block for block in folds[claim["id"]].blocks if isinstance(block, Table)]
+        assert len(table.rows) == len(claim["readings"])
+        for row, one in zip(table.rows, claim["readings"], strict=True):
+            assert label(one) in plain(row[0])
+            assert row[1] == values(one)
+            assert plain(row[2]).startswith(one["verdict"] or "-")
+        assert f"Accepted: {claim['rule']}" in plain(folds[claim["id"]].blocks[0].words)
+    assert "No reading gives: for T < 0.1 the curves follow 1/T" in " ".join(long.split())
+    assert "No reading gives" not in short
 
 
-def test_names_cannot_script_or_reorder_the_page(claims: list[dict[str, Any]]) -> None:
-    """Fault 21."""
-    name = "</title><script>alert(1)</script>\u202egpt2\x07"
-    text = protocol_page(claims, RUN | {"model": {"name": name, "layers": 1, "heads": 1}}, {})
-    assert "<script" not in text
-    assert "\u202e" not in text
-    assert "\x07" not in text
-    assert "\\u202e" in text
+def test_the_page_and_markdown_have_the_same_numbers(claims: list[dict[str, Any]], tmp_path: Path) -> None:
+    picture = tmp_path / "figures" / "protocol" / "figure-2a-value.svg"
+    picture.parent.mkdir(parents=True)
+    picture.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    shown = blocks(claims, RUN, [("Figure 2a.", picture)])
+    page, text = html.page("Reproduction", shown), markdown.text(shown)
+    for claim in claims:
+        for one in claim["readings"]:
+            assert escape(values(one)) in page
+    assert page.count("<img ") == 1
+    assert "![Figure 2a.](figures/protocol/figure-2a-value.svg)" in text
+    assert "<script" not in page
 
 
-def test_the_page_says_when_windows_are_too_few_for_its_intervals(claims: list[dict[str, Any]]) -> None:
+def test_the_view_says_when_windows_are_too_few_for_its_intervals(claims: list[dict[str, Any]]) -> None:
     """The range of six windows contains the true median in 97% of cases, that of two in 50%."""
-    few = RUN | {"settings": {"windows": 2, "lengths": LENGTHS}}
-    assert "in at most 50% of cases" in protocol_page(claims, few, {})
-    assert "of cases" not in protocol_page(claims, RUN, {})
-
-
-def test_the_terminal_shows_every_reading_beside_what_the_paper_prints(claims: list[dict[str, Any]]) -> None:
-    out = StringIO()
-    with recorded_tables() as tables:
-        print_protocol(Console(file=out, highlight=False), claims)
-    columns: dict[str, list[str]] = {}
-    for table in tables:  # those of the distance come first, and columns that do not fit are continued
-        columns = table.columns | columns
-    distance = next(i for i, text in enumerate(columns["The paper prints"]) if "the distance scales linearly" in text)
-    readings = ("literal value", "literal hidden", "visible value", "visible hidden")
-    assert [columns[name][distance] for name in readings] == ["*0.97 \u2713", *["0.97 \u2713"] * 3]
-    assert "- No reading gives: for T < 0.1 the curves follow 1/T" in out.getvalue()
-
-
-def test_markdown_has_the_same_cells(claims: list[dict[str, Any]]) -> None:
-    text = markdown_tables(comparisons(claims))
-    assert "| 2a: for N << L the distance scales linearly with sequence length | **\u2713 0.97 [0.97, 0.97]** |" in text
-    widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
-    assert widths == {2 + 4}
+    few = RUN | {"settings": {"windows": 2, "lengths": LENGTHS, "first_key": "dropped"}}
+    said = " ".join(terminal.text(blocks(claims, few)).split())
+    assert "in at most 50% of cases" in said
+    assert "without the first token" in said
+    assert "of cases" not in " ".join(terminal.text(blocks(claims, RUN)).split())
 
 
 def test_figures_show_the_numbers_of_the_tables(tables: dict[str, pl.DataFrame]) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
+from html import escape
 from pathlib import Path
 
 import polars as pl
 import pytest
-from rich.console import Console
-from terminal_tables import recorded_tables
 
 from attnscope.cli import run
 from attnscope.errors import OutputError
 from attnscope.intervals import Estimate
-from attnscope.report.reproduction import print_claims
 from attnscope.show import figure_files
 from attnscope.show.figure_files import FigureStyle
 from attnscope.studies.paper import Reproduction, reproduce
@@ -141,19 +138,12 @@ def test_the_command_prints_one_json_object(
     assert answered["claims"] == done.claims
 
 
-def test_the_command_prints_every_claim_with_its_number_and_range(done: Reproduction) -> None:
-    with recorded_tables(width=200) as tables:
-        print_claims(Console(file=io.StringIO()), done)
-    (table,) = tables
-    columns = {heading: table.columns[heading] for heading in ("Claim", "Measured", "Accepted", "Printed", "Corrected")}
-    for index, claim in enumerate(done.claims):
-        assert columns["Claim"][index].endswith(claim["claim"])
-        assert columns["Printed"][index] == (claim["printed"] or "-")
-        assert columns["Corrected"][index] == (claim["corrected"] or "-")
-    falls = next(index for index, claim in enumerate(done.claims) if claim["id"] == "separability-falls")
-    (nearest,) = [one for one in done.claims[falls]["readings"] if one.get("nearest")]
-    assert columns["Measured"][falls] == f"{nearest['measured'][0]['value']:.3g}"
-    assert columns["Accepted"][falls] == "-1 to -0.05"
+def test_the_page_has_the_figures_and_every_claim(done: Reproduction) -> None:
+    page = (done.folder / "report.html").read_text("utf-8")
+    assert done.page() == page
+    assert page.count("<img ") == len(FIGURES)
+    assert all(escape(claim["claim"]) in page for claim in done.claims)
+    assert str(done.summary()).count("\n") < 100
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from attnscope.capture.documents import Corpus, given_source
 from attnscope.capture.text import Text
 from attnscope.errors import OutputError, listed_names, plain
 from attnscope.progress import Progress, Step, reporting
-from attnscope.results.base import Result, View
+from attnscope.show.result import Result, brief_lines
 from attnscope.store import folders
-from attnscope.studies.paper import store
+from attnscope.studies.paper import store, view
 from attnscope.studies.paper.claims import answer
 from attnscope.studies.paper.settings import FirstKey, plan
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from attnscope.engine.blocks import Engine
     from attnscope.engine.store import BlocksOnDisk
     from attnscope.progress import OnStep
-    from attnscope.results.reproduction_view import ReproductionPlots
+    from attnscope.show.blocks import Block
     from attnscope.show.figure_files import FigureStyle
     from attnscope.show.figures import FigureWidth
     from attnscope.studies.paper.collect import ReproductionWork
 
-PAGE, FIGURES = "protocol.html", "figures/protocol"
+PAGE, FIGURES = "report.html", "figures/protocol"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -76,11 +76,21 @@ class Reproduction(Result):
         return skipped
 
     @property
-    def plot(self) -> ReproductionPlots:
+    def plot(self) -> view.ReproductionPlots:
         """Altair charts: `plot.names`, `plot.figure("figure-2a")`."""
-        from attnscope.results.reproduction_view import ReproductionPlots
+        return view.ReproductionPlots(self.tables, self.run["settings"]["vectors"])
 
-        return ReproductionPlots(self)
+    def blocks(self, verbose: bool = False) -> list[Block]:
+        """The claims with their verdicts, the readings behind them, and the figures."""
+        return view.blocks(self.claims, self.run, _pictures(self.folder))
+
+    def brief(self) -> list[str]:
+        """What was run, how the claims came out, and which do not simply agree."""
+        return [*brief_lines("Reproduction", self.blocks()), *view.named(self.claims), f"Files: {self.folder}"]
+
+    def calls(self) -> Sequence[str]:
+        """What to call next."""
+        return (".summary()", ".claims", ".tables", ".plot.names", ".plot.figure(name)", ".show()")
 
     def write(self, folder: Path) -> None:
         """Copy everything to a folder that is locked already."""
@@ -105,7 +115,7 @@ class Reproduction(Result):
         return cls(measured, claims, run, path, figures, reused=True)
 
     def page(self) -> str:
-        """The page of the claims and their readings, as it was saved."""
+        """The page of the claims, their readings and the figures, as it was saved."""
         saved = self.folder / PAGE
         return saved.read_text("utf-8") if saved.is_file() else super().page()
 
@@ -113,11 +123,15 @@ class Reproduction(Result):
         saved = self.folder / PAGE
         return saved.resolve() if saved.is_file() else super()._page_file()
 
-    @staticmethod
-    def _view() -> View:
-        from attnscope.results import reproduction_view
 
-        return reproduction_view
+def _pictures(folder: Path) -> list[tuple[str, Path]]:
+    """Caption and SVG of every figure that was drawn."""
+    try:
+        captions = json.loads((folder / FIGURES / "captions.json").read_text("utf-8"))
+        pictures = [(str(caption), folder / FIGURES / f"{name}.svg") for name, caption in captions.items()]
+    except (OSError, ValueError, AttributeError):
+        return []
+    return [(caption, file) for caption, file in pictures if file.is_file()]
 
 
 @refuses_after_fork
@@ -282,18 +296,17 @@ def _draw(
     folder: Path, measured: dict[str, pl.DataFrame], run: dict[str, Any], style: FigureStyle, report: OnStep
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Evaluate the claims on the tables, and write them and the figures."""
+    from attnscope.show import html
     from attnscope.show.figure_files import draw_into
     from attnscope.studies.paper.figures import draw
-    from attnscope.studies.paper.page import claims_markdown, protocol_page
 
     claims = answer(measured, run["settings"]["first_key"])
     answers = {"model": run["model"], "text": run["text"], "claims": claims}
     report(Step(0, 1, "drawing"))
-    drawn, target = draw(measured), folder / FIGURES
+    target = folder / FIGURES
     target.mkdir(parents=True, exist_ok=True)
-    files = {name: str(target / name) for name in draw_into(target, drawn, style)}
-    pictures = {figure.caption: (target / f"{name}.svg").read_text("utf-8") for name, figure in drawn.items()}
-    table, page = claims_markdown(claims), protocol_page(claims, run, pictures)
+    files = {name: str(target / name) for name in draw_into(target, draw(measured), style)}
+    table, page = view.claims_markdown(claims), html.page("Reproduction", view.blocks(claims, run, _pictures(folder)))
     folders.write_all(
         folder,
         {
