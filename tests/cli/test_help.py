@@ -16,10 +16,7 @@ from attnscope.cli import run
 from attnscope.cli.app import app
 from attnscope.diagnosis.states import Thresholds
 
-COMMANDS = [
-    *([name] for name in ("scan", "report", "serve", "compare", "horizon", "budget", "guidelines")),
-    *([name] for name in ("reproduce", "recall", "scorecard", "audit", "doctor")),
-]
+COMMANDS = [[name] for name in app if not name.startswith("-") and name != "bench"]
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_options import assert_parameters
 
+import attnscope
 from attnscope.cli import run
 from attnscope.studies.audit import referee
+from attnscope.studies.audit.verb import AuditOptions
 from attnscope.theory import gradient
 
 CLAIMS_FILE = """
@@ -134,3 +137,7 @@ def test_a_file_of_own_claims_that_cannot_be_run_is_one_line(
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     assert line.startswith("attnscope: ")
+
+
+def test_options_of_the_command_are_parameters_with_the_same_defaults() -> None:
+    assert_parameters(attnscope.audit, AuditOptions())

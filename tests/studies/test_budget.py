@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from command_options import assert_parameters
 from models import build, byte_tokenizer
 from scipy import stats
 
@@ -18,6 +19,8 @@ from attnscope.capture.models import Model
 from attnscope.cli import run
 from attnscope.errors import InputError
 from attnscope.intervals import paired_mean
+from attnscope.options import Loading
+from attnscope.studies.budget import running
 from attnscope.studies.budget.allocation import (
     allocate,
     beyond_window,
@@ -29,6 +32,7 @@ from attnscope.studies.budget.allocation import (
 from attnscope.studies.budget.comparison import APPLIED, OURS, OWN, compare_window, recall_task, summarize
 from attnscope.studies.budget.running import FILES, budget
 from attnscope.studies.budget.selection import SELECTIONS, Allocation, BudgetSettings, Context, KeptKeys, with_total
+from attnscope.studies.budget.verb import BudgetOptions
 from attnscope.swapping import HeadBudget, KeyBudget, load_budget
 
 SETTINGS = BudgetSettings(0.25, length=64, windows=3, calibration_windows=1, seed=5)
@@ -332,3 +336,7 @@ def test_a_folder_of_something_else_is_left_alone(
     assert run(command(model_folder, book, model_folder)) == 2
     assert "holds something else than a budget" in " ".join(capsys.readouterr().err.split())
     assert (model_folder / "config.json").read_bytes() == before
+
+
+def test_options_of_the_command_are_parameters_with_the_same_defaults() -> None:
+    assert_parameters(running.budget, BudgetOptions(), Loading())

@@ -13,6 +13,7 @@ import plain
 import polars as pl
 import pytest
 import torch
+from command_options import assert_parameters
 from models import build
 
 import attnscope
@@ -21,6 +22,8 @@ from attnscope.capture.text import Text, tokenize
 from attnscope.cli import run
 from attnscope.errors import InputError
 from attnscope.normalizers import parse
+from attnscope.options import Loading
+from attnscope.studies.compare import guidelines as advice
 from attnscope.studies.compare import view
 from attnscope.studies.compare.calibration import bounded_minimum, calibrate
 from attnscope.studies.compare.comparing import compare, peak_bytes
@@ -31,6 +34,7 @@ from attnscope.studies.compare.guidelines import (
     no_sharp_softmax,
     small_active_set,
 )
+from attnscope.studies.compare.verb import CompareOptions, EvaluationOptions
 
 LENGTHS = (17, 41)
 
@@ -278,3 +282,8 @@ def test_normalizers_of_equal_numbers_are_all_seen() -> None:
     marks = [*view._MARKS.values(), view._ITSELF]
     assert len({mark.point for mark in marks}) == len({mark.size for mark in marks}) == len(marks)
     assert all(mark.fill == "transparent" for mark in view._MARKS.values())
+
+
+def test_options_of_the_commands_are_parameters_with_the_same_defaults() -> None:
+    assert_parameters(attnscope.compare, CompareOptions(), Loading())
+    assert_parameters(advice.guidelines, EvaluationOptions())

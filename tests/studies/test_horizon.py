@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from command_options import assert_parameters
 from models import build, byte_tokenizer
 
 import attnscope
@@ -19,9 +20,11 @@ from attnscope.capture.models import Model
 from attnscope.capture.text import Text, tokenize
 from attnscope.cli import run
 from attnscope.errors import InputError
+from attnscope.options import Loading
 from attnscope.studies.horizon.measuring import HorizonRecord, HorizonSettings, choose_windows, reach_distances
 from attnscope.studies.horizon.prediction import Prediction, Stack, half_lengths, reach, verdicts, with_mass_kept
 from attnscope.studies.horizon.result import Horizon
+from attnscope.studies.horizon.verb import HorizonOptions
 
 MEASURES = ["top5", "participation", "entropy_ratio", "max_weight"]
 LENGTH, TO = 64, 256
@@ -273,3 +276,7 @@ def test_models_that_cannot_be_predicted_are_refused_by_the_command(
     message = capsys.readouterr().err.strip()
     assert words in " ".join(message.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_options_of_the_command_are_parameters_with_the_same_defaults() -> None:
+    assert_parameters(attnscope.horizon, HorizonOptions(), Loading())

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from torch import Tensor
 from attnscope import normalizers as nz
 from attnscope.cli import run
 from attnscope.errors import AttnscopeError, InputError
+from attnscope.options import arguments
 from attnscope.studies.recall import running, training
 from attnscope.studies.recall.running import Cell, Plan, recall
 from attnscope.studies.recall.summary import budget_figure, summarize
 from attnscope.studies.recall.tasks import CLASSES, DIRECTIONS, MQAR, TASKS, Batch, find_task
 from attnscope.studies.recall.training import make_rule
+from attnscope.studies.recall.verb import RecallOptions
 from attnscope.studies.recall.view import print_recall
 
 LENGTH = 23
@@ -425,3 +428,8 @@ def test_the_command_writes_what_it_prints(inline: None, tmp_path: Path, capsys:
     assert answer["summary"] == pl.read_parquet(tmp_path / "summary.parquet").to_dicts()
     assert pl.read_parquet(tmp_path / "recall.parquet").height == 3 * 2 * 2
     assert nz.parse("softmax").name == answer["summary"][0]["normalizer"]
+
+
+def test_options_of_the_command_are_the_fields_of_the_plan() -> None:
+    assert {field.name for field in fields(RecallOptions)} == {field.name for field in fields(Plan)}
+    assert set(arguments(RecallOptions()).values()) == {None}

@@ -1,4 +1,7 @@
-"""The commands of `attnscope`: those of the core are named here, those of the studies by their kinds of runs."""
+"""The commands of `attnscope`: those of the core are named here, those of the studies by their kinds of runs.
+
+A command is a typed function that returns its exit code. Its module imports nothing heavy before the function runs.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from attnscope.cli.scan import scan
 from attnscope.errors import InputError
 from attnscope.store.kinds import kinds, resolve
 
+CORE: tuple[Callable[..., int], ...] = (scan, doctor, report, serve)
 LOOK = "Look at a model"
 GROUPS = {name: Group(name, sort_key=place) for place, name in enumerate((LOOK, "Decide", "The paper", "Normalizers"))}
 
@@ -24,7 +28,6 @@ app = App(
     suppress_keyboard_interrupt=False,  # `attnscope.cli.run` answers it
     help_epilogue="Start with: attnscope scan --diagnose   (the embedded model, no network needed)",
 )
-CORE: tuple[Callable[..., int], ...] = (scan, doctor, report, serve)
 for place, command in enumerate(CORE):
     app.command(command, group=GROUPS[LOOK], sort_key=place, help_epilogue="")
 for verb in (verb for kind in kinds() for verb in kind.verbs):

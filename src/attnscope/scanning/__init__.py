@@ -1,7 +1,7 @@
 """Scan a model: measure every head on a text or on tensors, and fill the tables.
 
 `running.py` holds `scan`, which plans what the engine runs on a text or on tensors; `measuring.py` measures attention
-calls and makes tables and patterns of them; `result.py` holds the result.
+calls and makes tables and patterns of them; `result.py` holds the result, `options.py` what can be asked for.
 """
 
 from __future__ import annotations
