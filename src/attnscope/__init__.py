@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from attnscope.diagnosis.states import Thresholds as Thresholds
     from attnscope.monitor.monitor import Monitor as Monitor
     from attnscope.monitor.training_run import TrainingRun as TrainingRun
-    from attnscope.results.loading import load_run as load_run
+    from attnscope.store.kinds import load_run as load_run
     from attnscope.scanning import ScanResult as ScanResult
     from attnscope.scanning import scan as scan
     from attnscope.studies.audit import AuditReport as AuditReport
@@ -76,7 +76,7 @@ _LAZY = {
     "diagnose": "attnscope.diagnosis.running",
     "horizon": "attnscope.studies.horizon.predicting",
     "load_model": "attnscope.capture.models",
-    "load_run": "attnscope.results.loading",
+    "load_run": "attnscope.store.kinds",
     "reproduce": "attnscope.studies.paper.reproduction",
     "scan": "attnscope.scanning",
     "swap": "attnscope.swapping",

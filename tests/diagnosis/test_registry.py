@@ -103,17 +103,6 @@ def test_the_scripts_of_the_page_name_no_state_and_no_error() -> None:
         assert not [name for name in names if name in source], script.name
 
 
-def test_findings_of_older_runs_are_read_with_todays_names(tmp_path: Path) -> None:
-    older = {"error_top_5_percent": 0.25, "error_local": 0.5, "tokens_in_use": 9.0, "share_in_use": 0.3}
-    older |= {"first_weight": 0.4, "growth_low": 0.1, "tokens_in_use_high": 11.0}
-    today = {"error_top_share": 0.25, "error_local": 0.5, "tokens_needed": 9.0, "share_needed": 0.3}
-    today |= {"sink_weight": 0.4, "growth_exponent_low": 0.1, "tokens_needed_high": 11.0}
-    groups = [{"name": "worry"}, {"name": "spare"}, {"name": "fine"}]
-    stored = {"heads": [{"evidence": older}], "verdict": {"groups": groups}, "findings": [{"id": "tokens-in-use"}]}
-    (tmp_path / "findings.json").write_text(json.dumps(stored), encoding="utf-8")
-    found = tables.load_findings(tmp_path)
-    assert found is not None
-    assert found["heads"] == [{"evidence": today, "withdrawn": None, "explanation": None}]
-    assert [group["name"] for group in found["verdict"]["groups"]] == ["many-tokens", "idle", "few-tokens"]
-    assert (found["verdict"]["heads"], found["verdict"]["next"]) == ([], None)
-    assert [finding["id"] for finding in found["findings"]] == ["tokens-needed"]
+def test_findings_of_an_older_format_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "findings.json").write_text(json.dumps({"schema": 1, "heads": []}), encoding="utf-8")
+    assert tables.load_findings(tmp_path) is None

@@ -221,10 +221,10 @@ def test_a_damaged_reproduction_is_refused(reproduction: Reproduction, tmp_path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "holds no finished run: there is no run.json of a scan, a reproduction or a training run"),
-        ("{", "run.json in .* cannot be read"),
-        ("[]", "is not a readable run|holds no finished run"),
-        ('{"schema": 99}', "was written by a newer attnscope"),
+        (None, "holds no finished run: there is none of run.json, findings.json"),
+        ("{", "holds no finished run"),
+        ("[]", "holds no finished run"),
+        ('{"kind": "scan", "schema": 99}', "was written by a newer attnscope"),
     ],
 )
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
@@ -237,12 +237,12 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, content: str | None, 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["recall.parquet", "run.json"], "holds what `attnscope recall` wrote: open recall.parquet"),
-        (["scorecard.html", "scorecard.json"], "holds what `attnscope scorecard` wrote: open scorecard.html"),
-        (["budget.json"], "holds what `attnscope budget` wrote: open budget.json"),
+        (["recall.parquet", "run.json"], "is not a readable recall run"),
+        (["scorecard.html", "scorecard.json"], "is not a readable scorecard"),
+        (["budget.json"], "is not a readable budget"),
     ],
 )
-def test_a_folder_of_tables_is_named(tmp_path: Path, files: list[str], message: str) -> None:
+def test_a_damaged_folder_of_a_study_is_named(tmp_path: Path, files: list[str], message: str) -> None:
     for name in files:
         (tmp_path / name).write_text("{}")
     with pytest.raises(OutputError, match=message):

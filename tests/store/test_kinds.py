@@ -14,7 +14,7 @@ from every_kind import EVERY_KIND
 
 import attnscope.studies
 from attnscope.errors import OutputError
-from attnscope.store.kinds import describe, kind_of, kinds, load, read_record, resolve
+from attnscope.store.kinds import describe, kind_of, kinds, load_run, read_record, resolve
 
 NAMES = pytest.mark.parametrize("name", EVERY_KIND)
 
@@ -30,7 +30,7 @@ def test_a_folder_of_every_kind_is_recognized_described_and_loaded(runs_of_every
     assert line.settings
     assert line.model or kind.name in ("audit", "recall", "scorecard")
     assert line.verdict or kind.name in ("scan", "comparison")
-    assert load(folder) is not None
+    assert load_run(folder) is not None
 
 
 @NAMES
@@ -45,7 +45,7 @@ def test_a_record_of_0_2_0_names_no_kind(runs_of_every_kind: Path, name: str, tm
     (folder / kind.record).write_text('{"mod')
     assert kind_of(folder) == kind
     with pytest.raises(OutputError, match="cannot be read"):
-        load(folder)
+        load_run(folder)
 
 
 def test_older_formats_are_refused_by_version(runs_of_every_kind: Path, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_older_formats_are_refused_by_version(runs_of_every_kind: Path, tmp_path
     record = json.loads((folder / "run.json").read_text("utf-8"))
     (folder / "run.json").write_text(json.dumps(record | {"attnscope": "0.1.3"}))
     with pytest.raises(OutputError, match=r"attnscope 0\.1\.3, which is no longer read"):
-        load(folder)
+        load_run(folder)
 
 
 def test_every_file_of_a_run_is_declared(runs_of_every_kind: Path) -> None:
@@ -100,7 +100,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_study_that_a_stranger_adds_or_removes_is_handled(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load(stranger) == "the tides"
+    assert load_run(stranger) == "the tides"
     assert describe(stranger).model == "the sea"
     monkeypatch.undo()
     with pytest.raises(OutputError, match="of the kind 'tides', which is not part of this attnscope"):

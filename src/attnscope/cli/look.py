@@ -96,7 +96,7 @@ def report(
     open
         Open the page in the browser.
     """
-    from attnscope.results.loading import load_run
+    from attnscope.store.kinds import load_run
     from attnscope.show.command import answer
 
     result = load_run(folder)

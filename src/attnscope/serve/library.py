@@ -19,8 +19,18 @@ import polars as pl
 
 from attnscope.errors import InputError, OutputError, shown
 from attnscope.store import folders
-from attnscope.store.kinds import RECORD, Description, Kind, describe, find_kind, kind_of, kinds, read_record, resolve
-from attnscope.store.kinds import load as load_result
+from attnscope.store.kinds import (
+    RECORD,
+    Description,
+    Kind,
+    describe,
+    find_kind,
+    kind_of,
+    kinds,
+    load_run,
+    read_record,
+    resolve,
+)
 from attnscope.store.manifest import MANIFEST, UNFINISHED, Manifest
 
 REQUEST = ".request.json"
@@ -105,7 +115,7 @@ class Library:
                 read_record(path, found)
             if kind.page:
                 return str(resolve(kind.page)(place, *(path for path, _ in opened)))
-            page: str = load_result(folder).page()
+            page: str = load_run(folder).page()
             return page.replace("<body>", '<body><p><a href="/">attnscope: all runs</a></p>', 1)
         except OutputError:
             raise

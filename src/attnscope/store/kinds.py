@@ -22,6 +22,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
+from attnscope._process import refuses_after_fork
 from attnscope.errors import OutputError, shown
 
 RECORD = "run.json"
@@ -180,11 +181,32 @@ def describe(folder: Path, kind: Kind | None = None) -> Description:
     return found
 
 
-def load(folder: Path) -> Any:
-    """The result that a folder holds, of whatever kind."""
-    kind = kind_of(folder)
-    read_record(folder, kind)
-    return resolve(kind.load)(folder)
+@refuses_after_fork
+def load_run(folder: str | Path) -> Any:
+    """Read a folder that a result was saved to, whatever kind of run it was.
+
+    >>> folder = attnscope.scan(length=64, progress=False).save("runs/first")
+    >>> attnscope.load_run(folder).run["settings"]["length"]
+    64
+
+    Parameters
+    ----------
+    folder
+        What was given as `out` or to `save`. Runs of version 0.2.0 and later are read. A training run may still be
+        going on.
+
+    Returns
+    -------
+    Result
+        The result as it was: a `ScanResult` with what was found in its folder later, a `Diagnosis`, a `TrainingRun`, or
+        the result of a study; attnscope.OutputError if the folder holds none that can be read.
+    """
+    from attnscope.store.folders import given_folder
+
+    path = given_folder(folder)
+    kind = kind_of(path)
+    read_record(path, kind)
+    return resolve(kind.load)(path)
 
 
 def load_joined(folder: Path, name: str) -> dict[str, Any]:

@@ -212,62 +212,13 @@ def save_report(folder: Path, report: str) -> None:
     write_all(folder, {"report.html": lambda path: path.write_text(report, encoding="utf-8")})
 
 
-# Names in findings.json as older versions wrote them: of fields, of groups of heads, and of findings.
-_OLDER_FIELDS = {
-    "error_top_5_percent": "error_top_share",
-    "tokens_in_use": "tokens_needed",
-    "tokens_in_use_low": "tokens_needed_low",
-    "tokens_in_use_high": "tokens_needed_high",
-    "share_in_use": "share_needed",
-    "first_weight": "sink_weight",
-    "growth_low": "growth_exponent_low",
-    "growth_high": "growth_exponent_high",
-}
-_OLDER_VALUES = {
-    ("name", "worry"): "many-tokens",
-    ("name", "spare"): "idle",
-    ("name", "fine"): "few-tokens",
-    ("id", "tokens-in-use"): "tokens-needed",
-}
-
-
-def _with_todays_names(stored: dict[str, Any]) -> dict[str, Any]:
-    renamed = {_OLDER_FIELDS.get(name, name): value for name, value in stored.items()}
-    for (name, old), new in _OLDER_VALUES.items():
-        if renamed.get(name) == old:
-            renamed[name] = new
-    return renamed
-
-
-def _with_missing_entries(found: dict[str, Any]) -> dict[str, Any]:
-    """Findings of an older version with the entries that it did not have, empty."""
-    verdict, heads = found.get("verdict"), found.get("heads")
-    if isinstance(verdict, dict):
-        empty: dict[str, Any] = {"withdrawn": [], "heads": [], "ranked_by": None, "warnings": [], "next": None}
-        found["verdict"] = empty | verdict
-    if isinstance(heads, list):
-        missing = {"withdrawn": None, "explanation": None}
-        found["heads"] = [missing | head if isinstance(head, dict) else head for head in heads]
-    return found
-
-
 def load_findings(folder: Path) -> dict[str, Any] | None:
     """The findings of a run; None if it was not diagnosed or they cannot be read."""
     try:
-        loaded = json.loads((folder / "findings.json").read_text("utf-8"), object_hook=_with_todays_names)
+        loaded = json.loads((folder / "findings.json").read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(loaded, dict):
-        return None
-    return loaded if loaded.get("schema") == FINDINGS_VERSION else _with_missing_entries(loaded)
-
-
-def _read(file: Path, schema: pl.Schema, version: int) -> pl.DataFrame:
-    """A table in today's schema; the first one had no what-ifs."""
-    if version >= 2:
-        return pl.read_parquet(file, schema=schema)
-    first = pl.Schema({name: kind for name, kind in schema.items() if name != "normalizer"})
-    return pl.read_parquet(file, schema=first).with_columns(normalizer=pl.lit(OWN)).select(schema.names())
+    return loaded if isinstance(loaded, dict) and loaded.get("schema") == FINDINGS_VERSION else None
 
 
 def part_frames(parts: Manifest) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -281,16 +232,16 @@ def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     try:
         run = json.loads((folder / "run.json").read_text("utf-8"))
         version = run["schema"]
-        if version > SCHEMA_VERSION:
+        if version != SCHEMA_VERSION:
+            newer = version > SCHEMA_VERSION
             raise OutputError(
-                f"{str(folder)!r} was written by a newer attnscope (schema {version}, this one reads "
-                f"{SCHEMA_VERSION}); upgrade attnscope"
+                f"{str(folder)!r} was written by {'a newer' if newer else 'an older'} attnscope (schema {version}, this "
+                f"one reads {SCHEMA_VERSION}); {'upgrade attnscope' if newer else 'scan again'}"
             )
         parts = Manifest.read(folder / FINISHED)
         if parts is not None:
             return *part_frames(parts), run
-        rows = _read(folder / "rows.parquet", ROWS, version)
-        topn = _read(folder / "topn.parquet", TOPN, version)
+        rows, topn = (pl.read_parquet(folder / f"{name}.parquet", schema=SCANNED[name]) for name in ("rows", "topn"))
     except FileNotFoundError:
         names = ("run.json", "rows.parquet", "topn.parquet")
         missing = " and ".join(name for name in names if not (folder / name).is_file())
