@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from attnscope.diagnosis.states import Thresholds as Thresholds
     from attnscope.monitor.monitor import Monitor as Monitor
     from attnscope.monitor.training_run import TrainingRun as TrainingRun
-    from attnscope.store.kinds import load_run as load_run
     from attnscope.scanning import ScanResult as ScanResult
     from attnscope.scanning import scan as scan
+    from attnscope.store.kinds import load_run as load_run
     from attnscope.studies.audit import AuditReport as AuditReport
     from attnscope.studies.audit import audit as audit
     from attnscope.studies.compare.comparing import Comparison as Comparison

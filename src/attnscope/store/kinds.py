@@ -115,6 +115,8 @@ def kind_of(folder: Path) -> Kind:
     if found is None:
         if not folder.is_dir():
             raise OutputError(f"{shown(str(folder))} is not a folder; give one that a run was saved to")
+        if (folder / RECORD).is_file():
+            raise OutputError(f"{RECORD} in {str(folder)!r} cannot be read as that of a run; run again")
         records = ", ".join(dict.fromkeys(kind.record for kind in kinds()))
         raise OutputError(f"{str(folder)!r} holds no finished run: there is none of {records}")
     return found

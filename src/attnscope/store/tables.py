@@ -233,10 +233,10 @@ def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
         run = json.loads((folder / "run.json").read_text("utf-8"))
         version = run["schema"]
         if version != SCHEMA_VERSION:
-            newer = version > SCHEMA_VERSION
+            which, advice = ("a newer", "upgrade attnscope") if version > SCHEMA_VERSION else ("an older", "scan again")
             raise OutputError(
-                f"{str(folder)!r} was written by {'a newer' if newer else 'an older'} attnscope (schema {version}, this "
-                f"one reads {SCHEMA_VERSION}); {'upgrade attnscope' if newer else 'scan again'}"
+                f"{str(folder)!r} was written by {which} attnscope (schema {version}, this one reads {SCHEMA_VERSION}); "
+                f"{advice}"
             )
         parts = Manifest.read(folder / FINISHED)
         if parts is not None:
