@@ -235,8 +235,8 @@ def load_run(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
         if version != SCHEMA_VERSION:
             which, advice = ("a newer", "upgrade attnscope") if version > SCHEMA_VERSION else ("an older", "scan again")
             raise OutputError(
-                f"{str(folder)!r} was written by {which} attnscope (schema {version}, this one reads {SCHEMA_VERSION}); "
-                f"{advice}"
+                f"{str(folder)!r} was written by {which} attnscope (schema {version}, this one reads "
+                f"{SCHEMA_VERSION}); {advice}"
             )
         parts = Manifest.read(folder / FINISHED)
         if parts is not None:
