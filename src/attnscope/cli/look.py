@@ -75,12 +75,11 @@ def report(
     verbose: VerboseOption = False,
     json: JsonOption = False,
 ) -> int:
-    """Print the summary of a saved run and write its page: of a scan, a training run, a comparison or a reproduction.
+    """Print the summary of a saved run of any kind and write its page.
 
     Nothing is measured. A training run may still be going on: the page then says so, and shows it up to its last
     measured step; attnscope serve shows it live. In the folder of attnscope horizon it is the page of the scan there,
-    with what is predicted. Folders of attnscope recall, scorecard and budget get no page: the error names the file to
-    open.
+    with what is predicted.
 
     For example:
 
@@ -96,8 +95,8 @@ def report(
     open
         Open the page in the browser.
     """
-    from attnscope.store.kinds import load_run
     from attnscope.show.command import answer
+    from attnscope.store.kinds import load_run
 
     result = load_run(folder)
     file = folder / "report.html" if out is None else out
