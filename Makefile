@@ -69,7 +69,7 @@ dist: $(READY) ## Build wheel and sdist, and try the wheel in an empty environme
 bench: $(READY) ## Measure speed and memory as ratios, printed as JSON (WHAT=scan: one benchmark)
 	@for name in $(WHAT); do $(BIN)/python -m benchmarks "$$name" --json; done
 
-columns: $(READY) ## Rewrite the tables of columns in docs/architecture.md
+columns: $(READY) ## Rewrite the tables of columns in docs/columns.md
 	@$(BIN)/python scripts/columns
 
 families: $(READY) ## Regenerate the table of model families in docs/families.md

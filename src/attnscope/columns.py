@@ -1,7 +1,7 @@
 """Every measured quantity, declared once: its name, what it means in one line, how it is computed, its unit.
 
 Everything that names a quantity follows from here: the schema of the tables, the arrays that the compiled loops fill
-(`RowArrays`, `SetArrays`), the tables in docs/architecture.md and docs/diagnosis.md, the headings of the terminal, the
+(`RowArrays`, `SetArrays`), the tables in docs/columns.md and docs/diagnosis.md, the headings of the terminal, the
 labels and hints of the page, `findings.json`. A quantity has one name; its label for people is that name with spaces.
 
 To add a column: state it in `theory/` and call it in `measure/` (the specification), fill the array of its name in the

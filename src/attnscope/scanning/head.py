@@ -82,7 +82,7 @@ class HeadResult:
 
     @property
     def pattern(self) -> pl.DataFrame:
-        """Its attention pattern: a line for each row (docs/architecture.md, `patterns.parquet`)."""
+        """Its attention pattern: a line for each row (docs/columns.md, `patterns.parquet`)."""
         kept = self.result.token_weights
         if kept is None or kept.patterns is None:
             raise InputError("this run has no attention patterns (runs of older versions have none); scan again")
