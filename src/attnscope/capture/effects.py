@@ -113,7 +113,7 @@ class EffectSource:
         return f"{type(module).__name__} ({self.names.get(module, '')})"
 
     def _remember(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._given[module] = args, kwargs
+        self._given[module] = tuple(map(_own, args)), {name: _own(value) for name, value in kwargs.items()}
 
 
 class _Pass:

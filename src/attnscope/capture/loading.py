@@ -39,7 +39,7 @@ def load_weights(loader: Any, checkpoint: Checkpoint, **options: Any) -> tuple[A
     Those are weights in the files that the module does not use, and a pooler missing from the files. Any other
     difference between module and files is refused: transformers would fill in random numbers, or drop the weights.
     """
-    with quiet(), foreign_errors(f"load {checkpoint.name!r}"), _Budget(checkpoint):
+    with quiet(), foreign_errors(f"load {checkpoint.name!r}"), _AllocationLimit(checkpoint):
         module, info = loader.from_pretrained(
             checkpoint.source,
             output_loading_info=True,
@@ -106,7 +106,7 @@ def _shape(size: Iterable[int]) -> str:
     return "x".join(map(str, size))
 
 
-class _Budget(TorchFunctionMode):
+class _AllocationLimit(TorchFunctionMode):
     """Stops building a model that has far more tensors or numbers than its files can fill.
 
     A module is first built on the meta device, where a number costs nothing. Counting there gives what the

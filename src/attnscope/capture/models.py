@@ -243,32 +243,26 @@ def load_model(
     Model
         attnscope.ModelError says why a model cannot be loaded.
     """
-    if isinstance(model, str | Path | None):
-        loaded = model_source(model, device, dtype, revision, device_map, trust_remote_code, allow_pickle).load()
-        return replace(loaded, tokenizer=tokenizer) if tokenizer else loaded
     source = ModelSource(None, revision, device, dtype, device_map, trust_remote_code, allow_pickle)
-    refuse_options(f"this {type(model).__name__}", **{f.name: getattr(source, f.name) for f in fields(source)})
+    loading = {each.name: getattr(source, each.name) for each in fields(source) if each.name != "name"}
+    if isinstance(model, str | Path | None):
+        loaded = model_source(model, **loading).load()
+        return replace(loaded, tokenizer=tokenizer) if tokenizer else loaded
+    refuse_options(f"this {type(model).__name__}", **loading)
     return _given(as_module(model), tokenizer)
 
 
-def model_source(
-    model: str | Path | None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    revision: str | None = None,
-    device_map: str | dict[str, Any] | None = None,
-    trust_remote_code: bool = False,
-    allow_pickle: bool = False,
-) -> ModelSource:
-    """Where a model that is given by name comes from, and how it is loaded."""
-    if dtype not in DTYPES:
-        raise InputError(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
+def model_source(model: str | Path | None, **loading: Any) -> ModelSource:
+    """Where a model that is given by name comes from, and how it is loaded (`ModelSource`)."""
+    source = ModelSource(None if model is None else str(model), **loading)
+    if source.dtype not in DTYPES:
+        raise InputError(f"unknown dtype {source.dtype!r}; use one of {', '.join(DTYPES)}")
+    revision = source.revision
     if revision is not None and (not isinstance(model, str) or Path(model).exists()):
         raise InputError(
             f"{parameter('revision', revision)} is for models of a hub; leave it out for {model or 'the sample'}"
         )
-    name = None if model is None else str(model)
-    return ModelSource(name, revision, device, dtype, device_map, trust_remote_code, allow_pickle)
+    return source
 
 
 def resolve_model(model: str | Path | nn.Module | Model | None, **loading: Any) -> Model:

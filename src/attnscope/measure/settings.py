@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from attnscope.columns import VECTOR_KINDS, VectorKind
@@ -96,8 +96,8 @@ def plan(
     length = None if length is None else whole_number("length", length)
     lengths, top_n = _whole_numbers("lengths", lengths), _whole_numbers("top_n", top_n)
     windows = whole_number("windows", windows)
-    delta_max_length = whole_number("delta_max_length", delta_max_length)
-    kind, rows = _vector_kind(vectors), row_choice(rows)
+    settings = plan_inputs(top_n, vectors, rows, normalizers, temperatures, memory_budget, bounds, delta_max_length)
+    rows = settings.rows
     if rows != "last" and lengths and causal:
         raise InputError(
             f"{parameter('rows', rows)} measures rows of every length up to the window's; leave {parameter('lengths')} "
@@ -113,20 +113,8 @@ def plan(
         )
     usual = {n for n in DEFAULT_LENGTHS if n < size and rows == "last"} | {size}
     chosen = sorted(set(lengths)) if lengths else sorted(usual)
-    return Settings(
-        size,
-        tuple(chosen),
-        _top_sizes(top_n, chosen[-1]),
-        windows,
-        kind,
-        bos,
-        rows,
-        memory_size(memory_budget),
-        _labelled(normalizers),
-        _temperatures(temperatures),
-        _bounds(bounds),
-        delta_max_length,
-    )
+    top_sizes = _top_sizes(top_n, chosen[-1])
+    return replace(settings, length=size, lengths=tuple(chosen), top_n=top_sizes, windows=windows, bos=bos)
 
 
 def plan_inputs(
