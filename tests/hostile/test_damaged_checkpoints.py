@@ -18,7 +18,7 @@ from models import build, byte_tokenizer
 
 import attnscope
 from attnscope.capture.checkpoints import Checkpoint, read_gguf_header
-from attnscope.capture.loading import _Budget
+from attnscope.capture.loading import _AllocationLimit
 from attnscope.capture.models import load_model
 from attnscope.errors import AttnscopeError, ModelError
 
@@ -291,8 +291,11 @@ def test_a_model_of_two_bits_a_weight_is_not_refused() -> None:
     with torch.device("meta"):
         weights = sum(each.numel() for each in transformers.LlamaForCausalLM(config).parameters())
         checkpoint = Checkpoint("model.gguf", ".", {}, 9 * 16 + 3, weights // 4)
-        with _Budget(checkpoint):
+        with _AllocationLimit(checkpoint):
             model = transformers.LlamaForCausalLM(config)
-        with pytest.raises(ModelError, match="far larger model"), _Budget(replace(checkpoint, size=weights // 100)):
+        with (
+            pytest.raises(ModelError, match="far larger model"),
+            _AllocationLimit(replace(checkpoint, size=weights // 100)),
+        ):
             transformers.LlamaForCausalLM(config)
     assert sum(each.numel() for each in model.parameters()) == weights > 1e9

@@ -261,7 +261,7 @@ def _clean(value: float | bool) -> float | bool | None:
 _STEPS = 40  # halvings of the interval of errors
 
 
-class Budget(NamedTuple):
+class KeyShares(NamedTuple):
     """The share of its keys that every head keeps, and the error for which it is enough."""
 
     error: float
@@ -273,12 +273,12 @@ def mean_share(windows: Sequence[WindowRows], head: Head, column: str) -> float:
     return float(np.mean(np.concatenate([w.rows[head][column] / w.rows[head]["length"] for w in windows])))
 
 
-def budget_by_error(windows: Sequence[WindowRows], heads: Iterable[Head], error: float) -> Budget:
+def budget_by_error(windows: Sequence[WindowRows], heads: Iterable[Head], error: float) -> KeyShares:
     """The share that every head needs for the error that `keys_enough` was measured at."""
-    return Budget(error, {head: mean_share(windows, head, "keys_enough") for head in heads})
+    return KeyShares(error, {head: mean_share(windows, head, "keys_enough") for head in heads})
 
 
-def budget_by_share(windows: Sequence[WindowRows], heads: Iterable[Head], share: float) -> Budget:
+def budget_by_share(windows: Sequence[WindowRows], heads: Iterable[Head], share: float) -> KeyShares:
     """The smallest error, the same for all heads, at which they need this share of the keys in the mean.
 
     Limited to the range of `ERRORS`: heads that need less even at the smallest error keep less.
@@ -297,4 +297,4 @@ def budget_by_share(windows: Sequence[WindowRows], heads: Iterable[Head], share:
             low, high = (middle, high) if np.mean(shares(middle)) > share else (low, middle)
     else:
         high = low
-    return Budget(float(np.exp(high)), dict(zip(heads, shares(high), strict=True)))
+    return KeyShares(float(np.exp(high)), dict(zip(heads, shares(high), strict=True)))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.models import Model
-    from attnscope.diagnosis.heads import Budget, Labels
+    from attnscope.diagnosis.heads import KeyShares, Labels
     from attnscope.diagnosis.observing import Head
     from attnscope.diagnosis.states import Thresholds
     from attnscope.normalizers import Normalizer
@@ -114,7 +114,7 @@ def verify(
     labels: dict[Head, Labels],
     thresholds: Thresholds,
     seed: int,
-    budgets: Sequence[Budget] = (),
+    budgets: Sequence[KeyShares] = (),
     normalizers: Mapping[str, Normalizer] | None = None,
     single: Sequence[Head] = (),
 ) -> dict[str, Any]:
@@ -304,7 +304,7 @@ def _single_effect(trial: Trial, head: Head, thresholds: Thresholds, advance: Ca
     return {"layer": head[0], "head": head[1], "kl": float(kl.mean()), "kl_windows": kl.tolist()}
 
 
-def _budget_effect(trial: Trial, budget: Budget, advance: Callable[[str], None]) -> dict[str, Any]:
+def _budget_effect(trial: Trial, budget: KeyShares, advance: Callable[[str], None]) -> dict[str, Any]:
     """KL with the share of keys that each head needs, and with the mean share in every head."""
     mean = float(np.mean(list(budget.shares.values())))
     by_need = trial.kl(_budgets(budget.shares))
