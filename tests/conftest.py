@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from every_kind import EVERY_KIND
-from models import build, byte_tokenizer
 from pairwise import deselected
 
-from attnscope.show import result as base
+# Fixtures import what they use: a process that only shares out the tests loads neither torch nor transformers.
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9
 
@@ -33,12 +30,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
+    import torch
+
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Pages of `show` go where pytest keeps its files."""
+    from attnscope.show import result as base
+
     folder = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "_page_folder", lambda: folder)
@@ -47,6 +48,8 @@ def _pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
+    from models import byte_tokenizer
+
     return byte_tokenizer()
 
 
@@ -58,6 +61,8 @@ def text() -> str:
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     """A saved tiny GPT-2 with its tokenizer, in a path with a space."""
+    from models import build
+
     folder = tmp_path_factory.mktemp("a model")
     build("gpt2").save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -67,6 +72,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Pa
 @pytest.fixture(scope="session")
 def runs_of_every_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of every kind, only to be read or copied."""
+    from every_kind import EVERY_KIND
+
     root = tmp_path_factory.mktemp("every kind")
     for name, (_, make) in EVERY_KIND.items():
         make(root / name)

@@ -127,16 +127,28 @@ def test_killed_at_any_moment_the_same_command_ends_with_the_same_tables(
     """Fault 18: kill -9 once the first window is kept."""
     book = tmp_path / "book.txt"
     book.write_text(text)
-    command = [sys.executable, "-m", "attnscope.cli", "scan", str(model_folder), "--text", str(book)]
-    command += ["--length", "64", "--windows", "9", "--rows", "all", "--out"]
-    with subprocess.Popen([*command, str(tmp_path / "run")], stdout=subprocess.DEVNULL) as process:
+    command = [
+        "scan",
+        str(model_folder),
+        "--text",
+        str(book),
+        "--length",
+        "64",
+        "--windows",
+        "9",
+        "--rows",
+        "all",
+        "--out",
+    ]
+    started = [sys.executable, "-m", "attnscope.cli", *command, str(tmp_path / "run")]
+    with subprocess.Popen(started, stdout=subprocess.DEVNULL) as process:
         parts = tmp_path / "run" / ".parts"
         while process.poll() is None and not (parts / "manifest.jsonl").exists():
             time.sleep(0.001)
         process.kill()
     assert process.returncode == -9, "the run ended before it could be killed"
-    subprocess.run([*command, str(tmp_path / "run")], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([*command, str(tmp_path / "whole")], check=True, stdout=subprocess.DEVNULL)
+    assert run([*command, str(tmp_path / "run")]) == 0
+    assert run([*command, str(tmp_path / "whole")]) == 0
     for name in ("rows.parquet", "topn.parquet"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == sorted(

@@ -10,12 +10,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from servers import Served, serving
+from servers import Served, serving_here
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("runs")) as server:
+    with serving_here(tmp_path_factory.mktemp("runs")) as server:
         yield server
 
 

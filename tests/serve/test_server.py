@@ -145,8 +145,8 @@ def test_a_scan_is_started_cancelled_resumed_and_finished(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "runs").mkdir()
-    with serving(tmp_path / "runs") as served:
-        form = {"model": str(model_folder), "pasted": text * 4, "length": "64", "windows": "12", "rows": "all"}
+    with serving_here(tmp_path / "runs") as served:
+        form = {"model": str(model_folder), "pasted": text * 4, "length": "64", "windows": "12", "rows": "32"}
         form["bounds"] = "paper"
         started = served.post("/api/scans", form)
         assert started.status == 202
@@ -239,6 +239,7 @@ def test_a_scan_ends_with_its_server(tmp_path: Path, model_folder: Path, text: s
         form = {"model": str(model_folder), "pasted": text * 8, "length": "64", "windows": "64", "rows": "all"}
         name = served.post("/api/scans", form).json()["name"]
         follow(served, name, lambda job: job["done"] > 0)
+        assert _is_running(name)
         served.process.kill()
     limit = time.monotonic() + 30
     while time.monotonic() < limit and _is_running(name):
@@ -253,7 +254,7 @@ def _is_running(name: str) -> bool:
             command = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if process.name != str(os.getpid()) and b"serve.jobs" in command and name.encode() in command:
+        if process.name != str(os.getpid()) and b"attnscope.serve" in command and name.encode() in command:
             return True
     return False
 

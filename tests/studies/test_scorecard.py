@@ -393,6 +393,7 @@ def test_the_command_writes_a_page_of_what_it_measured(
 ) -> None:
     monkeypatch.setattr(measuring, "_TIMED_ROWS", 64)
     monkeypatch.setattr(measuring, "ROW_LENGTHS", (64, 128))
+    monkeypatch.setattr(measuring, "REAL_LENGTHS", (64, 128))
     names = ("softmax", f"{mine}:Prints")
     monkeypatch.setattr(running, "_trained", lambda cells, workers: ((cell, running.run_cell(cell)) for cell in cells))
     plan = running.Plan(names, ("max",), budgets=(1.5, 6.0), seeds=2, length_ratios=(1, 16), effort=0.002, examples=5)
