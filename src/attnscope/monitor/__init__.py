@@ -49,8 +49,8 @@ KINDS = (
         "training",
         load="attnscope.monitor.run_files:load",
         describe="attnscope.monitor:describe",
-        page="attnscope.monitor.following:page",
-        live="attnscope.monitor.following",
+        page="attnscope.monitor.page:page",
+        live="attnscope.monitor.page",
         beside=("heads/part-*.parquet", "alarms.jsonl"),
         written=(
             *("alarms.jsonl", "scalars.jsonl", "run.json", "report.html"),

@@ -3,22 +3,25 @@
 A page has a budget of numbers. Of a run with more measured steps it has the first and the last, those at which an alarm
 was raised, and others evenly between them, with the numbers as measured. Nothing in between is lost from sight: the
 range over all heads (`low`, `median`, `high`) is taken over all steps since the one before. The page says how many
-steps it has.
+steps it has. A server shows the page of a run that goes on, and adds to it what is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from attnscope import columns
 from attnscope.monitor.alarms import RULES
-from attnscope.monitor.training_run import page_readings
+from attnscope.monitor.run_files import Position, WentBackError, read_after, read_record
+from attnscope.monitor.training_run import Status, last_change, page_readings, status_of
 from attnscope.scanning.overview import explained_measure
 from attnscope.scanning.page_data import rounded_columns
-from attnscope.show.page import training_page
+from attnscope.show.page import packed, training_page
 from attnscope.store.folders import without_infinities
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ PLACE = ["layer", "head"]
 
 _NUMBERS = 800_000  # of all heads and measures; a number takes about three bytes of the file
 _MOST_STEPS, _LEAST_STEPS = 1_000, 12
+_MOST_ADDED = 50  # in one addition
 _MOST_POINTS = 800  # of the loss
 MOST_ALARMS = 500
 _NO_MEASURES = ("step", *PLACE, "rows", "length")
@@ -180,3 +184,41 @@ def _explained(name: str, n: int | None) -> dict[str, Any]:
     if name in columns.COLUMNS:
         return explained_measure(name, n, {"n": n})
     return {"label": name, "sentence": "A parameter of the normalizer.", "unit": "", "style": "number", "fixed": False}
+
+
+def page(place: Mapping[str, Any], folder: Path) -> str:
+    """The page of a training run, which follows it while it goes on."""
+    here = place["here"]
+    return training_page(_data(folder), {"home": place["home"], "data": f"{here}/data", "events": f"{here}/events"})
+
+
+def data(folder: Path) -> str:
+    """The data of the page as it is now, packed."""
+    return packed(_data(folder))
+
+
+def _data(folder: Path) -> dict[str, Any]:
+    run, position = read_after(folder, Position())
+    return training_data(run) | {"position": str(position)}
+
+
+def changed(folder: Path) -> tuple[datetime, Status]:
+    """Something that differs when there is something new to tell."""
+    updated = last_change(folder)
+    return updated, status_of(read_record(folder) or {}, updated)
+
+
+def added(folder: Path, since: str) -> tuple[dict[str, Any], str, bool]:
+    """What the page adds to its data after a position, the position now, and whether the run has ended.
+
+    ValueError for what is no position of this run, e.g. after steps were dropped; OutputError if there is no run.
+    """
+    try:
+        run, position = read_after(folder, Position.parse(since) if since else Position())
+    except WentBackError as error:
+        raise ValueError(str(error)) from error
+    table = with_parameters(run.heads, run.parameters)
+    order, steps = head_order(table), table["step"].unique().sort().to_list()
+    shown = choose_steps(steps, run.alarms["step"].to_list(), _MOST_ADDED)
+    content: dict[str, Any] = {"heads": order.height} | added_data(run, table, order, measure_names(table), shown)
+    return content, str(position), content["status"] in ("finished", "failed")

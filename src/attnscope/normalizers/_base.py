@@ -309,8 +309,6 @@ Settings = ParamSpec("Settings")
 class Door(Protocol[Settings]):
     """A normalizer as a function of logits, a mask, and the settings of its class, which are given by name."""
 
-    __name__: str
-
     def __call__(
         self, logits: Tensor, visible: Tensor | None = None, *args: Settings.args, **settings: Settings.kwargs
     ) -> Tensor:

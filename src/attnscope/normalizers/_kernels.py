@@ -1,18 +1,17 @@
 """The CPU loops: one compiled loop over rows for each way of making weights.
 
-Every loop works on rows `start <= r < stop` and holds no interpreter lock, so that several
-threads can share a tensor. Each copies its row into the output first and works there: a row
-stays in the nearest cache, and nothing the size of the tensor is ever allocated.
+Every loop works on rows `start <= r < stop` and holds no interpreter lock, so that several threads can share a tensor.
+Each copies its row into the output first and works there: a row stays in the nearest cache, and nothing the size of the
+tensor is ever allocated.
 
 Decisions:
 
 - masked keys are -inf inside a row, and the compiler may therefore not assume finite numbers;
-- a row is centered on its largest logit before it is scaled: c (z - max z) keeps the digits
-  that c z - max c z loses when the logits are large;
-- loops run from 0 over a slice: with any other start the compiler has to check for negative
-  indices, and no longer vectorizes;
-- sums of float32 run in blocks that are added up in float64, so that a row of 1e5 keys sums
-  as well as a short one;
+- a row is centered on its largest logit before it is scaled: c (z - max z) keeps the digits that c z - max c z loses
+  when the logits are large;
+- loops run from 0 over a slice: with any other start the compiler has to check for negative indices, and no longer
+  vectorizes;
+- sums of float32 run in blocks that are added up in float64, so that a row of 1e5 keys sums as well as a short one;
 - a row that holds NaN or +inf gives NaN on its visible keys and touches no other row.
 
 The loops of the backward pass, `_product`, apply the Jacobian of a map to a vector. One formula for the family:

@@ -159,7 +159,18 @@ def weights_of(
 ) -> Tensor:
     """Weights of a map, from the compiled loops where they can run, else from the torch reference."""
     if _arguments.usable(z, visible, scale, alpha, sink):
-        return _weights_by_loop(kind, k, z, visible, scale, alpha, sink)
+        extra: tuple[Any, ...] = ()
+        if kind in ("softmax", "sigmoid"):
+            extra = (_arguments.row_values(sink, z, -np.inf),)
+        elif kind == "topk":
+            extra = (k,)
+        elif kind == "entmax":
+            extra = (_arguments.row_values(alpha, z, 1.0),)
+        out = torch.empty_like(z, memory_format=torch.contiguous_format)
+        rows, scales = _arguments.rows(z), _arguments.row_values(scale, z, 1.0)
+        mask, index = _arguments.mask_rows(visible, z.shape)
+        _arguments.run(_FORWARD[kind], z, rows, mask, index, scales, *extra, _arguments.rows(out))
+        return out
     x, present, top = center(z, visible, scale)
     if kind == "sigmoid":
         assert sink is not None
@@ -177,29 +188,6 @@ def weights_of(
         height = top if scale is None else top * scale
         weights = softmax(x, None if sink is None else sink - height)
     return finish(weights, present)
-
-
-def _weights_by_loop(
-    kind: Kind,
-    k: int,
-    z: Tensor,
-    visible: Tensor | None,
-    scale: Tensor | None,
-    alpha: Tensor | None,
-    sink: Tensor | None,
-) -> Tensor:
-    out = torch.empty_like(z, memory_format=torch.contiguous_format)
-    extra: tuple[Any, ...] = ()
-    if kind in ("softmax", "sigmoid"):
-        extra = (_arguments.row_values(sink, z, -np.inf),)
-    elif kind == "topk":
-        extra = (k,)
-    elif kind == "entmax":
-        extra = (_arguments.row_values(alpha, z, 1.0),)
-    mask, index = _arguments.mask_rows(visible, z.shape)
-    scales = _arguments.row_values(scale, z, 1.0)
-    _arguments.run(_FORWARD[kind], z, _arguments.rows(z), mask, index, scales, *extra, _arguments.rows(out))
-    return out
 
 
 def power_on_support(w: Tensor, alpha: Tensor) -> Tensor:

@@ -52,9 +52,9 @@ class _ComposedNormalizer(Normalizer):
         """The weights of logits that are prepared."""
 
     @property
-    @abstractmethod
     def _loops(self) -> Loops | None:
         """The loops of this definition, if there are any."""
+        return None
 
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Weights of each row, with the shape and dtype of the logits."""
@@ -275,7 +275,7 @@ def _filled(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
 
 @register
 @dataclass(frozen=True, eq=False)
-class SelfAdjustRaw(Normalizer):
+class SelfAdjustRaw(_ComposedNormalizer):
     """w = z softmax(z): may be negative, does not preserve order, sums to the mean logit under p.
 
     >>> logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
@@ -288,12 +288,9 @@ class SelfAdjustRaw(Normalizer):
         sums_to_one=False, at_most_one=False, non_negative=False, sparse=True, shift_invariant=False
     )
 
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """z softmax(z)."""
-        z, present = _filled(logits, visible)
-        if z.shape[-1] == 0:
-            return logits.clone()
-        return (z * apply_map("softmax", z, present)).to(logits.dtype)
+    def _definition(self, z: Tensor, visible: Tensor | None) -> Tensor:
+        z, present = _filled(z, visible)
+        return z * apply_map("softmax", z, present)
 
     def weight_bounds(self, length: int, low: float, high: float) -> tuple[float, float]:
         """The ends of the range times softmax's bounds: still of order 1/L."""

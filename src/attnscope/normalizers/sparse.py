@@ -9,9 +9,8 @@
 | asentmax | entmax_alpha(c z) | given | delta + beta (ln n)^gamma |
 | lipmax | entmax_alpha(c z) | given | smooth minimum of K and kappa ln n |
 
-tau makes a row sum to one. For 1 < alpha <= 2 entmax is 1-Lipschitz, so
-that a scale c bounds the Jacobian norm of all but topk, which jumps where ranks k and k+1 tie.
-lipmix is lipmax with a power of n as its scale, mixed with the uniform weights.
+tau makes a row sum to one. For 1 < alpha <= 2 entmax is 1-Lipschitz, so that a scale c bounds the Jacobian norm of all
+but topk, which jumps where ranks k and k+1 tie. lipmix mixes lipmax, with a power of n as its scale, and equal weights.
 """
 
 from __future__ import annotations

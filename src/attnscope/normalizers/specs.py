@@ -2,9 +2,8 @@
 
 A class of the user's own needs `weights(logits, visible=None)` and no arguments to be made. What else it has is used:
 `facts` (`attnscope.normalizers.Facts`, what it promises; by default weights that sum to one, not negative,
-equivariant and invariant to shifts), `lipschitz(length)`, `weight_bounds`, `jacobian_norm` and `jacobian_bound`. Where
-it does not have them, the Jacobian comes from automatic differentiation, and there is no Lipschitz constant and no
-budget.
+equivariant and invariant to shifts), `lipschitz(length)`, `weight_bounds`, `jacobian_norm` and `jacobian_bound`.
+Without them the Jacobian comes from automatic differentiation, and there is no Lipschitz constant and no budget.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Kind:
         Whether `page` takes a second folder, to show two runs of this kind beside each other.
     live
         The module that follows a run while it goes on, with `data(folder)`, `changed(folder)` and
-        `added(folder, since)` as in `attnscope.monitor.following`.
+        `added(folder, since)` as in `attnscope.monitor.page`.
     verbs
         Its commands.
     """
