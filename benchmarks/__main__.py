@@ -14,9 +14,11 @@ import sys
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
+from rich.console import Console
 
 from attnscope import cli
 from attnscope.options import JsonOption
+from attnscope.show import terminal
 from benchmarks import tables
 
 BENCHMARKS = {
@@ -46,11 +48,11 @@ def measured(*words: Annotated[str, Parameter(show=False, allow_leading_hyphen=T
     report: Any = app(words, exit_on_error=False, print_error=False, result_action="return_value")
     if not isinstance(report, dict):  # a page of help
         return 0
-    printed = tables.TABLES.get(report["benchmark"])
-    if json or printed is None:
+    blocks = tables.TABLES.get(report["benchmark"])
+    if json or blocks is None:
         print(json_module.dumps(report))
     else:
-        printed(report)
+        terminal.write(Console(), blocks(report))
     return 0
 
 

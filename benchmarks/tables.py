@@ -6,26 +6,20 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from attnscope.report.terminal import add_row, paragraph, table, titled
-from attnscope.results.words import counted, number
+from attnscope.show.blocks import Block, Note, Table, Verdict
+from attnscope.show.numbers import counted, number
 
 _QUICK = 2  # times torch.softmax
 
 
-def print_normalizers(report: dict[str, Any]) -> None:
-    """Print one table for each length."""
-    console = Console()
-    _print_verdict(console, _speed(report))
+def normalizers(report: dict[str, Any]) -> list[Block]:
+    """One table for each length."""
+    found: list[Block] = [Verdict(_speed(report))]
     for (length, rows), results in _grouped(report["results"], "length", "rows"):
         headings = ["Normalizer", "Forward seconds", "Forward / softmax", "Both seconds", "Both / softmax"]
         headings += [f"{report['peer']} / ours"] if report["peer"] else []
-        made = table([*headings, "Largest error"])
-        for result in results:
-            add_row(
-                made,
+        lines = [
+            [
                 result["normalizer"],
                 number(result["forward_seconds"]),
                 number(result["forward_ratio"]),
@@ -33,9 +27,10 @@ def print_normalizers(report: dict[str, Any]) -> None:
                 number(result["total_ratio"]),
                 *([number(result["peer_speedup"])] if report["peer"] else []),
                 f"{result['largest_error']:.0e}",
-            )
-        console.print(titled(f"{rows:,} rows of {length:,} logits", made))
-        console.print()
+            ]
+            for result in results
+        ]
+        found.append(Table([*headings, "Largest error"], lines, f"{rows:,} rows of {length:,} logits"))
     note = (
         f"Medians of {counted(report['repeats'], 'repeat')} on {_threads(report)}, float32. Forward / softmax: time of "
         "the weights over that of torch.softmax on the same logits; both: with the gradient; "
@@ -43,7 +38,7 @@ def print_normalizers(report: dict[str, Any]) -> None:
         + f"largest error: against the definition in float64. {report['memory'][0].upper()}{report['memory'][1:]}."
         + ("" if report["peer"] else " The entmax package is not installed, so nothing is compared with it.")
     )
-    console.print(paragraph(note, style="dim"))
+    return [*found, Note(note, "soft")]
 
 
 def _speed(report: dict[str, Any]) -> str:
@@ -58,51 +53,48 @@ def _speed(report: dict[str, Any]) -> str:
     )
 
 
-def print_scans(report: dict[str, Any]) -> None:
-    """Print one table for each model, and what the first scan and the naive way take."""
-    console = Console()
+def scans(report: dict[str, Any]) -> list[Block]:
+    """One table for each model, and what the first scan and the naive way take."""
     shorter = report["shorter"]
     headings = ["Subject", "Seconds", "Forward seconds", "Time ratio", "Peak MB", "Forward peak MB", "Memory ratio"]
     headings += [] if shorter is None else [f"Peak MB at {shorter:,}", "Growth"]
-    _print_verdict(console, _cost(report))
+    found: list[Block] = [Verdict(_cost(report))]
     for (model,), results in _grouped(report["results"], "model"):
         timed = [one for one in results if one["installed"] and one["subject"] != "first"]
-        made = table(headings)
+        lines = []
         for result in timed:
             heads = f" ({result['heads_timed']} heads timed)" if "heads_timed" in result else ""
             grown = () if shorter is None else (_megabytes(result["shorter_peak_bytes"]), number(result["growth"]))
-            add_row(
-                made,
-                result["subject"] + heads,
-                number(result["seconds"]),
-                number(result["forward_seconds"]),
-                number(result["time_ratio"]),
-                _megabytes(result["peak_bytes"]),
-                _megabytes(result["forward_peak_bytes"]),
-                number(result["memory_ratio"]),
-                *grown,
+            lines.append(
+                [
+                    result["subject"] + heads,
+                    number(result["seconds"]),
+                    number(result["forward_seconds"]),
+                    number(result["time_ratio"]),
+                    _megabytes(result["peak_bytes"]),
+                    _megabytes(result["forward_peak_bytes"]),
+                    number(result["memory_ratio"]),
+                    *grown,
+                ]
             )
-        if timed:
-            console.print(titled(f"The {model} model", made))
-        for result in results:
-            if result["subject"] == "first":
-                words = f"The first scan on a machine, which compiles its loops: {result['seconds']:.1f} s."
-                console.print(paragraph(words))
+        notes = [
+            f"The first scan on a machine, which compiles its loops: {result['seconds']:.1f} s."
+            for result in results
+            if result["subject"] == "first"
+        ]
         missing = [one["subject"] for one in results if not one["installed"]]
-        if missing:
-            console.print(paragraph(f"Not installed: {', '.join(missing)}.", style="dim"))
+        notes += [f"Not installed: {', '.join(missing)}."] if missing else []
         naive = report["naive_over_all"].get(model)
         if naive is not None:
-            words = f"The naive way takes {naive:g} times as long as a scan of all rows with the paper's bounds."
-            console.print(paragraph(words))
-        console.print()
+            notes.append(f"The naive way takes {naive:g} times as long as a scan of all rows with the paper's bounds.")
+        table = Table(headings, lines, f"The {model} model", notes=notes)
+        found += [table] if timed else [Note(note) for note in notes]
     note = (
         f"Ratios are to the model's plain forward pass, measured in the same run on {_threads(report)}. last: the last "
         "row of each length; all: every row; +bounds: with the paper's bounds; first: a scan that compiles its loops; "
-        "naive: all attention matrices at once, formulas taken "
-        "literally."
+        "naive: all attention matrices at once, formulas taken literally."
     )
-    console.print(paragraph(note, style="dim"))
+    return [*found, Note(note, "soft")]
 
 
 def _cost(report: dict[str, Any]) -> str:
@@ -116,17 +108,13 @@ def _cost(report: dict[str, Any]) -> str:
     return f"compared with a plain forward pass, a scan takes {'; '.join(found)}." if found else "no scan was timed."
 
 
-def print_protocol(report: dict[str, Any]) -> None:
-    """Print one table of all algorithms."""
-    console = Console()
+def protocol(report: dict[str, Any]) -> list[Block]:
+    """One table of all algorithms."""
     headings = ["Algorithm", "Seconds", "Forward seconds", "Time ratio", "Peak MB", "Paper's seconds", "Times faster"]
     least, most = (round(f(one["times_faster"] for one in report["results"])) for f in (min, max))
     faster = f"{least:,} to {most:,}" if least < most else f"{least:,}"
-    _print_verdict(console, f"the paper's algorithms run {faster} times as fast here as the paper states.")
-    made = table(headings)
-    for result in report["results"]:
-        add_row(
-            made,
+    lines = [
+        [
             f"{result['algorithm']} {result['measures']}",
             number(result["seconds"]),
             number(result["forward_seconds"]),
@@ -134,31 +122,29 @@ def print_protocol(report: dict[str, Any]) -> None:
             _megabytes(result["peak_bytes"]),
             number(result["paper_seconds"]),
             number(result["times_faster"]),
-        )
-    console.print(made)
+        ]
+        for result in report["results"]
+    ]
     note = (
         f"The paper's algorithms over all rows of one window of {report['size']['length']:,} tokens, on "
         f"{_threads(report)}; the paper's seconds are those of its appendix, on {report['paper_machine']}."
     )
-    console.print(paragraph(note, style="dim"))
+    verdict = f"the paper's algorithms run {faster} times as fast here as the paper states."
+    return [Verdict(verdict), Table(headings, lines, notes=[note])]
 
 
-def print_monitor(report: dict[str, Any]) -> None:
-    """Print the ratios of a watched to a plain training run."""
-    console = Console()
+def monitor(report: dict[str, Any]) -> list[Block]:
+    """The ratios of a watched to a plain training run."""
     same = "the same bits" if report["identical"] else "NOT the same bits"
     training = report["training"]
-    words = f"training takes {training['wall_ratio']:.3f} times as long with a monitor, and does {same}."
-    _print_verdict(console, words)
-    made = table(["With a monitor / without", "Time", "Middle half", "Processor time"])
+    lines = []
     steps = {"A measured step": report["measured_step"], "Another step": report["unmeasured_step"]}
     for name, ratios in steps.items():
         if ratios is not None:
             spread = " to ".join(f"{end:.3f}" for end in ratios["quartiles"])
-            add_row(made, name, f"{ratios['wall_ratio']:.3f}", spread, f"{ratios['cpu_ratio']:.3f}")
+            lines.append([name, f"{ratios['wall_ratio']:.3f}", spread, f"{ratios['cpu_ratio']:.3f}"])
     name = f"Training, every {report['every']} steps"
-    add_row(made, name, f"{training['wall_ratio']:.3f}", "", f"{training['cpu_ratio']:.3f}")
-    console.print(made)
+    lines.append([name, f"{training['wall_ratio']:.3f}", "", f"{training['cpu_ratio']:.3f}"])
     size = report["size"]
     note = (
         f"A GPT-2-like model of {report['parameters'] / 1e6:.1f} million parameters, {size['batch']} items of "
@@ -167,18 +153,18 @@ def print_monitor(report: dict[str, Any]) -> None:
     )
     if report["memory_ratio"] is not None:
         note += f"Peak memory of a step, above the loaded model: {report['memory_ratio']:.3f} times."
-    console.print(paragraph(note, style="dim"))
+    verdict = f"training takes {training['wall_ratio']:.3f} times as long with a monitor, and does {same}."
+    headings = ["With a monitor / without", "Time", "Middle half", "Processor time"]
+    return [Verdict(verdict), Table(headings, lines, notes=[note])]
 
 
-def print_scale(report: dict[str, Any]) -> None:
-    """Print what workers gain, and what a large run costs."""
-    console = Console()
-    made = table(["Figure", "Measured", "Goal"])
-    verdict, notes = [], []
+def scale(report: dict[str, Any]) -> list[Block]:
+    """What workers gain, and what a large run costs."""
+    lines, verdict, notes = [], [], []
     if "identical" in report:
-        add_row(made, "Speed of 2 workers / 1 worker", f"{report['two_workers_to_one']:.2f}", ">= 1.8")
-        add_row(made, "Time of 1 worker / in this process", f"{report['one_worker_to_in_process']:.2f}", "<= 1.05")
-        add_row(made, "Equal tables, also after a kill", "yes" if report["identical"] else "NO", "yes")
+        lines.append(["Speed of 2 workers / 1 worker", f"{report['two_workers_to_one']:.2f}", ">= 1.8"])
+        lines.append(["Time of 1 worker / in this process", f"{report['one_worker_to_in_process']:.2f}", "<= 1.05"])
+        lines.append(["Equal tables, also after a kill", "yes" if report["identical"] else "NO", "yes"])
         same = "the same tables" if report["identical"] else "NOT the same tables"
         verdict.append(f"two workers are {report['two_workers_to_one']:.2f} times as fast as one, with {same}")
         notes.append(
@@ -187,19 +173,11 @@ def print_scale(report: dict[str, Any]) -> None:
         )
     if "report_seconds" in report:
         many, ratio = f"{report['many_windows']:,}", report["driver_memory_ratio"]
-        add_row(made, f"Driver memory, {many} / 100 windows", "-" if ratio is None else f"{ratio:.2f}", "<= 1.2")
-        add_row(made, f"Seconds of the report of {many} windows", f"{report['report_seconds']:.1f}", "<= 60")
+        lines.append([f"Driver memory, {many} / 100 windows", "-" if ratio is None else f"{ratio:.2f}", "<= 1.2"])
+        lines.append([f"Seconds of the report of {many} windows", f"{report['report_seconds']:.1f}", "<= 60"])
         verdict.append(f"{many} windows take {report['many_windows_seconds']:.0f} s")
         notes.append("The large run is that of the embedded model with two workers.")
-    _print_verdict(console, "; ".join(verdict) + ".")
-    console.print(made)
-    console.print(paragraph(" ".join(notes), style="dim"))
-
-
-def _print_verdict(console: Console, words: str) -> None:
-    """Print the result of a benchmark in a sentence."""
-    console.print(paragraph(Text.assemble(("Verdict: ", "bold"), words)))
-    console.print()
+    return [Verdict("; ".join(verdict) + "."), Table(["Figure", "Measured", "Goal"], lines, notes=notes)]
 
 
 def _grouped(results: Iterable[dict[str, Any]], *keys: str) -> list[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
@@ -215,11 +193,11 @@ def _megabytes(count: float | None) -> str:
     return "-" if count is None else f"{count / 1e6:,.0f}"
 
 
-# The printed form of each report; others are printed as JSON.
-TABLES: dict[str, Callable[[dict[str, Any]], None]] = {
-    "normalizers": print_normalizers,
-    "scan": print_scans,
-    "protocol": print_protocol,
-    "monitor": print_monitor,
-    "scale": print_scale,
+# What each report shows; others are printed as JSON.
+TABLES: dict[str, Callable[[dict[str, Any]], list[Block]]] = {
+    "normalizers": normalizers,
+    "scan": scans,
+    "protocol": protocol,
+    "monitor": monitor,
+    "scale": scale,
 }

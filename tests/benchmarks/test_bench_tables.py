@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-import pytest
-from rich.console import Console
 from terminal_tables import assert_readable, recorded_tables
 
+from attnscope.show import terminal
 from benchmarks import tables
 from benchmarks.normalizers import SUBJECTS
 from benchmarks.protocol import ALGORITHMS
@@ -16,8 +14,7 @@ from benchmarks.protocol import ALGORITHMS
 CONSOLE = {"width": 80, "force_terminal": True, "color_system": None}
 
 
-def test_tables_of_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "Console", lambda: Console(file=io.StringIO(), **CONSOLE))
+def test_tables_of_benchmarks() -> None:
     large = 12345.678
     normalizers: dict[str, Any] = {"threads": 64, "repeats": 5, "peer": "entmax 1.3.1", "memory": "words"}
     normalizers["results"] = [
@@ -40,9 +37,8 @@ def test_tables_of_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
         for number, about in ALGORITHMS.items()
     ]
     with recorded_tables() as found:
-        tables.print_normalizers(normalizers)
-        tables.print_scans(scans)
-        tables.print_protocol(protocol)
+        blocks = [*tables.normalizers(normalizers), *tables.scans(scans), *tables.protocol(protocol)]
+        assert max(map(len, terminal.text(blocks).splitlines())) <= 80
     assert len(found) == 3
     for table in found:
         assert_readable(table)

@@ -14,10 +14,10 @@ import pytest
 from reports import enlarged, large_shown, made_findings
 
 from attnscope.columns import head_name
-from attnscope.report.terminal import short_path
 from attnscope.scanning import ScanResult
 from attnscope.scanning.overview import Overview
 from attnscope.scanning.page_data import render
+from attnscope.show.numbers import short_path
 
 Open = Callable[..., Any]
 COUNTS = "B3 broad 20% S3 sink-bound 20% C3 constant 20% L3 local 20% ·3 selective 20%"

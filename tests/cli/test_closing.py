@@ -18,6 +18,7 @@ from attnscope.cli.app import app
 from attnscope.diagnosis.running import diagnose
 from attnscope.errors import InputError
 from attnscope.show import command as closing
+from attnscope.show import terminal
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_a_long_command_is_broken_between_words_and_a_shell_reads_it_as_one() ->
         "/some/where/war and peace.txt",
         "--verify",
     ]
-    text = closing.broken(words, 60)
+    text = terminal.broken(words, 60)
     assert max(map(len, text.splitlines())) <= 60
     assert len(text.splitlines()) > 1
     assert subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout.split("\n")[0] == (

@@ -199,7 +199,8 @@ def flattened(blocks: Iterable[Block], details: bool = True) -> list[Block]:
         if not isinstance(block, Details):
             found.append(block)
         elif details and block.blocks:
-            titled = getattr(block.blocks[0], "title", "")  # says what the title says
+            first = block.blocks[0]
+            titled = isinstance(first, (Table, HeadMap, Chart)) and first.title  # which says the same
             found += [] if titled else [Heading(block.title, level=2)]
             found += flattened(block.blocks)
     return found

@@ -1,7 +1,6 @@
 """What a command prints: its result or one JSON object, what was left out, its files, and what to type next.
 
-A command that is too long for the terminal is continued on the next line after a backslash, so that it can be copied
-as a whole; a path is never broken.
+A path is never broken.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from rich.text import Text
 
 from attnscope.columns import head_name
 from attnscope.progress import watch_compiling
-from attnscope.show.terminal import broken, paragraph
+from attnscope.show.blocks import Next
+from attnscope.show.terminal import paragraph, write
 from attnscope.store.folders import folder_name, without_infinities
 from attnscope.store.manifest import UNFINISHED
 
@@ -152,15 +152,11 @@ def print_closing(
         console.print(paragraph(", ".join(files), 7))
     if page is not None:
         console.print(Text.assemble(("Open", "bold"), f"   {open_command(page)}"), soft_wrap=True)
-    if commands:
-        console.print(Text("Next", style="bold"))
-    for command, reason in (commands or {}).items():
-        words = [*shlex.split(program()), *shlex.split(command)[1:]]
-        # A file or another program gets one line, and cmd.exe has no backslash.
-        wrapped = console.is_terminal and sys.platform != "win32"
-        text = broken(words, console.width) if wrapped else f"  {shlex.join(words)}"
-        console.print(Text(text), soft_wrap=True)
-        console.print(paragraph(reason, 6, tone="soft"))
+    next_steps = {
+        shlex.join([*shlex.split(program()), *shlex.split(command)[1:]]): why
+        for command, why in (commands or {}).items()
+    }
+    write(console, [Next(command, why) for command, why in next_steps.items()])
 
 
 def command_line(*parts: object, **options: object) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
 
@@ -49,7 +50,9 @@ _TALL = (Table, HeadMap)
 
 def write(console: Console, blocks: Iterable[Block], verbose: bool = False) -> None:
     """Print blocks; those behind a fold if `verbose`."""
-    for made in _spaced(flattened(blocks, verbose), console.width):
+    # A file or another program gets a command on one line, and cmd.exe has no backslash.
+    breaks = console.is_terminal and sys.platform != "win32"
+    for made in _spaced(flattened(blocks, verbose), console.width, breaks):
         console.print(made, soft_wrap=isinstance(made, Text) and made.no_wrap)
 
 
@@ -62,15 +65,15 @@ def text(blocks: Iterable[Block], width: int = WIDTH, verbose: bool = False) -> 
     return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
 
-def _spaced(blocks: Sequence[Block], width: int) -> Iterable[RenderableType]:
-    """What is printed for each block, with empty lines between."""
+def _spaced(blocks: Sequence[Block], width: int, breaks: bool) -> Iterable[RenderableType]:
+    """What is printed for each block, with empty lines between; long commands are broken if `breaks`."""
     shown = [block for block in blocks if not isinstance(block, (Chart, Grid)) and block not in _EMPTY]
     for before, block in zip([None, *shown], shown, strict=False):
         if _apart(before, block):
             yield Text()
         if isinstance(block, Next) and not isinstance(before, Next):
             yield Text("Next", style="bold")
-        yield from _written(block, width)
+        yield from _written(block, width if breaks or not isinstance(block, Next) else sys.maxsize)
 
 
 _EMPTY = (Items(()), Facts({}))

@@ -24,7 +24,7 @@ import polars as pl
 
 from attnscope.errors import parameter
 from attnscope.intervals import window_bootstrap_deviation
-from attnscope.results.words import counted
+from attnscope.show.numbers import counted
 from attnscope.store.tables import OWN
 from attnscope.studies.horizon.extended_row import MEASURES
 from attnscope.studies.horizon.measuring import Curves, HorizonRecord, reach_distances

@@ -23,10 +23,10 @@ from reports import enlarged, large_shown, made_findings, withdrawn_findings
 import attnscope
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import InputError
-from attnscope.results.words import visible_token
 from attnscope.scanning import ScanResult, scan
 from attnscope.show import palette
 from attnscope.show import result as base
+from attnscope.show.numbers import visible_token
 from attnscope.show.palette import SCALE, ink_on
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 (again and again). " * 9

@@ -1,30 +1,10 @@
-"""Words of the terminal: names of models, and the verdict of a comparison."""
+"""The verdict of a comparison in words."""
 
 from __future__ import annotations
 
 import polars as pl
-import pytest
 
-from attnscope.report.terminal import short_path
 from attnscope.studies.compare.view import _verdict
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("openai-community/gpt2", "openai-community/gpt2"),
-        ("gpt2", "gpt2"),
-        ("sample", "sample"),
-        ("./my/stories15M/", "stories15M"),
-        ("/data/minilm/model", "minilm/model"),
-        ("~/llama.gguf", "llama.gguf"),
-        ("runs/of/mine", "mine"),
-        ("C:\\models\\bert\\checkpoint", "bert/checkpoint"),
-        ("/", "/"),
-    ],
-)
-def test_a_path_is_named_by_its_last_part_that_says_something(name: str, expected: str) -> None:
-    assert short_path(name) == expected
 
 
 def compared(**kl: float) -> pl.DataFrame:

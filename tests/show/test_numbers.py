@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnscope.results.words import counted, number
+from attnscope.show.numbers import counted, number, short_path
 from attnscope.studies.paper.view import measured_and_accepted
 
 
@@ -37,3 +37,21 @@ def test_a_range_that_begins_above_zero_says_so() -> None:
     measured = [{"value": 0.5, "accepted": [5e-324, None]}]
     claim = {"readings": [{"form": "printed", "measured": measured, "nearest": True}]}
     assert measured_and_accepted(claim) == ("0.5", "> 0")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("openai-community/gpt2", "openai-community/gpt2"),
+        ("gpt2", "gpt2"),
+        ("sample", "sample"),
+        ("./my/stories15M/", "stories15M"),
+        ("/data/minilm/model", "minilm/model"),
+        ("~/llama.gguf", "llama.gguf"),
+        ("runs/of/mine", "mine"),
+        ("C:\\models\\bert\\checkpoint", "bert/checkpoint"),
+        ("/", "/"),
+    ],
+)
+def test_a_path_is_named_by_its_last_part_that_says_something(name: str, expected: str) -> None:
+    assert short_path(name) == expected
