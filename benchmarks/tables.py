@@ -130,7 +130,7 @@ def protocol(report: dict[str, Any]) -> list[Block]:
         f"{_threads(report)}; the paper's seconds are those of its appendix, on {report['paper_machine']}."
     )
     verdict = f"the paper's algorithms run {faster} times as fast here as the paper states."
-    return [Verdict(verdict), Table(headings, lines, notes=[note])]
+    return [Verdict(verdict), Table(headings, lines, notes=[note], narrow=20)]
 
 
 def monitor(report: dict[str, Any]) -> list[Block]:

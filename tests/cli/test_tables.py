@@ -12,7 +12,6 @@ from rich.console import Console
 from terminal_tables import assert_readable, recorded_tables
 
 from attnscope.cli import run
-from attnscope.report.maps import HeadMap, _percentage
 from attnscope.show import terminal
 from attnscope.studies.audit import AuditReport, ClaimReport, Trial
 from attnscope.studies.audit.printing import print_audit
@@ -64,22 +63,6 @@ def test_tables_of_commands_on_a_model(
     assert len(found) >= tables
     for table in found:
         assert_readable(table)
-
-
-@pytest.mark.parametrize("heads", [6, 15, 16, 24, 32, 40, 64, 96, 128])
-@pytest.mark.parametrize("width", [80, 120])
-def test_maps_fit_however_many_heads_there_are(heads: int, width: int) -> None:
-    text = io.StringIO()
-    values = {(layer, head): (head % 11) / 10 for layer in range(12) for head in range(heads)}
-    Console(file=text, width=width, color_system=None).print(HeadMap(values, _percentage, 5, "digits"))
-    names, *lines = text.getvalue().splitlines()
-    assert max(map(len, (names, *lines))) <= width
-    assert names.split()[0] == "H0"
-    cells = "".join(line[6:] for line in lines if "digits" not in line)
-    if heads * 4 <= width - 6:  # room for numbers
-        assert [int(number) for number in cells.split()] == [head % 11 * 10 for head in range(heads)] * 12
-    else:
-        assert cells.replace(" ", "") == "".join(str(min(head % 11, 9)) for head in range(heads)) * 12
 
 
 def test_tables_of_a_reproduction() -> None:

@@ -34,7 +34,7 @@ def test_nouns_agree_with_their_number() -> None:
 
 
 def test_a_range_that_begins_above_zero_says_so() -> None:
-    measured = [{"value": 0.5, "accepted": [5e-324, None]}]
+    measured = [{"value": 0.5, "interval": None, "accepted": [5e-324, None]}]
     claim = {"readings": [{"form": "printed", "measured": measured, "nearest": True}]}
     assert measured_and_accepted(claim) == ("0.5", "> 0")
 

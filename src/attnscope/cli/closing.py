@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from attnscope.report.terminal import paragraph
+from attnscope.show.terminal import paragraph
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +45,7 @@ def print_closing(
         wrapped = console.is_terminal and sys.platform != "win32"
         text = broken(words, console.width) if wrapped else f"  {shlex.join(words)}"
         console.print(Text(text), soft_wrap=True)
-        console.print(paragraph(reason, 6, style="dim"))
+        console.print(paragraph(reason, 6, tone="soft"))
 
 
 def broken(words: Sequence[str], width: int) -> str:
