@@ -20,7 +20,7 @@ from typing import Any
 
 import polars as pl
 
-from attnscope.studies.recall.summary import half_width, summarize
+from attnscope.studies.recall.running import half_width, summarize
 
 _SETTING = ("task", "position_encoding", "qk_norm", "length_ratio", "length")
 

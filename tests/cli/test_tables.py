@@ -14,7 +14,6 @@ from terminal_tables import assert_readable, recorded_tables
 from attnscope.cli import run
 from attnscope.show import terminal
 from attnscope.studies.audit import AuditReport, ClaimReport, Trial
-from attnscope.studies.audit.printing import print_audit
 from attnscope.studies.audit.referee import CLAIMS
 from attnscope.studies.paper.claims import answer
 from attnscope.studies.paper.view import blocks
@@ -98,7 +97,7 @@ def test_the_table_of_an_audit() -> None:
         for index, claim in enumerate(CLAIMS)
     ]
     with recorded_tables() as found:
-        print_audit(Console(file=io.StringIO(), **CONSOLE), AuditReport("full", 0, tuple(claims)))
+        AuditReport("full", 0, tuple(claims)).print_summary(Console(file=io.StringIO(), **CONSOLE))
     (table,) = found
     assert_readable(table)
     assert {"by attack", "100.0%"} <= set(table.cells)

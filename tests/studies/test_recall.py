@@ -25,13 +25,13 @@ from attnscope import normalizers as nz
 from attnscope.cli import run
 from attnscope.errors import AttnscopeError, InputError
 from attnscope.options import arguments
+from attnscope.show import terminal
 from attnscope.studies.recall import running, training
-from attnscope.studies.recall.running import Cell, Plan, recall
-from attnscope.studies.recall.summary import budget_figure, summarize
+from attnscope.studies.recall.running import Cell, Plan, recall, summarize
 from attnscope.studies.recall.tasks import CLASSES, DIRECTIONS, MQAR, TASKS, Batch, find_task
 from attnscope.studies.recall.training import make_rule
 from attnscope.studies.recall.verb import RecallOptions
-from attnscope.studies.recall.view import print_recall
+from attnscope.studies.recall.view import budget_figure, recall_blocks
 
 LENGTH = 23
 PLAN = Plan(
@@ -246,7 +246,7 @@ def test_a_resumed_run_has_the_table_of_an_uninterrupted_one(
     resumed = recall(PLAN, out=tmp_path / "parts", progress=steps.append)
     assert steps[0].done == 3
     assert resumed.table.equals(whole.table)
-    assert resumed.summary.equals(whole.summary)
+    assert resumed.means.equals(whole.means)
     assert (tmp_path / "parts" / "recall.parquet").read_bytes() == (tmp_path / "whole" / "recall.parquet").read_bytes()
 
 
@@ -415,7 +415,7 @@ def test_the_picture_has_a_line_for_each_normalizer_below_the_frontier() -> None
 def test_the_tables_fit_80_columns() -> None:
     shown = io.StringIO()
     table = lines(**{"entmax:alpha=1.3": (1.0, 0.2), "power_softmax": (0.9, 0.8)}).with_columns(ceiling=0.9)
-    print_recall(Console(file=shown, width=80), summarize(table))
+    terminal.write(Console(file=shown, width=80), recall_blocks(summarize(table)))
     assert max(len(line.rstrip()) for line in shown.getvalue().splitlines()) <= 80
     assert "90.0" in shown.getvalue()
 

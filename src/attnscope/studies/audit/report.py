@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from attnscope.errors import InputError, OutputError, shown
-from attnscope.results.base import Result, View
+from attnscope.show.numbers import counted
+from attnscope.show.result import Result
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from attnscope.show.blocks import Block
     from attnscope.studies.audit.view import AuditPlots
 
 FILE = "audit.json"
@@ -190,11 +193,19 @@ class AuditReport(Result):
                 f"{str(folder)!r} is not a readable audit ({type(error).__name__}: {error}); audit again"
             ) from error
 
-    @staticmethod
-    def _view() -> View:
-        from attnscope.studies.audit import view
+    def blocks(self, verbose: bool = False) -> list[Block]:
+        """A verdict and one line for each claim; with `verbose` also places and counterexamples."""
+        from attnscope.studies.audit.view import blocks
 
-        return view
+        return blocks(self)
+
+    def brief(self) -> list[str]:
+        """How many claims were tested, before the verdict."""
+        return [f"AuditReport: {counted(len(self.claims), 'claim')}", *super().brief()]
+
+    def calls(self) -> Sequence[str]:
+        """What to call next."""
+        return (".summary()", '.claim("lemma-1")', ".table", ".plot.violations()", ".show()")
 
 
 def _with_finite_numbers(value: Any) -> Any:

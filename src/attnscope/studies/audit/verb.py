@@ -64,10 +64,11 @@ def audit(
     claims_file
         A Python file with your own claims: every attnscope.studies.audit.Claim in it is tested instead.
     """
+    from attnscope.show import terminal
     from attnscope.show.command import answer, command_line, running
-    from attnscope.studies.audit.printing import print_claim
     from attnscope.studies.audit.referee import CLAIMS, find_claim
     from attnscope.studies.audit.referee import audit as search
+    from attnscope.studies.audit.view import claim_blocks
 
     claims = _load_claims(claims_file) if claims_file else list(CLAIMS)
     if claim is not None:
@@ -79,7 +80,7 @@ def audit(
         if claim is None:
             report.print_summary(console, verbose)
         else:
-            print_claim(console, report.claims[0])
+            terminal.write(console, claim_blocks(report.claims[0]))
 
     if claim is None:
         first = next((one.id for one in report.claims if one.verdict == "fails"), report.claims[0].id)

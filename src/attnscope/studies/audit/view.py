@@ -1,4 +1,4 @@
-"""The words and charts of an audit."""
+"""What an audit shows: the verdict, a table of all claims, one claim in full, and a chart of the violations."""
 
 from __future__ import annotations
 
@@ -7,73 +7,155 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from attnscope.results import html
-from attnscope.results.words import counted, number, shortened
+from attnscope.show.blocks import Block, Chart, Details, Facts, Heading, Note, Span, Table, Tone, Verdict, Words
+from attnscope.show.numbers import counted, number
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from attnscope.show.charts import OfflineChart
-    from attnscope.studies.audit.report import AuditReport, ClaimReport
+    from attnscope.studies.audit.report import AuditReport, ClaimReport, Counterexample, Trial
 
-_NOTE = "Violated: share of the configurations drawn."
-_PLURAL = {"holds": "hold", "fails": "fail", "holds with condition": "hold with a condition", "vacuous": "vacuous"}
-
-
-def lines(result: AuditReport) -> list[str]:
-    """The repr: how many claims hold, which fail, whether a corrected form was violated, what to call next."""
-    counts = Counter(claim.verdict for claim in result.claims)
-    verdicts = ", ".join(f"{n} {_PLURAL[verdict] if n > 1 else verdict}" for verdict, n in counts.most_common())
-    failing = [claim.id for claim in result.claims if claim.verdict == "fails"]
-    return [
-        f"AuditReport: {counted(len(result.claims), 'claim')}, effort {result.effort}, seed {result.seed}",
-        f"Verdicts: {verdicts}",
-        *([f"Fails: {shortened(failing, 6)}"] if failing else []),
-        _soundness(result),
-        'Next: .summary(), .claim("lemma-1"), .table, .plot.violations(), .show()',
-    ]
+_TONES: dict[str, Tone] = {"fails": "bad", "holds with condition": "warning", "vacuous": "warning", "holds": "good"}
+_COUNTED = {  # one, several
+    "fails": ("fails", "fail"),
+    "holds with condition": ("holds with a condition", "hold with a condition"),
+    "vacuous": ("is vacuous", "are vacuous"),
+    "holds": ("holds", "hold"),
+}
+_LEGEND = (
+    "holds: no configuration violates the form; holds with condition: none that meets a condition does; fails: some "
+    "configuration does; vacuous: it says nothing in 99% of the configurations. Violated: share of the configurations "
+    "drawn at random; accepted is 0%, also for those that a search then finds near the worst (by attack). Where the "
+    "paper prints no form (-), the verdict is on the corrected one."
+)
 
 
-def body(result: AuditReport) -> str:
-    """The notebook output: one line for each claim."""
-    rows = [
-        (
-            claim.id,
-            claim.place,
-            claim.verdict,
-            f"{claim.tried:,}",
-            *(number(value, "share") for value in rates(claim)),
-        )
-        for claim in result.claims
-    ]
-    heads = ("Claim", "Place", "Verdict", "Tried", "Printed violated", "Corrected violated")
-    return "".join(
+def blocks(report: AuditReport) -> list[Block]:
+    """The verdict and one line for each claim; behind a fold, where it is printed and the counterexamples."""
+    broken = [claim.id for claim in report.claims if claim.corrected_violated]
+    sound = f"A corrected form was violated: {', '.join(broken)}." if broken else "No corrected form was violated."
+    rows: list[list[Words]] = [
         [
-            html.heading("Audit of the paper's claims", f"effort {result.effort}, seed {result.seed}"),
-            f'<p class="verdict">{html.escape(_soundness(result))}</p>',
-            html.table(heads, rows, words=[1, 2]),
-            f'<p class="soft">{_NOTE}</p>',
-            html.calls(".summary()", ".claim(id)", ".table", ".plot.violations()", ".show()"),
+            (Span(claim.id, "strong"), f"\n{_statement(claim)}"),
+            Span(claim.verdict, _TONES[claim.verdict]),
+            _rate(claim.printed),
+            _worst_rate(claim),
         ]
+        for claim in report.claims
+    ]
+    headings = ["Claim and its statement", "Verdict", "Printed, violated", "Corrected, violated"]
+    details: list[Block] = [Note("Slack: median of bound / value where both are positive; 1 is attained.", "soft")]
+    for claim in report.claims:
+        slack = f"slack {_slack(claim.printed)} printed, {_slack(_tightest(claim))} corrected"
+        details.append(Note(f"{claim.place}; {claim.tried:,} configurations; {slack}", mark=f"{claim.id}  ", indent=2))
+        example = _counterexample(claim)
+        if example is not None:
+            details.append(Note(_short(example), indent=4))
+    return [
+        Verdict(_verdict(report)),
+        Note(sound, "bad" if broken else "good"),
+        Table(headings, rows, texts=(0, 1), notes=(_LEGEND,)),
+        Details("Places, configurations, slack and smallest counterexamples", details),
+        Chart("Violations", report.plot.violations),
+    ]
+
+
+def _verdict(report: AuditReport) -> str:
+    counts = Counter(str(claim.verdict) for claim in report.claims if claim.printed is not None)
+    verbs = {verdict: one if counts[verdict] == 1 else several for verdict, (one, several) in _COUNTED.items()}
+    words = ", ".join(f"{counts[verdict]} {verb}" for verdict, verb in verbs.items() if counts[verdict])
+    of_paper = f"of {counted(counts.total(), 'claim')} as the paper prints them, {words}. " if words else ""
+    own = [claim for claim in report.claims if claim.printed is None]
+    hold = sum(claim.verdict == "holds" for claim in own)
+    beyond = (
+        f"Of {counted(len(own), 'claim')} beyond the paper, {hold} {'holds' if hold == 1 else 'hold'}. " if own else ""
     )
+    return f"{of_paper}{beyond}Effort {report.effort}, seed {report.seed}."
 
 
-def print_summary(console: Console, result: AuditReport, verbose: bool) -> None:
-    """What `attnscope audit` prints."""
-    from attnscope.studies.audit.printing import print_audit
-
-    print_audit(console, result, verbose)
-
-
-def pictures(result: AuditReport) -> dict[str, Any]:
-    """The charts of the page of `show`."""
-    return {"Violations": result.plot.violations()}
+def _statement(claim: ClaimReport) -> str:
+    """The form as printed; for claims that the paper does not print, the first one claimed."""
+    if claim.printed is not None:
+        return claim.printed.statement
+    first, *more = (trial.statement for trial in claim.corrected)
+    return f"{first} (and {len(more)} more)" if more else first
 
 
-def rates(claim: ClaimReport) -> tuple[float | None, float | None]:
-    """The shares of configurations that violate the printed form, and the worst corrected one."""
-    corrected = max((trial.rate for trial in claim.corrected), default=None)
-    return claim.printed.rate if claim.printed else None, corrected
+def claim_blocks(claim: ClaimReport) -> list[Block]:
+    """A claim in full: its forms, how often each was violated, and numbers to check by hand."""
+    facts = {"Place": claim.place, "Space": claim.space, "Tried": f"{claim.tried:,} configurations"}
+    found: list[Block] = [
+        Heading((f"{claim.id}: ", Span(claim.verdict, _TONES[claim.verdict]))),
+        Facts(facts | {"Condition": claim.condition or "", "Note": claim.note}),
+    ]
+    trials = [("Printed", claim.printed), ("Printed, under the condition", claim.conditioned)]
+    trials += [("Corrected" if claim.printed else "Claimed", trial) for trial in claim.corrected]
+    for name, trial in trials:
+        if trial is not None:
+            found += [Heading(f"{name}: {trial.statement}", level=2), *_trial_notes(trial)]
+    return [*found, Note(_LEGEND, "soft")]
+
+
+def _trial_notes(trial: Trial) -> list[Block]:
+    words = f"violated in {trial.violations:,} of {trial.drawn:,} drawn ({trial.rate:.1%}; accepted: 0%)"
+    found: list[Block] = [Note(f"{words}; {trial.attacked:,} more tried near the worst", indent=2)]
+    if trial.slack is not None:
+        words = f"slack {_slack(trial)} (median), {number(trial.least_slack)} (least): bound / value, 1 is attained"
+        found.append(Note(words, indent=2))
+    if trial.empty:
+        found.append(Note(f"says nothing in {trial.empty:.0%} of the configurations", indent=2))
+    example = trial.counterexample
+    if example:
+        found.append(Note("smallest counterexample:", indent=2))
+        found += [Note(_plain(value), mark=f"{key} = ", indent=4) for key, value in example.values.items()]
+        off = f"claimed {example.smaller:.6g} <= {example.larger:.6g}, off by {example.excess:.6g}"
+        found.append(Note(off, indent=4))
+    return found
+
+
+def _counterexample(claim: ClaimReport) -> Counterexample | None:
+    """The counterexample to a corrected form, which matters most, or else to the printed form."""
+    trials = [*claim.corrected, *([claim.printed] if claim.printed else [])]
+    return next((trial.counterexample for trial in trials if trial.counterexample), None)
+
+
+def _tightest(claim: ClaimReport) -> Trial | None:
+    """The corrected form with the smallest median slack."""
+    known = [(trial.slack, index) for index, trial in enumerate(claim.corrected) if trial.slack is not None]
+    return claim.corrected[min(known)[1]] if known else None
+
+
+def _rate(trial: Trial | None) -> str:
+    if trial is None:
+        return "-"
+    # The attack may violate a form that holds in every drawn configuration.
+    return f"{trial.rate:.1%}" if trial.violations or not trial.violated else "by attack"
+
+
+def _worst_rate(claim: ClaimReport) -> str:
+    return _rate(max(claim.corrected, key=lambda trial: (trial.violated, trial.rate), default=None))
+
+
+def _slack(trial: Trial | None) -> str:
+    return number(None if trial is None else trial.slack)
+
+
+def _short(example: Counterexample) -> str:
+    values = "; ".join(f"{key} {_plain(value)}" for key, value in example.values.items())
+    text = f"{values}: {example.smaller:.4g} > {example.larger:.4g}"
+    return text if len(text) <= 120 else f"{example.smaller:.4g} > {example.larger:.4g} (numbers: the claim in full)"
+
+
+def _plain(value: Any) -> str:
+    """A value as short text: (0.5, 0.5) for lists, 1 instead of 1.0, and runs of equal values as 5 x 0.5."""
+    if isinstance(value, list):
+        runs: list[str] = []
+        parts = [_plain(item) for item in value]
+        while parts:
+            count = next((k for k, part in enumerate(parts) if part != parts[0]), len(parts))
+            runs.append(parts[0] if count < 4 else f"{count} x {parts[0]}")
+            parts = parts[1:] if count < 4 else parts[count:]
+        return f"({', '.join(runs)})"
+    return f"{value:.6g}" if isinstance(value, int | float) else str(value)
 
 
 def table(result: AuditReport) -> pl.DataFrame:
@@ -139,8 +221,3 @@ class AuditPlots:
         claims = worst["id"].n_unique()
         words = f"effort {self._result.effort}, seed {self._result.seed}"
         return chart("Violations of the paper's claims", words, [marks], 360, 18 * claims)
-
-
-def _soundness(result: AuditReport) -> str:
-    broken = [claim.id for claim in result.claims if claim.corrected_violated]
-    return f"A corrected form was violated: {', '.join(broken)}." if broken else "No corrected form was violated."

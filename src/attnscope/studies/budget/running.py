@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,7 +19,8 @@ from attnscope.capture.text import Text, given_text
 from attnscope.capture.tokens import TokenizedText, WindowChoice, WindowTokens, tokenized
 from attnscope.errors import InputError, OutputError, parameter
 from attnscope.progress import Progress, Step, reporting
-from attnscope.store.folders import output_folder, reason_of, write_all
+from attnscope.show.result import Result
+from attnscope.store.folders import as_file, reason_of, write_all
 from attnscope.store.tables import OWN
 from attnscope.studies.budget.allocation import (
     allocate,
@@ -39,6 +39,8 @@ from attnscope.swapping.replacement import sites
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from attnscope.show.blocks import Block
+
 FILES = (FILE, "full_attention_heads.tsv", "config.json", "layers.json", "comparison.parquet")
 
 
@@ -50,8 +52,8 @@ class Predicted(Protocol):
         """One line for each normalizer and head, with its reach."""
 
 
-@dataclass(frozen=True)
-class BudgetResult:
+@dataclass(frozen=True, repr=False)
+class BudgetResult(Result):
     """A budget, and the methods it was compared with.
 
     Attributes
@@ -80,29 +82,28 @@ class BudgetResult:
         Returns
         -------
         Path
-            The folder.
+            The folder; attnscope.OutputError if it holds something else.
         """
-        path = Path(folder)
-        refuse_folder(path)
-        with output_folder(path):
-            heads, sizes = duo_attention(self.budget)
-            texts = {
-                FILE: _json(self.budget.as_json()),
-                "full_attention_heads.tsv": heads,
-                "config.json": _json(sizes),
-                "layers.json": _json(layer_budgets(self.budget)),
-            }
-            files: dict[str, Callable[[Path], object]] = {name: _writer(text) for name, text in texts.items()}
-            write_all(path, files | {"comparison.parquet": self.table.write_parquet})
-        return path
+        refuse_folder(Path(folder))
+        return super().save(folder)
 
+    def write(self, folder: Path) -> None:
+        """Write the same into a folder that is locked already."""
+        heads, sizes = duo_attention(self.budget)
+        files: dict[str, Callable[[Path], object]] = {
+            FILE: as_file(self.budget.as_json()),
+            "full_attention_heads.tsv": lambda path: path.write_text(heads, encoding="utf-8"),
+            "config.json": as_file(sizes),
+            "layers.json": as_file(layer_budgets(self.budget)),
+            "comparison.parquet": self.table.write_parquet,
+        }
+        write_all(folder, files)
 
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+    def blocks(self, verbose: bool = False) -> list[Block]:
+        """What heads keep, and the methods that the budget was compared with."""
+        from attnscope.studies.budget.view import blocks
 
-
-def _writer(text: str) -> Callable[[Path], object]:
-    return lambda path: path.write_text(text, encoding="utf-8")
+        return blocks(self.budget)
 
 
 def refuse_folder(folder: Path) -> None:

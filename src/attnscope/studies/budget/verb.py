@@ -78,7 +78,6 @@ def budget(
     from attnscope.show.command import answer, dated_folder, running
     from attnscope.studies.budget.running import FILES, refuse_folder
     from attnscope.studies.budget.running import budget as make_budget
-    from attnscope.studies.budget.view import print_budget
 
     folder = out or dated_folder(model)
     refuse_folder(folder)
@@ -87,7 +86,7 @@ def budget(
     result.save(folder)
     paths = {name: str(folder / name) for name in FILES}
     return answer(
-        lambda console: print_budget(console, result.budget),
+        result.print_summary,
         lambda: {"budget": result.budget.as_json(), "files": paths},
         json,
         folder=folder,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from attnscope.errors import OutputError
-from attnscope.results.base import Result, View
-from attnscope.store.folders import given_folder, output_folder, without_infinities, write_all
+from attnscope.show.result import Result
+from attnscope.store.folders import as_file, without_infinities, write_all
 
 if TYPE_CHECKING:
+    from attnscope.show.blocks import Block
     from attnscope.studies.horizon.view import HorizonPlots
 
 KEYS = {"normalizer": pl.String, "layer": pl.Int32, "head": pl.Int32}
@@ -74,27 +75,10 @@ class Horizon(Result):
         skipped: list[dict[str, Any]] = self.run["skipped_heads"]
         return skipped
 
-    def save(self, folder: str | Path) -> Path:
-        """Write `horizon.parquet`, `heads.parquet` and `horizon.json` to a folder.
-
-        Returns
-        -------
-        Path
-            The folder; `attnscope.load_run` reads it.
-        """
-        with output_folder(given_folder(folder)) as path:
-            self.write(path)
-        return path
-
     def write(self, folder: Path) -> None:
-        """The same into a folder that is locked already."""
-        record = json.dumps(without_infinities(self.run), indent=1, allow_nan=False) + "\n"
-        files: dict[str, Callable[[Path], object]] = {
-            "horizon.parquet": self.table.write_parquet,
-            "heads.parquet": self.heads.write_parquet,
-            "horizon.json": lambda path: path.write_text(record, encoding="utf-8"),
-        }
-        write_all(folder, files)
+        """Write `horizon.parquet`, `heads.parquet` and `horizon.json` into a folder that is locked already."""
+        tables = {"horizon.parquet": self.table.write_parquet, "heads.parquet": self.heads.write_parquet}
+        write_all(folder, {**tables, "horizon.json": as_file(without_infinities(self.run))})
 
     @classmethod
     def load(cls, folder: str | Path) -> Horizon:
@@ -111,12 +95,17 @@ class Horizon(Result):
 
     def page_data(self) -> dict[str, Any]:
         """What the page of a scan shows of it."""
-        from attnscope.studies.horizon.printing import horizon_data
+        from attnscope.studies.horizon.view import horizon_data
 
         return horizon_data(self.table, self.heads, self.run)
 
-    @staticmethod
-    def _view() -> View:
-        from attnscope.studies.horizon import view
+    def blocks(self, verbose: bool = False) -> list[Block]:
+        """The finding, a map of verdicts, curves, back-test and check; with `verbose` of all measures."""
+        from attnscope.studies.horizon.view import blocks
 
-        return view
+        return blocks(self, verbose)
+
+    def calls(self) -> Sequence[str]:
+        """What to call next."""
+        plots = (".plot.map()", ".plot.curve(layer, head)")
+        return (".summary()", ".heads", ".table", *plots, ".show()", ".save(folder)")

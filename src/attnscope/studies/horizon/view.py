@@ -1,80 +1,168 @@
-"""The words and charts of a prediction for longer inputs."""
+"""What a prediction for longer inputs shows: the finding, a map of verdicts, curves, back-test and check."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from attnscope import columns
+from attnscope.columns import COLUMNS, HORIZON, head_name, label
 from attnscope.errors import InputError, shown
-from attnscope.report.terminal import short_path
-from attnscope.results import html
-from attnscope.results.heat_map import Cell, head_map
-from attnscope.results.words import counted, measured
+from attnscope.scanning.overview import explained_measure
+from attnscope.scanning.page_data import rounded_columns
+from attnscope.show.blocks import Block, Cell, Chart, Heading, HeadMap, Key, Note, Table, Verdict
+from attnscope.show.numbers import measured, number, number_range, short_path
+from attnscope.show.palette import BLUE, ORANGE, RED, UNKNOWN
 from attnscope.store.tables import OWN
 from attnscope.studies.horizon.extended_row import MEASURES
 from attnscope.studies.horizon.prediction import MEANINGS, VERDICTS, with_mass_kept
-from attnscope.studies.horizon.printing import LOOKS, warnings
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from attnscope.show.charts import OfflineChart
     from attnscope.studies.horizon.result import Horizon
 
-_SHOWN = ("mass_kept", "half_length", "reach")
+_LOOKS = {"holds": ("H", BLUE), "thins": ("T", ORANGE), "diluted": ("D", RED), "undecided": ("?", UNKNOWN)}
+_REPEATED = 0.05  # share of repeated runs of tokens from which on the run says so
+_FIRST = 5  # heads that lose half first
+_MAPPED = ("mass_kept", "half_length", "reach")
+_ERRORS = "median and 90th percentile over heads of |ln(predicted / measured)|; of the entropy ratio, the difference"
 
 
-def lines(result: Horizon) -> list[str]:
-    """The repr: what was predicted from what, the finding, the back-test, what to call next."""
-    found = [f"Horizon: {_subject(result)}", f"Verdict: {result.run['finding']['title']}", _trust(result)]
-    found += warnings(result.run)
-    return [*found, "Next: .summary(), .heads, .table, .plot.map(), .plot.curve(layer, head), .show(), .save(folder)"]
-
-
-def body(result: Horizon) -> str:
-    """The notebook output: the finding, and the map of verdicts."""
-    finding = result.run["finding"]
-    own = _numbers(result).filter(normalizer=OWN)
-    cells = {
-        (line["layer"], line["head"]): Cell(
-            LOOKS[line["verdict"]][1],
-            f"{columns.head_name(line['layer'], line['head'])} {line['verdict']}: keeps "
-            f"{measured('mass_kept', line['mass_kept'])}",
-            LOOKS[line["verdict"]][0],
-        )
-        for line in own.iter_rows(named=True)
-    }
-    key = "".join(
-        f'<div><span class="key" style="background:{LOOKS[name][1]}"></span>{name}: {MEANINGS[name]}</div>'
-        for name in VERDICTS
-        if (own["verdict"] == name).any()
-    )
-    drawn = head_map(cells, "Map of the heads: what becomes of their top-5 mass")
-    parts = [
-        html.heading("Horizon", _subject(result)),
-        f'<p class="verdict">{html.escape(finding["title"])}.</p><p>{html.escape(finding["sentence"])}</p>',
-        *(f"<p><b>{html.escape(warning)}</b></p>" for warning in warnings(result.run)),
-        f'<div class="maps"><div>{drawn}<div>{key}</div></div></div>',
-        f'<p class="soft">{html.escape(_trust(result))}</p>',
-        html.calls(".summary()", ".heads", ".plot.map()", ".plot.curve(layer, head)", ".show()"),
+def blocks(result: Horizon, verbose: bool = False) -> list[Block]:
+    """The finding, the map and the tables; if `verbose`, errors of all measures and normalizers, and all heads."""
+    run, settings, finding = result.run, result.run["settings"], result.run["finding"]
+    heads = with_mass_kept(result.heads, result.table, settings)
+    own = heads.filter(normalizer=OWN)
+    found: list[Block] = [
+        Heading(short_path(run["model"]["name"]), f"horizon to {_where(run)}"),
+        Verdict(f"{finding['title']}."),
+        Note(finding["sentence"]),
+        *(Note(warning, "strong") for warning in _warnings(run)),
+        _verdict_map(own),
+        _by_length(result.table.filter(normalizer=OWN), settings),
     ]
-    return "".join(parts)
+    losing = own.filter(pl.col("verdict").is_in(["thins", "diluted"])).sort("half_length")
+    if losing.height:
+        found.append(_first_to_lose(losing.head(own.height if verbose else _FIRST), settings))
+    if heads["normalizer"].n_unique() > 1:
+        found.append(_what_if(heads))
+    measures = MEASURES if verbose else MEASURES[:1]
+    for name in run["back_test"] if verbose else [OWN]:
+        found.append(_back_test(name, run["back_test"][name], measures))
+        if name in run["check"]:
+            found += _check(name, run["check"][name], measures, settings)
+    layer, head = next(iter(finding["heads"] or own.select("layer", "head").rows()))
+    found.append(Chart("Mass kept", result.plot.map))
+    found.append(Chart(head_name(layer, head), lambda: result.plot.curve(layer, head)))
+    return found
 
 
-def print_summary(console: Console, result: Horizon, verbose: bool) -> None:
-    """What `attnscope horizon` prints."""
-    from attnscope.studies.horizon.printing import print_horizon
+def _where(run: Mapping[str, Any]) -> str:
+    settings = run["settings"]
+    windows = f"{settings['windows']} x {settings['length']:,} tokens of {short_path(run['text']['source'])}"
+    return f"{settings['to']:,} tokens, predicted from {windows}"
 
-    print_horizon(console, result.table, result.heads, result.run, verbose)
+
+def _warnings(run: dict[str, Any]) -> list[str]:
+    """What makes this prediction less certain than others."""
+    repeated = run["repeated_share"]
+    if repeated <= _REPEATED:
+        return []
+    return [
+        f"The text repeats itself: {repeated:.0%} of the runs of 16 tokens stand in the {run['settings']['to']:,} "
+        "tokens before them already. Heads that look for copies find more of them in longer inputs than predicted."
+    ]
 
 
-def pictures(result: Horizon) -> dict[str, Any]:
-    """The charts of the page of `show`."""
-    first = result.run["finding"]["heads"] or result.heads.select("layer", "head").head(1).rows()
-    layer, head = first[0]
-    return {"Mass kept": result.plot.map(), columns.head_name(layer, head): result.plot.curve(layer, head)}
+def _verdict_map(own: pl.DataFrame) -> HeadMap:
+    cells = {}
+    for line in own.iter_rows(named=True):
+        mark, color = _LOOKS[line["verdict"]]
+        words = f"{head_name(line['layer'], line['head'])} {line['verdict']}: keeps "
+        cells[line["layer"], line["head"]] = Cell(color, mark, words + measured("mass_kept", line["mass_kept"]))
+    counts = {name: int((own["verdict"] == name).sum()) for name in VERDICTS}
+    keys = [Key(_LOOKS[name][1], _LOOKS[name][0], name, MEANINGS[name], n) for name, n in counts.items() if n]
+    return HeadMap("Map", cells, "what becomes of the top-5 mass", keys)
+
+
+def _by_length(curves: pl.DataFrame, settings: dict[str, Any]) -> Table:
+    medians = curves.group_by("length", "measure").agg(pl.col("predicted").median())
+    wide = medians.pivot("measure", index="length", values="predicted").sort("length")
+    rows = []
+    for line in wide.iter_rows(named=True):
+        where = "measured" if line["length"] <= settings["length"] else "predicted"
+        rows.append([f"{line['length']:>7,} {where}", *(_value(name, line[name]) for name in MEASURES)])
+    return Table(["Length", *map(_label, MEASURES)], rows, "By length, median over heads")
+
+
+def _first_to_lose(losing: pl.DataFrame, settings: dict[str, Any]) -> Table:
+    half, kept, reach = "half_length", "mass_kept", "reach"
+    rows = [
+        [
+            head_name(line["layer"], line["head"]),
+            line["verdict"],
+            f"{line[half]:,.0f}",
+            measured(kept, line[kept]),
+            number_range(line[f"{kept}_lower"], line[f"{kept}_upper"], "share"),
+            f"> {settings['to']:,}" if line[reach] is None else f"{line[reach]:,.0f}",
+        ]
+        for line in losing.iter_rows(named=True)
+    ]
+    headings = ["Head", "Verdict", label(half), label(kept), "90% interval", label(reach)]
+    title = f"The first to lose half of their top-5 mass at {settings['base']:,} tokens"
+    return Table(headings, rows, title, texts=(0, 1))
+
+
+def _what_if(heads: pl.DataFrame) -> Table:
+    rows = []
+    for (name,), part in heads.group_by(["normalizer"], maintain_order=True):
+        counts = [str(int((part["verdict"] == verdict).sum())) for verdict in VERDICTS]
+        kept: Any = part["mass_kept"].median()
+        rows.append([str(name), *counts, measured("mass_kept", kept)])
+    title = "What if, on the model's own logits: heads by verdict"
+    return Table(["Normalizer", *VERDICTS, "median of mass kept"], rows, title)
+
+
+def _back_test(name: str, found: dict[str, Any], measures: Sequence[str]) -> Table:
+    title = f"Back-test{_of(name)}: {found['to']:,} tokens predicted from {found['from']:,}, on the same windows"
+    return _error_table([{"length": found["to"], "errors": found["errors"]}], measures, title, _ERRORS)
+
+
+def _check(name: str, found: dict[str, Any], measures: Sequence[str], settings: dict[str, Any]) -> list[Block]:
+    title = f"Check{_of(name)}: the model run on {settings['check_windows']} fresh inputs of {settings['to']:,} tokens"
+    verdicts = found["verdicts"]
+    share = number(verdicts["decided"] / verdicts["heads"], "share")
+    right = f"; {verdicts['right'] / verdicts['decided']:.1%} of those are right" if verdicts["decided"] else ""
+    words = f"Verdicts: {verdicts['decided']} of {verdicts['heads']} heads ({share}) are decided{right}."
+    note = "covered: share of heads whose measured value lies in the 90% interval"
+    return [_error_table(found["lengths"], measures, title, note), Note(words)]
+
+
+def _of(name: str) -> str:
+    return "" if name == OWN else f" of {name}"
+
+
+def _error_table(lengths: list[dict[str, Any]], measures: Sequence[str], title: str, note: str) -> Table:
+    """A line for each length and measure: errors of the prediction and of the baselines, and coverage."""
+    covered = ["Covered"] if "coverage" in lengths[0] else []
+    rows = []
+    for at in lengths:
+        for measure in measures:
+            errors = (at["errors"][guess][measure] for guess in ("prediction", "no_change", "power_law"))
+            cells = [f"{each['median']:.3f}  {each['p90']:.3f}" for each in errors]
+            cells += [number(at["coverage"][measure], "share")] if covered else []
+            rows.append([f"{at['length']:,}", _label(measure), *cells])
+    headings = ["Length", "Error of", "Prediction", "No change", "Power law", *covered]
+    return Table(headings, rows, title, texts=(1,), notes=(note,))
+
+
+def _label(measure: str) -> str:
+    return "Top-5 mass" if measure == "top5" else label(measure)
+
+
+def _value(measure: str, value: float | None) -> str:
+    return number(value, "share") if measure == "top5" else measured(measure, value)
 
 
 class HorizonPlots:
@@ -97,10 +185,10 @@ class HorizonPlots:
 
         from attnscope.show.charts import axis, chart, color_scale, data, legend, number_format
 
-        if measure not in _SHOWN:
-            raise InputError(f"no map of {shown(measure)}; there are {', '.join(_SHOWN)}")
+        if measure not in _MAPPED:
+            raise InputError(f"no map of {shown(measure)}; there are {', '.join(_MAPPED)}")
         lines = self._of(normalizer).select("layer", "head", "verdict", value=pl.col(measure))
-        declared = columns.COLUMNS[measure]
+        declared = COLUMNS[measure]
         scale = color_scale(domain=[0, 1], clamp=True) if declared.style == "share" else color_scale(type="log")
         cells = (
             alt.Chart(data(lines))
@@ -121,7 +209,7 @@ class HorizonPlots:
                 ],
             )
         )
-        return chart(declared.label(), _subject(self._result), [cells])
+        return chart(declared.label(), _where(self._result.run), [cells])
 
     def curve(self, layer: int, head: int, measure: str = "top5") -> OfflineChart:
         """A measure of one head against the length, with its 90% interval; what-ifs as dashed lines.
@@ -139,12 +227,12 @@ class HorizonPlots:
 
         table = self._result.table.filter(layer=layer, head=head, measure=measure)
         if measure not in MEASURES or table.is_empty():
-            name = columns.head_name(layer, head) if isinstance(layer, int) and isinstance(head, int) else "that head"
+            name = head_name(layer, head) if isinstance(layer, int) and isinstance(head, int) else "that head"
             raise InputError(f"no curve of {shown(measure)} for {name}; measures are {', '.join(MEASURES)}")
         own, others = table.filter(normalizer=OWN), table.filter(pl.col("normalizer") != OWN)
         steps = axis(values=own["length"].to_list(), format="~g")
         x = alt.X("length:Q", title="Length (tokens)", scale=alt.Scale(type="log", nice=False), axis=steps)
-        label = "Top-5 mass" if measure == "top5" else columns.label(measure)
+        label = _label(measure)
         y = alt.Y("predicted:Q", title=label, axis=axis())
         base = alt.Chart(data(own)).encode(x=x)
         beyond = base.transform_filter(f"datum.length >= {self._result.run['settings']['length']}")
@@ -161,39 +249,48 @@ class HorizonPlots:
         if "measured" in own.columns:
             checked = alt.Chart(data(own.filter(pl.col("measured").is_not_null())))
             layers.append(checked.mark_point(color=BOUND, filled=True, size=60).encode(x=x, y="measured:Q"))
-        title = f"{columns.head_name(layer, head)}: {label}"
-        return chart(title, _subject(self._result), layers)
+        title = f"{head_name(layer, head)}: {label}"
+        return chart(title, _where(self._result.run), layers)
 
     def _of(self, normalizer: str) -> pl.DataFrame:
-        found = _numbers(self._result).filter(normalizer=normalizer)
+        result = self._result
+        heads = with_mass_kept(result.heads, result.table, result.run["settings"])
+        found = heads.filter(normalizer=normalizer)
         if found.is_empty():
             names = ", ".join(self._result.heads["normalizer"].unique(maintain_order=True))
             raise InputError(f"no prediction for {shown(normalizer)}; there are {names}")
         return found
 
 
-def _numbers(result: Horizon) -> pl.DataFrame:
-    return with_mass_kept(result.heads, result.table, result.run["settings"])
+_CURVE_NUMBERS = 150_000  # that a page can hold
 
 
-def _trust(result: Horizon) -> str:
-    found = result.run["back_test"][OWN]
-    error = found["errors"]["prediction"]["top5"]
-    words = (
-        f"Back-test, {found['to']:,} tokens from {found['from']:,}: error of the top-5 mass {error['median']:.3f} in "
-        f"the median head, 90th percentile {error['p90']:.3f}"
+def horizon_data(table: pl.DataFrame, heads: pl.DataFrame, run: dict[str, Any]) -> dict[str, Any]:
+    """The horizon of every head for the page; curves of what-ifs as far as there is room."""
+    settings = run["settings"]
+    names = [column.name for column in HORIZON]
+    own = with_mass_kept(heads, table, settings).filter(normalizer=OWN)
+    numbers = {"to": f"{settings['to']:,}", "base": f"{settings['base']:,}"}
+    curves = table.filter(measure="top5").with_columns(
+        measured=pl.col("measured") if "measured" in table.columns else pl.lit(None, pl.Float64)
     )
-    checked = result.run["check"].get(OWN)
-    if checked:
-        last = checked["lengths"][-1]
-        error = last["errors"]["prediction"]["top5"]
-        words += f"; check at {last['length']:,}: {error['median']:.3f} and {error['p90']:.3f}"
-    return words
-
-
-def _subject(result: Horizon) -> str:
-    run, settings = result.run, result.run["settings"]
-    return (
-        f"{short_path(run['model']['name'])} to {settings['to']:,} tokens, predicted from "
-        f"{counted(settings['windows'], 'window')} of {settings['length']:,} of {short_path(run['text']['source'])}"
-    )
+    lengths = curves["length"].unique().sort().to_list()
+    room = max(1, _CURVE_NUMBERS // (own.height * len(lengths) * 4))
+    labels = [OWN, *(label for label in heads["normalizer"].unique(maintain_order=True) if label != OWN)][:room]
+    windows = f"{settings['windows']} windows of {settings['length']:,} tokens spread over the text"
+    return {
+        "heads": rounded_columns(own.select("layer", "head", "verdict", *names)),
+        "measures": {name: explained_measure(name, None, numbers) for name in names},
+        "source": f"prediction up to {settings['to']:,} tokens from {windows}",
+        "settings": settings,
+        "lengths": lengths,
+        "curves": {
+            label: rounded_columns(
+                curves.filter(normalizer=label)
+                .sort("layer", "head", "length")
+                .select("predicted", "lower", "upper", "measured")
+            )
+            for label in labels
+        },
+        "finding": run["finding"],
+    }

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -16,35 +16,47 @@ from attnscope._process import refuses_after_fork
 from attnscope.errors import InputError, OutputError, parameter, whole_number
 from attnscope.normalizers.specs import load_normalizer
 from attnscope.progress import Progress, Step, reporting
+from attnscope.show.result import Result
 from attnscope.store.folders import as_file, output_folder, without_infinities, write_all
 from attnscope.studies.recall import measuring
-from attnscope.studies.recall.cards_page import render_page
 from attnscope.studies.recall.contracts import CONTRACTS, require_contracts
-from attnscope.studies.recall.running import QUICK, Plan, changed, check, recall
-from attnscope.studies.recall.summary import summarize
+from attnscope.studies.recall.running import QUICK, Plan, changed, check, recall, summarize
+
+if TYPE_CHECKING:
+    from attnscope.show.blocks import Block
 
 RECALL = "recall.parquet"
 
 
-@dataclass(frozen=True)
-class Scorecard:
+@dataclass(frozen=True, repr=False)
+class Scorecard(Result):
     """The cards as plain data, and the page that shows them."""
 
     data: dict[str, Any]
-    page: str
+
+    def write(self, folder: Path) -> None:
+        """Write `scorecard.json` and `scorecard.html` into a folder that is locked already."""
+        page = self.page()
+        files = {"scorecard.html": lambda path: path.write_text(page, encoding="utf-8")}
+        write_all(folder, {"scorecard.json": as_file(self.data), **files})
+
+    def blocks(self, verbose: bool = False) -> list[Block]:
+        """The most important numbers of each normalizer; with `verbose` all of them."""
+        from attnscope.studies.recall.view import scorecard_blocks
+
+        return scorecard_blocks(self.data, verbose)
 
     @classmethod
     def load(cls, folder: str | Path) -> Scorecard:
         """Read a scorecard that was written before."""
         path = Path(folder)
         try:
-            data = json.loads((path / "scorecard.json").read_text("utf-8"))
-            lines = data["recall"]
-            summary = pl.DataFrame(lines, infer_schema_length=None) if lines else None
-            return cls(data, render_page(data, summary))
+            result = cls(json.loads((path / "scorecard.json").read_text("utf-8")))
+            result.blocks(verbose=True)
         except (OSError, ValueError, LookupError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise OutputError(f"{str(path)!r} is not a readable scorecard ({reason}); make it again") from error
+        return result
 
 
 @refuses_after_fork
@@ -129,13 +141,9 @@ def scorecard(
                 "recall_run": None if recall_run is None else str(recall_run),
             }
         )
-        page = render_page(data, summary)
-        write_all(folder, {"scorecard.json": as_file(data), "scorecard.html": _text(page)})
-    return Scorecard(data, page)
-
-
-def _text(page: str) -> Any:
-    return lambda path: path.write_text(page, encoding="utf-8")
+        result = Scorecard(data)
+        result.write(folder)
+    return result
 
 
 def _earlier(folder: Path, normalizers: Sequence[str]) -> pl.DataFrame:

@@ -22,16 +22,20 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from attnscope import __version__
 from attnscope.errors import AttnscopeError, InputError, OutputError, parameter, shown, whole_number
+from attnscope.intervals import student_deviations
 from attnscope.progress import Progress, Step, reporting
+from attnscope.show.result import Result
 from attnscope.store.folders import as_file, output_folder, without_infinities, write_all
-from attnscope.studies.recall.summary import summarize
 from attnscope.studies.recall.tasks import Position, find_task
+
+if TYPE_CHECKING:
+    from attnscope.show.blocks import Block
 
 NORMALIZERS = ("softmax", "ssmax", "power_softmax", "entmax15", "asentmax", "sparsemax", "lipmax", "lipmix")
 SCHEMA = 3  # of the cells: higher whenever the same setting gives other numbers
@@ -147,13 +151,63 @@ TABLE = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Recall:
+KEYS = ("task", "position_encoding", "qk_norm", "budget", "length", "length_ratio", "normalizer")
+
+
+def half_width(deviation: float, seeds: int) -> float:
+    """Half the 95% interval of a mean over seeds, from their standard deviation."""
+    return student_deviations(seeds - 1) * deviation / math.sqrt(seeds)
+
+
+def summarize(table: pl.DataFrame) -> pl.DataFrame:
+    """One line for each setting and length: the mean over seeds, its 95% interval, and whether it is among the best.
+
+    `among_best` is whether, over the same seeds and test examples, the interval of the difference to the normalizer
+    with the highest mean contains zero.
+    """
+    means = table.group_by(KEYS, maintain_order=True).agg(
+        pl.len().alias("seeds"),
+        pl.col("accuracy").mean(),
+        pl.col("accuracy").std().alias("deviation"),
+        pl.col("ceiling").mean(),
+        pl.col("jacobian_norm").max(),
+        pl.col("answer_weight").mean(),
+        pl.col("answer_weight_limit").mean(),
+        pl.col("accuracy").alias("by_seed"),
+    )
+    lines = means.to_dicts()
+    best: dict[tuple[object, ...], list[float]] = {}
+    for line in sorted(lines, key=lambda line: line["accuracy"]):
+        best[tuple(line[key] for key in KEYS[:-1])] = line["by_seed"]
+    for line in lines:
+        half = half_width(line.pop("deviation"), line["seeds"])
+        line["accuracy_low"], line["accuracy_high"] = line["accuracy"] - half, line["accuracy"] + half
+        differences = [b - a for a, b in zip(line.pop("by_seed"), best[tuple(line[k] for k in KEYS[:-1])], strict=True)]
+        mean = sum(differences) / len(differences)
+        deviation = math.sqrt(sum((d - mean) ** 2 for d in differences) / (len(differences) - 1))
+        line["among_best"] = mean <= half_width(deviation, len(differences)) + 1e-12
+    return pl.DataFrame(lines, schema_overrides={"budget": pl.Float64, "answer_weight": pl.Float64,
+                                                 "answer_weight_limit": pl.Float64})  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Recall(Result):
     """A line for each setting, seed and length; the same as means over seeds with intervals; the record of the run."""
 
     table: pl.DataFrame
-    summary: pl.DataFrame
+    means: pl.DataFrame
     run: dict[str, Any]
+
+    def write(self, folder: Path) -> None:
+        """Write the tables and the record into a folder that is locked already."""
+        tables = {"recall.parquet": self.table.write_parquet, "summary.parquet": self.means.write_parquet}
+        write_all(folder, {**tables, "run.json": as_file(self.run)})
+
+    def blocks(self, verbose: bool = False) -> list[Block]:
+        """Accuracies by length, for each task and budget."""
+        from attnscope.studies.recall.view import recall_blocks
+
+        return recall_blocks(self.means)
 
     @classmethod
     def load(cls, folder: str | Path) -> Recall:
@@ -173,7 +227,7 @@ def recall(plan: Plan = QUICK, *, out: str | Path, workers: int | None = None, p
 
     >>> from attnscope.studies.recall.running import Plan, recall
     >>> plan = Plan(normalizers=("softmax",), tasks=("max",), budgets=(3.0,), seeds=2, effort=0.01, examples=8)
-    >>> recall(plan, out="runs/doc", workers=1, progress=False).summary.height  # doctest: +SKIP
+    >>> recall(plan, out="runs/doc", workers=1, progress=False).means.height  # doctest: +SKIP
     4
 
     Parameters
@@ -211,9 +265,9 @@ def recall(plan: Plan = QUICK, *, out: str | Path, workers: int | None = None, p
         table = _table(cells, results)
         summary = summarize(table)
         run = _record(plan, cells, results)
-        tables = {"recall.parquet": table.write_parquet, "summary.parquet": summary.write_parquet}
-        write_all(folder, {**tables, "run.json": as_file(run)})
-    return Recall(table, summary, run)
+        found = Recall(table, summary, run)
+        found.write(folder)
+    return found
 
 
 def available_cores() -> int:

@@ -28,7 +28,7 @@ from attnscope.options import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    pass
 
 
 Switch = bool | Literal["on", "off"]  # cyclopts takes a tuple of bool for a flag without a value
@@ -126,8 +126,7 @@ def recall(
     from attnscope.show.command import answer, command_line
     from attnscope.studies.recall.running import QUICK, Plan, changed
     from attnscope.studies.recall.running import recall as train_and_test
-    from attnscope.studies.recall.summary import PICTURE, draw_picture
-    from attnscope.studies.recall.view import print_recall
+    from attnscope.studies.recall.view import PICTURE, draw_picture
 
     plan = changed(QUICK if quick else Plan(), **arguments(options))
     folder = out or Path("runs") / ("recall-quick" if quick else "recall")
@@ -137,13 +136,13 @@ def recall(
     except KeyboardInterrupt:
         print("attnscope: what is finished is saved; repeat the command to resume", file=sys.stderr)
         raise
-    pictures = draw_picture(folder, result.summary)
+    pictures = draw_picture(folder, result.means)
     files = ["recall.parquet", "summary.parquet", "run.json", *pictures]
     paths = {name: str(folder / name) for name in files}
     card = command_line("scorecard", *plan.normalizers[:3], recall=folder)
     return answer(
-        lambda console: print_recall(console, result.summary),
-        lambda: {"run": result.run, "files": paths, "summary": result.summary.to_dicts()},
+        result.print_summary,
+        lambda: {"run": result.run, "files": paths, "summary": result.means.to_dicts()},
         json,
         folder=folder,
         files=files,
@@ -193,9 +192,7 @@ def scorecard(
     """
     from attnscope.show.command import answer, running
     from attnscope.studies.recall.cards import scorecard as measure
-    from attnscope.studies.recall.cards_view import print_scorecard
     from attnscope.studies.recall.running import QUICK, changed
-    from attnscope.studies.recall.view import print_recall
 
     if no_recall and recall is not None:
         raise InputError("--recall and --no-recall exclude each other")
@@ -206,16 +203,8 @@ def scorecard(
     with running(), redirect_stdout(sys.stderr):  # whatever a user's class prints
         card = measure(normalizers, out=folder, recall_run=recall, plan=plan, workers=workers)
 
-    def print_result(console: Console) -> None:
-        print_scorecard(console, card.data)
-        if card.data["recall"]:
-            import polars as pl
-
-            console.print()
-            print_recall(console, pl.DataFrame(card.data["recall"]))
-
     return answer(
-        print_result,
+        card.print_summary,
         lambda: card.data,
         json,
         folder=folder,
