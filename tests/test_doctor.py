@@ -118,3 +118,34 @@ def test_the_command_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_bfloat16_model_passes() -> None:
     assert examined(build("llama-gqa").to(torch.bfloat16)).passed
+
+
+@pytest.mark.parametrize(
+    ("family", "says"),
+    [
+        ("llama", "stream; their sum"),
+        ("qwen3_next", "a gate"),
+        ("bitnet", "a norm of each head"),
+        ("gemma2", "a norm of their sum"),
+    ],
+)
+def test_what_heads_add_is_summed_up(family: str, says: str) -> None:
+    report = examined(tiny_model(family))
+    assert verdicts(report)["effects"] == "pass"
+    said = text(report, "effects")
+    assert says in said
+    assert float(said.split("within ")[1].split()[0]) < 1e-5
+
+
+def test_effects_that_cannot_be_measured_are_named() -> None:
+    report = examined(tiny_model("diffllama"))
+    assert verdicts(report)["effects"] == "note"
+    assert "DiffLlamaAttention (layers.0.self_attn) combines" in text(report, "effects")
+
+
+def test_a_model_of_zeros_passes() -> None:
+    model = tiny_model("llama")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert examined(model).passed

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,8 +22,9 @@ from transformers.modeling_utils import AttentionInterface
 
 from attnscope import __version__
 from attnscope.capture.attention import AttentionCall, LogitsCall, unpadded
+from attnscope.capture.effects import Effects, EffectSource
 from attnscope.capture.forward import forward, observed
-from attnscope.capture.modules import Layers
+from attnscope.capture.modules import Layers, VectorSource
 from attnscope.engine.record import version
 from attnscope.errors import ModelError, parameter
 from attnscope.measure.settings import DEFAULT_LENGTH, DEFAULT_MEMORY
@@ -143,6 +144,7 @@ def examine(model: Model, length: int | None = None) -> Examination:
         kept = [row.nonzero().flatten().tolist() for row in mask]
         checks += _parity("padded batch", model, _trials(model, batch, mask), batch, mask, kept)
         checks.append(_same_output(model, batch, mask))
+        checks.append(_effects(model, one))
     except ModelError as error:
         checks.append(Check("attention", "fail", str(error)))
     else:
@@ -267,7 +269,8 @@ def _trial(call: Call, entry: dict[str, Any], own: Tensor | None, answer: Tensor
     if answer is not None:
         rebuilt = weights @ values.repeat_interleave(call.heads // len(values), 0)
         theirs = answer.double().transpose(0, 1)[:, rows]
-        output_error = float((rebuilt - theirs).abs().max() / theirs.abs().max())
+        largest = float(theirs.abs().max())
+        output_error = float((rebuilt - theirs).abs().max()) / (largest or 1)  # a model of zeros has outputs of zero
     return _Trial(
         entry["module"], entry["kind"], call.heads, len(values), frozenset(features), isinstance(call, LogitsCall),
         not bool(later.any()), rows, weight_error, output_error,
@@ -342,6 +345,41 @@ def _parity(
         parts.append("not compared: the model shows neither its weights nor what its kernel returns")
     compared: Verdict = "pass" if by_weights or by_outputs else "note"
     return [Check(name, compared if good and not wrong else "fail", "; ".join(parts))]
+
+
+def _effects(model: Model, ids: Tensor) -> Check:
+    """Whether what the heads of each layer add sums to what leaves the output projection, and how it gets there."""
+    errors: dict[str, float] = {}
+    ways: set[str] = set()
+    reasons: list[str] = []
+    layers, rows = Layers(model.module), range(TOKENS)
+    body = model.module.base_model
+    with closing(EffectSource(body)) as source, closing(VectorSource(body, "hidden")) as hidden:
+
+        def look(call: Call) -> None:
+            def done(effects: Effects) -> None:
+                values = call.values().double()
+                context = _rebuilt_weights(call, list(rows)) @ values.repeat_interleave(call.heads // len(values), 0)
+                try:
+                    found = effects.rows(call, rows, context, hidden.vectors(call)[0].double())
+                except ModelError as error:
+                    reasons.append(str(error))
+                    return
+                errors[layers.entry(call, 0)["module"]] = found.error
+                if found.factor is not None:
+                    ways.add("a gate" if found.gated else "a norm of each head")
+                if bool((found.scale != 1).any()):
+                    ways.add("a norm of their sum")
+
+            source.follow(call, done)
+
+        forward(model, ids, look)
+    if reasons or not errors:
+        return Check("effects", "note", f"not measured: {reasons[0] if reasons else 'no attention was followed'}")
+    worst = max(errors, key=lambda module: errors[module])
+    through = f" through {' and '.join(sorted(ways))}" if ways else ""
+    text = f"heads add to the stream{through}; their sum is within {errors[worst]:.1e} of the layer's ({worst})"
+    return Check("effects", "pass", text)
 
 
 def _same_output(model: Model, ids: Tensor, mask: Tensor) -> Check:
