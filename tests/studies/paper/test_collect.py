@@ -29,8 +29,7 @@ from attnscope.store.manifest import Manifest
 from attnscope.studies.paper import reproduction
 from attnscope.studies.paper.collect import Collected, ReproductionWork
 from attnscope.studies.paper.collect import collect as collect_all
-from attnscope.studies.paper.settings import plan
-from attnscope.studies.paper.store import TABLE_NAMES
+from attnscope.studies.paper.settings import TABLE_NAMES, plan
 
 OPTIONS: dict[str, Any] = {"length": 64, "windows": 2}
 KEYS = ["window", "layer", "head", "length", "n"]

@@ -38,7 +38,7 @@ KINDS = (
             *("claims.md", "claims.json", "run.json", "protocol.html", "report.html", "tables/*.parquet"),
             *(f"figures/*/*.{kind}" for kind in ("svg", "pdf", "png", "parquet", "json")),
         ),
-        verbs=(Verb("reproduce", "attnscope.cli.reproduce:reproduce", "The paper"),),
+        verbs=(Verb("reproduce", "attnscope.studies.paper.verb:reproduce", "The paper"),),
     ),
 )
 

@@ -28,8 +28,15 @@ from attnscope.studies.paper.every_n import COLUMNS as PROFILE
 from attnscope.studies.paper.ks_over_heads import LEVELS, critical_n, exact_p_values, largest_gaps, subset_p_values
 from attnscope.studies.paper.responses import DIRECTIONS, Responses, add_responses
 from attnscope.studies.paper.sets import COLUMNS, ROW_COLUMNS, HeadRows, sum_sets
-from attnscope.studies.paper.settings import PAPER_N, READINGS, SEPARABILITY_N, STEPS, TEMPERATURES, Settings
-from attnscope.studies.paper.store import TABLE_NAMES
+from attnscope.studies.paper.settings import (
+    PAPER_N,
+    READINGS,
+    SEPARABILITY_N,
+    STEPS,
+    TABLE_NAMES,
+    TEMPERATURES,
+    Settings,
+)
 from attnscope.swapping.replacement import effective_normalizer
 
 if TYPE_CHECKING:

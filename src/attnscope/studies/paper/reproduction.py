@@ -21,8 +21,16 @@ from attnscope.errors import OutputError, listed_names, plain
 from attnscope.progress import Progress, Step, reporting
 from attnscope.show.result import Result, brief_lines
 from attnscope.store import folders
-from attnscope.studies.paper import store, view
+from attnscope.studies.paper import view
 from attnscope.studies.paper.claims import answer
+from attnscope.studies.paper.collect import (
+    ReproductionWork,
+    collect,
+    identity,
+    load_tables,
+    read_tables,
+    save_tables,
+)
 from attnscope.studies.paper.settings import FirstKey, plan
 
 if TYPE_CHECKING:
@@ -34,7 +42,6 @@ if TYPE_CHECKING:
     from attnscope.show.blocks import Block
     from attnscope.show.figure_files import FigureStyle
     from attnscope.show.figures import FigureWidth
-    from attnscope.studies.paper.collect import ReproductionWork
 
 PAGE, FIGURES = "report.html", "figures/protocol"
 
@@ -102,7 +109,7 @@ class Reproduction(Result):
         """Read a reproduction that was written before."""
         path = Path(folder)
         try:
-            measured, run = store.read_tables(path)
+            measured, run = read_tables(path)
             claims = json.loads((path / "claims.json").read_text("utf-8"))["claims"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = str(error) if isinstance(error, OutputError) else f"{type(error).__name__}: {error}"
@@ -215,7 +222,6 @@ def reproduce(
     from attnscope.engine import chosen_workers, opened
     from attnscope.engine.store import BlocksOnDisk
     from attnscope.show.figure_files import FigureStyle
-    from attnscope.studies.paper.collect import ReproductionWork
 
     say = notice or (lambda message: print(f"attnscope: {message}", file=sys.stderr))
     style = FigureStyle(figure_width, figure_titles)
@@ -226,9 +232,9 @@ def reproduce(
     }  # fmt: skip
     on = chosen_workers(workers, ray, worker_cpus, worker_gpus)
     plan(None, **asked)  # refuse invalid settings before the model is loaded
-    wanted = store.identity(name, revision, book.digest, asked)
+    wanted = identity(name, revision, book.digest, asked)
     with folders.output_folder(folders.given_folder(out)) as folder, reporting(progress) as report:
-        stored = store.load_tables(folder, wanted)
+        stored = load_tables(folder, wanted)
         if isinstance(stored, tuple):
             measured, run = stored
         else:
@@ -246,7 +252,7 @@ def reproduce(
                 with BlocksOnDisk(folder, wanted, work.blocks, names) as parts:
                     measured, run = _measure(engine, work, parts, report)
                     run = {"identity": wanted, **run, "timings": {"load_seconds": round(loaded, 3), **run["timings"]}}
-                    run = store.save_tables(folder, measured, run)
+                    run = save_tables(folder, measured, run)
                     parts.done()
             if run["resumed_windows"]:
                 say(f"{run['resumed_windows']} windows were finished by an earlier run that was interrupted")
@@ -261,7 +267,6 @@ def _measure(
     engine: Engine, work: ReproductionWork, parts: BlocksOnDisk, report: OnStep
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     from attnscope.engine.record import model_record
-    from attnscope.studies.paper.collect import collect
 
     started = time.perf_counter()
     collected = collect(engine, work, parts, report)

@@ -23,6 +23,10 @@ STEPS = (1e-3, 1e-1, 10.0)
 TEMPERATURES = tuple(10 ** (k / 4) for k in range(-8, 5))
 SHARPNESS_TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 SHORTEST = 8
+TABLE_NAMES = (
+    *(f"protocol_{name}" for name in ("distance", "separability", "rows", "gradient", "critical", "tests", "subsets")),
+    *("sharpness", "coverage", "circle"),
+)
 
 
 @dataclass(frozen=True)
