@@ -37,7 +37,7 @@ from attnscope.show.numbers import counted, measured, number, short_path
 if TYPE_CHECKING:
     import polars as pl
 
-    from attnscope.diagnosis.result import Diagnosis
+    Diagnosis = Any  # of result.py, which imports this file
     from attnscope.show.charts import OfflineChart
 
 Looks = dict[str, dict[str, str]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
@@ -11,13 +11,12 @@ from attnscope import columns
 from attnscope.diagnosis.view import state_chart
 from attnscope.errors import InputError, shown, whole_number
 from attnscope.scanning import overview
-from attnscope.scanning.head import pattern_cells
+from attnscope.scanning.page_data import pattern_cells
 from attnscope.show.charts import BAND, BOUND, LINE, OfflineChart, axis, chart, color_scale, data, legend, number_format
 from attnscope.show.numbers import model_name, visible_token
 
 if TYPE_CHECKING:
-    from attnscope.scanning.head import HeadResult
-    from attnscope.scanning.result import ScanResult
+    HeadResult = ScanResult = Any  # of result.py, which imports this file
 
 _PATTERN = 360  # pixels of a pattern, about
 _BAR = 16  # pixels of a weight

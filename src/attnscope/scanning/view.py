@@ -20,7 +20,8 @@ from attnscope.show.numbers import counted, measured, model_name, number, short_
 
 if TYPE_CHECKING:
     from attnscope.scanning.overview import Overview
-    from attnscope.scanning.result import ScanResult
+
+    ScanResult = Any  # of result.py, which imports this file
 
 _KEY_NUMBERS = ("separability", "participation", "sink_weight", "entropy_ratio", "jacobian_norm")
 _DIAGNOSED = ("tokens_needed", "growth_exponent")
