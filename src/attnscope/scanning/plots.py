@@ -16,7 +16,8 @@ from attnscope.show.charts import BAND, BOUND, LINE, OfflineChart, axis, chart, 
 from attnscope.show.numbers import model_name, visible_token
 
 if TYPE_CHECKING:
-    HeadResult = ScanResult = Any  # of result.py, which imports this file
+    HeadResult = Any  # of result.py, which imports this file
+    ScanResult = Any
 
 _PATTERN = 360  # pixels of a pattern, about
 _BAR = 16  # pixels of a weight
