@@ -349,11 +349,10 @@ def _parity(
 
 def _effects(model: Model, ids: Tensor) -> Check:
     """Whether what the heads of each layer add sums to what leaves the output projection, and how it gets there."""
-    errors: dict[str, float] = {}
+    errors: list[float] = []
     ways: set[str] = set()
     reasons: list[str] = []
-    layers, rows = Layers(model.module), range(TOKENS)
-    body = model.module.base_model
+    body, rows = model.module.base_model, range(TOKENS)
     with closing(EffectSource(body)) as source, closing(VectorSource(body, "hidden")) as hidden:
 
         def look(call: Call) -> None:
@@ -365,7 +364,7 @@ def _effects(model: Model, ids: Tensor) -> Check:
                 except ModelError as error:
                     reasons.append(str(error))
                     return
-                errors[layers.entry(call, 0)["module"]] = found.error
+                errors.append(found.error)
                 if found.factor is not None:
                     ways.add("a gate" if found.gated else "a norm of each head")
                 if bool((found.scale != 1).any()):
@@ -376,9 +375,8 @@ def _effects(model: Model, ids: Tensor) -> Check:
         forward(model, ids, look)
     if reasons or not errors:
         return Check("effects", "note", f"not measured: {reasons[0] if reasons else 'no attention was followed'}")
-    worst = max(errors, key=lambda module: errors[module])
-    through = f" through {' and '.join(sorted(ways))}" if ways else ""
-    text = f"heads add to the stream{through}; their sum is within {errors[worst]:.1e} of the layer's ({worst})"
+    through = f", through {' and '.join(sorted(ways))}" if ways else ""
+    text = f"heads sum to their layer within {max(errors):.1e}{through}"
     return Check("effects", "pass", text)
 
 
