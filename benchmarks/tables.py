@@ -87,7 +87,7 @@ def scans(report: dict[str, Any]) -> list[Block]:
         naive = report["naive_over_all"].get(model)
         if naive is not None:
             notes.append(f"The naive way takes {naive:g} times as long as a scan of all rows with the paper's bounds.")
-        table = Table(headings, lines, f"The {model} model", notes=notes)
+        table = Table(headings, lines, f"The {model} model", notes=notes, narrow=10)
         found += [table] if timed else [Note(note) for note in notes]
     note = (
         f"Ratios are to the model's plain forward pass, measured in the same run on {_threads(report)}. last: the last "

@@ -171,7 +171,7 @@ def _ranked(verdict: dict[str, Any], heads: list[dict[str, Any]], verbose: bool)
         found.append(Note(verdict["heads_note"], "strong", "! ", 2))
     found.append(Table(["", "Head", "State", label(by), label("tokens_needed"), "What to do"], rows, "", (0, 1, 2, 5)))
     found += [
-        Note(" ".join(filter(None, (one["why"], one["when"]))), mark=f"{one['name']}  ", indent=2)
+        Note(" ".join(filter(None, (one["why"], one["when"]))), mark=Span(f"{one['name']}  ", "strong"), indent=2)
         for one in (ranked if verbose else ranked[:1])
     ]
     if verdict.get("heads_when"):

@@ -109,11 +109,9 @@ def separability_map(view: Overview) -> HeadMap:
         words = f"{head_name(layer, head)} {measured('separability', value)}"
         mark, wide = ("-", " -  ") if value is None else (str(min(int(value * 10), 9)), f"{value * 100:>3.0f} ")
         cells[layer, head] = Cell(palette.color_of(value), mark, words, wide)
-    note = (
-        f"in %, {overview.shown_rows(view.run)}: how much of the top {n} tokens lies nearer to their weighted sum than "
-        "every other token"
-    )
-    return HeadMap(label("separability", n), cells, note, scale=("0%", "100%"), narrow="digits: tens of %")
+    title = f"{label('separability', n)} in %, {overview.shown_rows(view.run)}"
+    note = f"how much of the top {n} tokens lies nearer to their weighted sum than every other token"
+    return HeadMap(title, cells, note, scale=("0%", "100%"), narrow="digits: tens of %")
 
 
 def _key_numbers(view: Overview, findings: Mapping[str, Any] | None, verbose: bool) -> Table:
