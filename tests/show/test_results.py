@@ -14,10 +14,9 @@ from models import build, byte_tokenizer
 import attnscope
 from attnscope.diagnosis.running import diagnose
 from attnscope.errors import InputError, OutputError
-from attnscope.results.base import Result
 from attnscope.scanning import scan
 from attnscope.serve.library import foreign_files
-from attnscope.show.result import Summary, bounded
+from attnscope.show.result import Result, Summary, bounded
 from attnscope.studies.audit import AuditReport, audit
 from attnscope.studies.compare.comparing import Comparison, compare
 from attnscope.studies.paper.reproduction import Reproduction, reproduce

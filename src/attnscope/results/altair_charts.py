@@ -1,3 +1,0 @@
-"""Moved: attnscope.show.charts."""
-
-from attnscope.show.charts import *  # noqa: F403
