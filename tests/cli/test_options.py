@@ -35,6 +35,7 @@ def test_options_in_commas_are_lists() -> None:
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
 def test_every_verb_of_a_study_is_a_command_in_one_of_the_groups(verb: Verb) -> None:
     assert list(app[verb.name].group) == [GROUPS[verb.group]]
+    assert verb.function.split(":")[0].endswith(".verb")
 
 
 WITHOUT = """
