@@ -27,6 +27,7 @@ Requirement: importing this module loads neither torch nor transformers. The pub
 
 from __future__ import annotations
 
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from attnscope._process import HOOKS, keep_old_names, lazy  # it also remembers which process imported the package
@@ -114,6 +115,13 @@ __all__ = [
     "swapping",
     "theory",
 ]
+
+# A study is a folder that can be deleted, and its names go with it.
+_STUDIES = {f"{__name__}.studies.{found.name}" for found in iter_modules([f"{__path__[0]}/studies"])}
+for _name, _module in list(_LAZY.items()):
+    if ".studies." in _module and ".".join(_module.split(".")[:3]) not in _STUDIES:
+        del _LAZY[_name]
+        __all__.remove(_name)
 
 # Modules that docs of 0.2 named; these names go with 0.4.
 keep_old_names(
