@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_kind import EVERY_KIND
 from models import build
 from training_runs import Training
 
@@ -72,3 +73,13 @@ def test_a_run_that_is_still_training_is_reported_and_left_alone(
 def test_a_folder_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", str(tmp_path)]) == 2
     assert "holds no finished run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", EVERY_KIND)
+def test_a_run_of_every_kind_has_a_page_and_a_summary(
+    runs_of_every_kind: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    assert run(["report", str(runs_of_every_kind / name), "--out", str(page)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 3
+    assert page.read_text("utf-8").lower().startswith("<!doctype html>")
