@@ -17,9 +17,9 @@ import polars as pl
 
 from attnscope.show.result import Result
 from attnscope.store.folders import copy_run
+from attnscope.store.kinds import resolve  # its views read run folders, and so import this file
 
 if TYPE_CHECKING:
-    from attnscope.monitor.plots import TrainingPlots
     from attnscope.show.blocks import Block
 
 
@@ -175,17 +175,14 @@ class TrainingRun(Result):
         return last.with_columns(reading=read_heads(last, self.run.get("thresholds", {})))
 
     @property
-    def plot(self) -> TrainingPlots:
+    def plot(self) -> Any:
         """Altair charts: `plot.curve("entropy_ratio", [(3, 5)])`, `plot.map("max_logit", step=500)`, `plot.loss()`."""
-        from attnscope.monitor.plots import TrainingPlots
-
-        return TrainingPlots(self)
+        return resolve("attnscope.monitor.plots:TrainingPlots")(self)
 
     def page(self) -> str:
         """The page of the run, as one HTML document."""
-        from attnscope.monitor.page import render_training
-
-        return render_training(self)
+        page: str = resolve("attnscope.monitor.page:render_training")(self)
+        return page
 
     def write(self, folder: Path) -> None:
         """Copy what was written so far to a folder that is locked already."""
@@ -193,21 +190,18 @@ class TrainingRun(Result):
 
     def blocks(self, verbose: bool = False) -> list[Block]:
         """The alarms, a map of the readings at the last step, the loss, medians."""
-        from attnscope.monitor import view
-
-        return view.blocks(self, verbose)
+        found: list[Block] = resolve("attnscope.monitor.view:blocks")(self, verbose)
+        return found
 
     def brief(self) -> list[str]:
         """What was watched, alarms, readings at the last step, the loss."""
-        from attnscope.monitor import view
-
-        return view.brief(self)
+        lines: list[str] = resolve("attnscope.monitor.view:brief")(self)
+        return lines
 
     def calls(self) -> tuple[str, ...]:
         """What to call next."""
-        from attnscope.monitor import view
-
-        return view.calls(self)
+        found: tuple[str, ...] = resolve("attnscope.monitor.view:calls")(self)
+        return found
 
 
 def status_of(run: Mapping[str, Any], updated: datetime, now: datetime | None = None) -> Status:

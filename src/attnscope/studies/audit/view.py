@@ -12,7 +12,11 @@ from attnscope.show.numbers import counted, number
 
 if TYPE_CHECKING:
     from attnscope.show.charts import OfflineChart
-    from attnscope.studies.audit.report import AuditReport, ClaimReport, Counterexample, Trial
+
+    AuditReport = Any  # of report.py, which imports this file
+    ClaimReport = Any
+    Counterexample = Any
+    Trial = Any
 
 _TONES: dict[str, Tone] = {"fails": "bad", "holds with condition": "warning", "vacuous": "warning", "holds": "good"}
 _COUNTED = {  # one, several

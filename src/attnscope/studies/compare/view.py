@@ -19,8 +19,9 @@ from attnscope.store.tables import COMPARED, OWN, comparable, named
 
 if TYPE_CHECKING:
     from attnscope.show.charts import OfflineChart
-    from attnscope.studies.compare.comparing import Comparison
-    from attnscope.studies.compare.guidelines import Guidelines
+
+    Comparison = Any  # of comparing.py, which imports this file
+    Guidelines = Any  # of guidelines.py, which imports this file
 
 _MODEL = ("perplexity", "agreement", "kl", "time_ratio", "memory_ratio")
 _HEADS = ("separability", "distance_ratio", "entropy_ratio", "sink_weight", "support", "jacobian_norm")

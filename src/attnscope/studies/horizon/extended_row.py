@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from attnscope.capture.attention import Call
     from attnscope.normalizers import Normalizer
-    from attnscope.studies.horizon.positions import LayerPositions
+
+    LayerPositions = Any  # of positions.py, which imports this file
 
 
 class Planes(NamedTuple):

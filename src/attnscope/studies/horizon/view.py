@@ -20,7 +20,8 @@ from attnscope.studies.horizon.prediction import MEANINGS, VERDICTS, with_mass_k
 
 if TYPE_CHECKING:
     from attnscope.show.charts import OfflineChart
-    from attnscope.studies.horizon.result import Horizon
+
+    Horizon = Any  # of result.py, which imports this file
 
 _LOOKS = {"holds": ("H", BLUE), "thins": ("T", ORANGE), "diluted": ("D", RED), "undecided": ("?", UNKNOWN)}
 _REPEATED = 0.05  # share of repeated runs of tokens from which on the run says so
