@@ -14,6 +14,7 @@ from benchmarks.monitor import measure
 SIZES = ["--length", "33", "--layers", "1", "--heads", "2", "--width", "8", "--batch", "2"]
 
 
+@pytest.mark.thorough
 def test_the_ratios_of_a_watched_run_to_a_plain_one(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["monitor", *SIZES, "--every", "3", "--steps", "6", "--measured", "3", "--json"]) == 0
     report = json.loads(capfd.readouterr().out)

@@ -12,6 +12,7 @@ from benchmarks.__main__ import run
 from benchmarks.protocol import ALGORITHMS, measure
 
 
+@pytest.mark.thorough
 def test_each_algorithm_beside_the_forward_and_the_papers_time(capfd: pytest.CaptureFixture[str]) -> None:
     sizes = ["--length", "33", "--layers", "1", "--heads", "2", "--width", "8", "--repeats", "1"]
     assert run(["protocol", *sizes, "--only", "5", "--json"]) == 0

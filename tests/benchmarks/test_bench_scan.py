@@ -86,6 +86,7 @@ def test_the_time_of_some_heads_stands_for_all(monkeypatch: pytest.MonkeyPatch) 
     assert naive.timed(module, range(9), [1, 5], 1e9) == (61, 6)
 
 
+@pytest.mark.thorough
 def test_one_result_for_each_subject_with_the_growth_of_memory() -> None:
     report = measure(
         length=600, layers=2, heads=2, width=256, rows=3, repeats=1, subjects=[], models=["random"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from training import HEADS, TOKENS, batches, gpt2, loss_of, train
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import attnscope
-from attnscope.errors import ModelError
+from attnscope.errors import InputError, ModelError
 from attnscope.monitor import Alarm, StopTraining, TrainerMonitor
 from attnscope.monitor.run_files import HEADS as SCHEMA
 from attnscope.monitor.run_files import MEASURES, MOST_NAMES, LogValues
@@ -187,10 +187,12 @@ def test_plain_loops_write_event_files_if_tensorboard_is_installed(tmp_path: Pat
     assert [event.step for event in events.Scalars("attention/max_logit/highest")] == [1, 2, 3]
 
 
-def test_lightning_is_asked_for_by_its_extra() -> None:
-    code = "import sys; sys.modules['lightning'] = None; import attnscope.monitor as m; m.LightningMonitor()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'attnscope[lightning]'" in done.stderr
+def test_lightning_is_asked_for_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightning", None)
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
+    monkeypatch.delitem(sys.modules, "attnscope.monitor.lightning", raising=False)
+    with pytest.raises(InputError, match=r"pip install 'attnscope\[lightning\]'"):
+        importlib.import_module("attnscope.monitor.lightning").LightningMonitor()
 
 
 # Lightning

@@ -263,6 +263,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler itself trips over several
 def test_a_caller_compiled_by_inductor_gets_the_same_weights_and_gradients() -> None:
