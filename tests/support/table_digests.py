@@ -49,7 +49,9 @@ class Case:
 
 PRINTED = "printed"
 SCAN = ("rows.parquet", "topn.parquet", "weights.parquet", "patterns.parquet")
-PROTOCOL = tuple(f"tables/protocol_{name}.parquet" for name in ("critical", "distance", "gradient", "separability"))
+PROTOCOL = tuple(
+    f"tables/protocol_{name}.parquet" for name in ("critical", "distance", "gradient", "separability", "subsets")
+)
 EXACT = "--dtype float64"
 ROUNDED = 1e-3  # of models in float32, where float64 would have many loops compiled
 SEARCHED = "attacked|slack|tried|violations|rate|counterexample"  # where the steps of a search decide
