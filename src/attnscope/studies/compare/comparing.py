@@ -178,12 +178,8 @@ def compare(
 
     Parameters
     ----------
-    model
-        A hub id, a folder, a `.gguf` file, a loaded transformers model (with `tokenizer`), what `load_model` returns,
-        or nothing for the embedded sample.
-    text
-        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), or
-        nothing for the sample text.
+    model, text, tokenizer, device, dtype, revision, trust_remote_code, progress
+        As in `attnscope.scan`.
     normalizers
         One or several names with settings, e.g. "entmax:alpha=1.3"; a repeated name is measured once.
     lengths
@@ -200,12 +196,6 @@ def compare(
         heads ("global") or one for each ("head").
     calibration_windows
         How many further windows to calibrate on.
-    tokenizer
-        The tokenizer of a loaded model.
-    device, dtype, revision, trust_remote_code
-        How the model is loaded: see `load_model`.
-    progress
-        What to show: see `attnscope.progress`.
 
     Returns
     -------

@@ -104,12 +104,8 @@ def guidelines(
 
     Parameters
     ----------
-    model
-        A hub id, a folder, a `.gguf` file, a loaded transformers model (with `tokenizer`), what `load_model` returns,
-        or nothing for the embedded sample.
-    text
-        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), or
-        nothing for the sample text.
+    model, text
+        As in `attnscope.scan`.
     lengths
         Prefixes of each window, in tokens. Default: powers of two up to the model's limit or 1,024.
     windows

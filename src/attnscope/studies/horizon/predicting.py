@@ -149,12 +149,8 @@ def horizon(
 
     Parameters
     ----------
-    model
-        A hub id, a folder, a `.gguf` file, a loaded transformers model (with `tokenizer`), what `load_model` returns,
-        or nothing for the embedded sample.
-    text
-        The text itself (`str`), a file (`pathlib.Path`), a `Text` (`attnscope.capture.corpus("war-and-peace")`), or
-        nothing for the sample text.
+    model, text, tokenizer, device, dtype, revision, trust_remote_code, progress
+        As in `attnscope.scan`.
     to
         The longest length to predict, in tokens; at most what the model was trained for. Default: 8 windows.
     length
@@ -173,12 +169,6 @@ def horizon(
         Put the model's begin token before each window.
     out
         Folder for the tables and for the page: that of the scan in this folder, or of a scan of one window.
-    tokenizer
-        The tokenizer of a loaded model.
-    device, dtype, revision, trust_remote_code
-        How the model is loaded: see `load_model`.
-    progress
-        What to show: see `attnscope.progress`.
 
     Returns
     -------
