@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from terminal_tables import assert_readable, recorded_tables
 
-from attnscope.show import html, markdown, palette, terminal
+from attnscope.show import html, markdown, page, palette, terminal
 from attnscope.show.blocks import (
     Block,
     Cell,
@@ -96,6 +96,7 @@ def test_words_are_the_same_in_all_backends() -> None:
             assert word in text
     assert "Verdict: A sentence" in shown["terminal"]
     assert "**Verdict:** A sentence" in shown["markdown"]
+    assert "Next: attnscope.scan" in shown["html"].replace(" <code>", "").replace(":  ", ": ")
 
 
 @pytest.mark.parametrize("verbose", [False, True])
@@ -245,3 +246,18 @@ def test_words_on_the_palette_are_readable() -> None:
     for color in (*palette.SCALE, *palette.SERIES):
         light, dark = sorted((luminance(palette.ink_on(color)), luminance(color)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5, color
+
+
+def test_the_live_pages_have_the_colors_of_the_palette() -> None:
+    style, script = page.asset("page.css"), page.asset("js/colors.js")
+    also = {"good": "held", "bad": "act", "warning": "watch"}
+    for name, colors in palette.THEMES.items():
+        of_script = script[script.index(f"  {name}: {{") :].split("}")[0]
+        drawn = dict(re.findall(r"(\w+): \"(#\w{6})\"", of_script))
+        written = style[: style.index("* {")].split("@media" if name == "light" else "\0")[0 if name == "light" else -1]
+        styled = dict(re.findall(r"--(\w+): (#\w{6})", written))
+        assert {each: styled[also.get(each, each)] for each in colors} == colors
+        assert {each: drawn[each] for each in ("page", "ink", "soft", "line")} == {
+            each: colors[each] for each in ("page", "ink", "soft", "line")
+        }
+    assert re.findall(r"#\w{6}", script.split("const DIFFERENCE")[0]) == list(palette.SCALE)

@@ -93,10 +93,6 @@ def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
     return ticks[first : last + 1]
 
 
-# The Okabe-Ito palette, which has the green, blue and red of the paper's figures.
-GREEN, BLUE, RED, ORANGE, SKY, PURPLE, BLACK, GRAY = (
-    "#009e73", "#0072b2", "#d55e00", "#e69f00", "#56b4e9", "#cc79a7", "#222222", "#9a9a9a",
-)  # fmt: skip
 STAR = "M0,-1L0.24,-0.31L0.95,-0.31L0.36,0.12L0.59,0.81L0,0.4L-0.59,0.81L-0.36,0.12L-0.95,-0.31L-0.24,-0.31Z"
 
 Channel = dict[str, Any]  # arguments of `alt.X` or `alt.Y`

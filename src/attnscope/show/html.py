@@ -13,25 +13,9 @@ from functools import singledispatch
 from itertools import groupby
 from typing import Any
 
+from attnscope.show import blocks as kind
 from attnscope.show import palette
-from attnscope.show.blocks import (
-    Block,
-    Chart,
-    Details,
-    Facts,
-    Grid,
-    Heading,
-    HeadMap,
-    Items,
-    Next,
-    Note,
-    Span,
-    Table,
-    Verdict,
-    Words,
-    parts,
-    plain,
-)
+from attnscope.show.blocks import Block, Span, Words, parts, plain
 from attnscope.show.numbers import visible
 
 _NOTEBOOKS = {
@@ -102,7 +86,7 @@ _PAGE_STYLE = (
 
 def fragment(blocks: Iterable[Block], calls: Sequence[str] = ()) -> str:
     """Blocks for a notebook, without charts; `calls` are what to call next in Python."""
-    shown = [block for block in blocks if not isinstance(block, Chart)]
+    shown = [block for block in blocks if not isinstance(block, kind.Chart)]
     return f'<div class="attnscope"><style>{STYLE}</style>{body(shown)}{_calls(calls)}</div>'
 
 
@@ -134,7 +118,7 @@ def _digest(content: str) -> str:
 def body(blocks: Iterable[Block]) -> str:
     """Blocks without page and style; maps and pictures that follow each other are put side by side."""
     found = []
-    for beside, group in groupby(blocks, lambda block: isinstance(block, (HeadMap, Grid))):
+    for beside, group in groupby(blocks, lambda block: isinstance(block, (kind.HeadMap, kind.Grid))):
         made = "".join(_written(block) for block in group)
         found.append(f'<div class="maps">{made}</div>' if beside else made)
     return "".join(found)
@@ -165,19 +149,19 @@ def _written(block: Block) -> str:
 
 
 @_written.register
-def _heading(block: Heading) -> str:
+def _heading(block: kind.Heading) -> str:
     tag = "h3" if block.level == 1 else "h4"
     note = f'<p class="soft">{escape(block.note)}</p>' if block.note else ""
     return f"<{tag}>{marked_up(block.title)}</{tag}>{note}"
 
 
 @_written.register
-def _verdict(block: Verdict) -> str:
+def _verdict(block: kind.Verdict) -> str:
     return f'<p class="{f"verdict {block.tone}".strip()}">{marked_up(block.words)}</p>'
 
 
 @_written.register
-def _note(block: Note) -> str:
+def _note(block: kind.Note) -> str:
     kinds = " ".join(filter(None, (block.tone, "indented" if block.indent else "")))
     mark = f"{marked_up(block.mark).rstrip()} " if block.mark else ""
     start = f'<p class="{kinds}">' if kinds else "<p>"
@@ -185,14 +169,14 @@ def _note(block: Note) -> str:
 
 
 @_written.register
-def _items(block: Items) -> str:
-    kind = "ol" if block.ordered else "ul"
+def _items(block: kind.Items) -> str:
+    tag = "ol" if block.ordered else "ul"
     items = "".join(f"<li>{marked_up(item)}</li>" for item in block.items)
-    return f"<{kind}>{items}</{kind}>" if items else ""
+    return f"<{tag}>{items}</{tag}>" if items else ""
 
 
 @_written.register
-def _facts(block: Facts) -> str:
+def _facts(block: kind.Facts) -> str:
     rows = [(name, words) for name, words in block.facts.items() if plain(words)]
     lines = (
         f'<tr><td class="words soft">{escape(name)}</td><td class="words">{marked_up(words)}</td></tr>'
@@ -202,11 +186,11 @@ def _facts(block: Facts) -> str:
 
 
 @_written.register
-def _table(block: Table) -> str:
+def _table(block: kind.Table) -> str:
     kinds = [' class="words"' if column in block.texts else "" for column in range(len(block.headings))]
 
-    def line(kind: str, cells: Sequence[Words]) -> str:
-        made = (f"<{kind}{of}>{marked_up(cell)}</{kind}>" for of, cell in zip(kinds, cells, strict=True))
+    def line(tag: str, cells: Sequence[Words]) -> str:
+        made = (f"<{tag}{of}>{marked_up(cell)}</{tag}>" for of, cell in zip(kinds, cells, strict=True))
         return f"<tr>{''.join(made)}</tr>"
 
     title = f"<h4>{escape(block.title)}</h4>" if block.title else ""
@@ -217,7 +201,7 @@ def _table(block: Table) -> str:
 
 
 @_written.register
-def _head_map(block: HeadMap) -> str:
+def _head_map(block: kind.HeadMap) -> str:
     label = f"Map of the heads: {block.title}"
     made = [f"<h4>{escape(block.title)}</h4>"]
     made += [f'<p class="soft">{escape(block.note)}</p>'] if block.note else []
@@ -235,24 +219,24 @@ def _head_map(block: HeadMap) -> str:
 
 
 @_written.register
-def _grid(block: Grid) -> str:
+def _grid(block: kind.Grid) -> str:
     note = f'<p class="soft">{escape(block.note)}</p>' if block.note else ""
     return f"<div><h4>{escape(block.title)}</h4>{_grid_map(block)}{note}</div>"
 
 
 @_written.register
-def _chart(block: Chart) -> str:
+def _chart(block: kind.Chart) -> str:
     picture = base64.b64encode(svg(block.draw()).encode()).decode()
     return f'<h4>{escape(block.title)}</h4><img alt="{escape(block.title)}" src="data:image/svg+xml;base64,{picture}">'
 
 
 @_written.register
-def _next(block: Next) -> str:
+def _next(block: kind.Next) -> str:
     return f'<p class="soft">Next: <code>{escape(block.python or block.command)}</code> {escape(block.why)}</p>'
 
 
 @_written.register
-def _details(block: Details) -> str:
+def _details(block: kind.Details) -> str:
     fold = "<details open>" if block.open else "<details>"
     return f"{fold}<summary>{escape(block.title)}</summary>{body(block.blocks)}</details>"
 
@@ -276,7 +260,7 @@ def svg(chart: Any) -> str:
 _LARGE, _SMALL = 18, 13  # pixels of a head on a map
 
 
-def head_map(block: HeadMap, label: str) -> str:
+def head_map(block: kind.HeadMap, label: str) -> str:
     """A cell for each (layer, head) as SVG: layers from top to bottom, heads from left to right."""
     cells: Mapping[tuple[int, int], Any] = block.cells
     if not cells:
@@ -304,7 +288,7 @@ def head_map(block: HeadMap, label: str) -> str:
     return _drawn(left + heads * size, top + layers * size, label, [*made, *marks])
 
 
-def _grid_map(block: Grid, size: int = 6) -> str:
+def _grid_map(block: kind.Grid, size: int = 6) -> str:
     """Runs of equal colors are one mark, and cells without color are left out."""
     made = []
     for y, row in enumerate(block.cells):

@@ -7,24 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
 
-from attnscope.show.blocks import (
-    Block,
-    Chart,
-    Details,
-    Facts,
-    Grid,
-    Heading,
-    HeadMap,
-    Items,
-    Next,
-    Note,
-    Span,
-    Table,
-    Verdict,
-    Words,
-    parts,
-    plain,
-)
+from attnscope.show import blocks as kind
+from attnscope.show.blocks import Block, Span, Words, parts, plain
 from attnscope.show.numbers import visible
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~#])")
@@ -67,36 +51,36 @@ def _written(block: Block) -> str:
 
 
 @_written.register
-def _heading(block: Heading) -> str:
+def _heading(block: kind.Heading) -> str:
     title = f"{'#' * block.level} {marked_up(block.title)}"
     return f"{title}\n\n{escape(block.note)}" if block.note else title
 
 
 @_written.register
-def _verdict(block: Verdict) -> str:
+def _verdict(block: kind.Verdict) -> str:
     return f"**Verdict:** {marked_up(block.words)}"
 
 
 @_written.register
-def _note(block: Note) -> str:
+def _note(block: kind.Note) -> str:
     mark = marked_up(block.mark).strip()
     return f"{mark} {marked_up(block.words)}".strip()
 
 
 @_written.register
-def _items(block: Items) -> str:
+def _items(block: kind.Items) -> str:
     return "\n".join(
         f"{f'{place}.' if block.ordered else '-'} {marked_up(item)}" for place, item in enumerate(block.items, 1)
     )
 
 
 @_written.register
-def _facts(block: Facts) -> str:
+def _facts(block: kind.Facts) -> str:
     return "\n".join(f"- {escape(name)}: {marked_up(words)}" for name, words in block.facts.items() if plain(words))
 
 
 @_written.register
-def _table(block: Table) -> str:
+def _table(block: kind.Table) -> str:
     kinds = [":--" if column in block.texts else "--:" for column in range(len(block.headings))]
     lines = [_line([escape(heading) for heading in block.headings]), _line(kinds)]
     lines += [_line([marked_up(cell) for cell in row]) for row in block.rows]
@@ -109,7 +93,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 @_written.register
-def _head_map(block: HeadMap) -> str:
+def _head_map(block: kind.HeadMap) -> str:
     from attnscope.show.terminal import map_lines
 
     title = f"**{escape(block.title)}**" + (f": {escape(block.note)}" if block.note else "")
@@ -124,21 +108,21 @@ def _head_map(block: HeadMap) -> str:
 
 
 @_written.register
-def _grid(block: Grid) -> str:
+def _grid(block: kind.Grid) -> str:
     return ""
 
 
 @_written.register
-def _chart(block: Chart) -> str:
+def _chart(block: kind.Chart) -> str:
     return f"![{escape(block.title)}]({block.file})" if block.file else ""
 
 
 @_written.register
-def _next(block: Next) -> str:
+def _next(block: kind.Next) -> str:
     return f"Next: {_code(block.command)} {escape(block.why)}".rstrip()
 
 
 @_written.register
-def _details(block: Details) -> str:
+def _details(block: kind.Details) -> str:
     inside = text(block.blocks).rstrip()
     return f"<details><summary>{html.escape(visible(block.title))}</summary>\n\n{inside}\n\n</details>"

@@ -33,7 +33,7 @@ UNKNOWN = "#b8bec6"
 
 # Of Okabe and Ito.
 BLUE, RED, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
-BLACK, GRAY = "#222222", "#5f6368"
+BLACK, GRAY, LIGHT_GRAY = "#222222", "#5f6368", "#9a9a9a"
 SERIES = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, GRAY)
 
 

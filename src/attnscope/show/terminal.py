@@ -18,34 +18,16 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from attnscope.show import blocks as kind
 from attnscope.show import palette
-from attnscope.show.blocks import (
-    Block,
-    Cell,
-    Chart,
-    Facts,
-    Grid,
-    Heading,
-    HeadMap,
-    Items,
-    Next,
-    Note,
-    Span,
-    Table,
-    Tone,
-    Verdict,
-    Words,
-    flattened,
-    parts,
-    plain,
-)
+from attnscope.show.blocks import Block, Cell, Span, Tone, Words, flattened, parts, plain
 from attnscope.show.numbers import visible
 
 WIDTH = 80
 _LONGEST_HEADING = 9  # characters of one of its lines, unless a word is longer
 _MARGIN = 6  # columns before the first head of a map
 _CELL = 4  # columns of a head, if there is room
-_TALL = (Table, HeadMap)
+_TALL = (kind.Table, kind.HeadMap)
 
 
 def write(console: Console, blocks: Iterable[Block], verbose: bool = False) -> None:
@@ -67,24 +49,24 @@ def text(blocks: Iterable[Block], width: int = WIDTH, verbose: bool = False) -> 
 
 def _spaced(blocks: Sequence[Block], width: int, breaks: bool) -> Iterable[RenderableType]:
     """What is printed for each block, with empty lines between; long commands are broken if `breaks`."""
-    shown = [block for block in blocks if not isinstance(block, (Chart, Grid)) and block not in _EMPTY]
+    shown = [block for block in blocks if not isinstance(block, (kind.Chart, kind.Grid)) and block not in _EMPTY]
     for before, block in zip([None, *shown], shown, strict=False):
         if _apart(before, block):
             yield Text()
-        if isinstance(block, Next) and not isinstance(before, Next):
+        if isinstance(block, kind.Next) and not isinstance(before, kind.Next):
             yield Text("Next", style="bold")
-        yield from _written(block, width if breaks or not isinstance(block, Next) else sys.maxsize)
+        yield from _written(block, width if breaks or not isinstance(block, kind.Next) else sys.maxsize)
 
 
-_EMPTY = (Items(()), Facts({}))
+_EMPTY = (kind.Items(()), kind.Facts({}))
 
 
 def _apart(before: Block | None, block: Block) -> bool:
-    if before is None or (isinstance(before, Heading) and before.level > 1):
+    if before is None or (isinstance(before, kind.Heading) and before.level > 1):
         return False
-    if isinstance(block, Next):
-        return not isinstance(before, Next)
-    return isinstance(block, (Heading, *_TALL)) or isinstance(before, (Heading, *_TALL))
+    if isinstance(block, kind.Next):
+        return not isinstance(before, kind.Next)
+    return isinstance(block, (kind.Heading, *_TALL)) or isinstance(before, (kind.Heading, *_TALL))
 
 
 @singledispatch
@@ -93,29 +75,29 @@ def _written(block: Block, width: int) -> Iterable[RenderableType]:
 
 
 @_written.register
-def _heading(block: Heading, width: int) -> Iterable[RenderableType]:
+def _heading(block: kind.Heading, width: int) -> Iterable[RenderableType]:
     title = words_text(block.title, "strong")
     yield Text.assemble(title, f": {visible(block.note)}") if block.note else title
 
 
 @_written.register
-def _verdict(block: Verdict, width: int) -> Iterable[RenderableType]:
+def _verdict(block: kind.Verdict, width: int) -> Iterable[RenderableType]:
     yield Text.assemble(("Verdict: ", "bold"), words_text(block.words, block.tone))
 
 
 @_written.register
-def _note(block: Note, width: int) -> Iterable[RenderableType]:
+def _note(block: kind.Note, width: int) -> Iterable[RenderableType]:
     yield paragraph(block.words, block.indent, block.mark, block.tone)
 
 
 @_written.register
-def _items(block: Items, width: int) -> Iterable[RenderableType]:
+def _items(block: kind.Items, width: int) -> Iterable[RenderableType]:
     for place, item in enumerate(block.items, 1):
         yield paragraph(item, 2, f"{place}. " if block.ordered else "- ")
 
 
 @_written.register
-def _facts(block: Facts, width: int) -> Iterable[RenderableType]:
+def _facts(block: kind.Facts, width: int) -> Iterable[RenderableType]:
     longest = max((len(name) for name, words in block.facts.items() if plain(words)), default=0)
     for name, words in block.facts.items():
         if plain(words):
@@ -123,7 +105,7 @@ def _facts(block: Facts, width: int) -> Iterable[RenderableType]:
 
 
 @_written.register
-def _table(block: Table, width: int) -> Iterable[RenderableType]:
+def _table(block: kind.Table, width: int) -> Iterable[RenderableType]:
     if block.title:
         yield words_text(block.title, "strong")
     yield from _tables(block, width)
@@ -132,7 +114,7 @@ def _table(block: Table, width: int) -> Iterable[RenderableType]:
 
 
 @_written.register
-def _head_map(block: HeadMap, width: int) -> Iterable[RenderableType]:
+def _head_map(block: kind.HeadMap, width: int) -> Iterable[RenderableType]:
     title = words_text(block.title, "strong")
     yield Text.assemble(title, f": {visible(block.note)}") if block.note else title
     cell = cell_width(block, width)
@@ -156,7 +138,7 @@ def _head_map(block: HeadMap, width: int) -> Iterable[RenderableType]:
 
 
 @_written.register
-def _next(block: Next, width: int) -> Iterable[RenderableType]:
+def _next(block: kind.Next, width: int) -> Iterable[RenderableType]:
     yield Text(broken(shlex.split(block.command), width), no_wrap=True)
     if block.why:
         yield paragraph(block.why, 6, tone="soft")
@@ -199,7 +181,7 @@ def broken(words: Sequence[str], width: int) -> str:
     return "\n".join(lines)
 
 
-def _tables(block: Table, width: int) -> list[RichTable]:
+def _tables(block: kind.Table, width: int) -> list[RichTable]:
     """One table, or several with the same first column where the numbers have no room beside each other."""
     columns = range(len(block.headings))
     room = {column: _room(block, column) for column in columns}
@@ -220,7 +202,7 @@ def _tables(block: Table, width: int) -> list[RichTable]:
     return [_one_table(block, sorted(chosen), width) for chosen in found]
 
 
-def _room(block: Table, column: int) -> int:
+def _room(block: kind.Table, column: int) -> int:
     """The least width of a column, with the space after it."""
     lines = [line for row in block.rows for line in plain(row[column]).split("\n")]
     if column not in block.texts:
@@ -230,7 +212,7 @@ def _room(block: Table, column: int) -> int:
     return 1 + max(min(natural, block.narrow), min(longest_word, WIDTH // 2))
 
 
-def _one_table(block: Table, columns: Sequence[int], width: int) -> RichTable:
+def _one_table(block: kind.Table, columns: Sequence[int], width: int) -> RichTable:
     headings = {
         column: [block.headings[column]] if column in block.texts else heading_lines(block.headings[column])
         for column in columns
@@ -262,14 +244,14 @@ def heading_lines(heading: str) -> list[str]:
     return lines
 
 
-def cell_width(block: HeadMap, width: int) -> int:
+def cell_width(block: kind.HeadMap, width: int) -> int:
     """Columns of a head on a map."""
     across = max((head for _, head in block.cells), default=0) + 1
     widest = max([_CELL, *(len(cell.wide) + 1 for cell in block.cells.values())])
     return next((each for each in range(widest, 1, -1) if across * each <= width - _MARGIN), 1)
 
 
-def map_lines(block: HeadMap, width: int) -> list[Text]:
+def map_lines(block: kind.HeadMap, width: int) -> list[Text]:
     """The names of heads, as many as there is room for, then a line for each layer; many heads take several lines."""
     if not block.cells:
         return []

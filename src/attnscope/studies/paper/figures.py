@@ -13,25 +13,8 @@ import numpy as np
 import polars as pl
 
 from attnscope.columns import head_name, label
-from attnscope.show.figures import (
-    BLACK,
-    BLUE,
-    GRAY,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    RED,
-    SKY,
-    STAR,
-    Channel,
-    Figure,
-    Mark,
-    Panel,
-    Series,
-    linear_range,
-    log_axis,
-    log_range,
-)
+from attnscope.show.figures import STAR, Channel, Figure, Mark, Panel, Series, linear_range, log_axis, log_range
+from attnscope.show.palette import BLACK, BLUE, GREEN, LIGHT_GRAY, ORANGE, PURPLE, RED, SKY
 from attnscope.studies.paper.claims import (
     CRITICAL,
     DISTANCE,
@@ -100,7 +83,7 @@ SELECTED = Mark("in the top set", PURPLE, line=0, point=STAR, size=60)
 LEFT_OUT = Mark("left out", BLACK, line=0, point="circle", size=10, fill="white")
 CONTEXT = Mark("context", BLACK, line=0, point="cross", size=40)
 BALL = Mark("ball around the context", SKY, line=1.6)
-UNIT = Mark("unit circle", GRAY, line=1)
+UNIT = Mark("unit circle", LIGHT_GRAY, line=1)
 
 
 def _circle(circle: pl.DataFrame) -> Figure:
@@ -315,7 +298,7 @@ BOX = Mark("quartiles over heads", GREEN, line=0, bar=8, bar_opacity=0.5)
 MEDIAN = Mark("median over heads", GREEN, line=0, point="stroke", size=90)
 WINDOWS = Mark("medians of single windows", BLACK, line=0, bar=2.2)
 LARGEST = Mark("largest", GREEN, line=0, point="diamond", size=20, fill="white")
-RANGE = Mark("0.70 to 0.85, as the paper states", GRAY, line=0, band=0.3)
+RANGE = Mark("0.70 to 0.85, as the paper states", LIGHT_GRAY, line=0, band=0.3)
 UPPER = Mark(label("separability_upper_printed"), RED, line=1.2, dash=(6, 2))
 LOWER = Mark(label("separability_lower_printed"), BLUE, line=1.2, dash=(2, 2))
 
@@ -384,7 +367,7 @@ CURVES = {
     step: Mark(f"eps = {step:g}", color, line=width, band=0.18)
     for step, color, width in zip(STEPS, (BLUE, GREEN, ORANGE), (4.2, 2.4, 1.0), strict=True)
 }
-LIMIT = Mark("1/(2T), exact supremum for small eps", GRAY, line=7, line_opacity=0.45)
+LIMIT = Mark("1/(2T), exact supremum for small eps", LIGHT_GRAY, line=7, line_opacity=0.45)
 DASHED = Mark("min{1/(4T), \u221a2}, as printed", BLACK, line=1.2, dash=(6, 3))
 SUPREMUM = "exact supremum: (\u221a2/eps) tanh(eps/(2\u221a2 T)), at most 1/(2T)"
 

@@ -18,22 +18,9 @@ from attnscope.columns import label
 from attnscope.normalizers.specs import is_file
 from attnscope.show.blocks import Block, Chart, Heading, Note, Table
 from attnscope.show.figure_files import FigureStyle, draw_into
-from attnscope.show.figures import (
-    BLACK,
-    BLUE,
-    GRAY,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    RED,
-    SKY,
-    Figure,
-    Mark,
-    Panel,
-    linear_range,
-    log_axis,
-)
+from attnscope.show.figures import Figure, Mark, Panel, linear_range, log_axis
 from attnscope.show.numbers import number
+from attnscope.show.palette import BLACK, BLUE, GREEN, LIGHT_GRAY, ORANGE, PURPLE, RED, SKY
 
 _GROUP = ("task", "position_encoding", "qk_norm", "budget")
 
@@ -213,7 +200,7 @@ def _capacity(lines: Sequence[dict[str, Any]], column: str) -> Table:
 RATIO = 16
 NAME = "budget"
 PICTURE = f"{NAME}.svg"
-_COLORS = (BLUE, SKY, PURPLE, GREEN, GRAY, ORANGE, RED, "#6b4226")
+_COLORS = (BLUE, SKY, PURPLE, GREEN, LIGHT_GRAY, ORANGE, RED, "#6b4226")
 _SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross")
 _BEST = Mark("best reader", BLACK, line=1, dash=(2, 2))
 _FRONTIER = Mark("limit of Theorem S", BLACK, line=1.2, dash=(5, 3))
