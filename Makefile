@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt scripts/setup
 demo: $(READY) ## Diagnose the embedded model; the report is in ./demo (OUT=DIR changes it)
 	@$(BIN)/attnscope scan --diagnose --out "$(OUT)"
 
-test: $(READY) ## Run the test suite, but for a browser and pretrained models; four minutes on two cores
+test: $(READY) ## Run the test suite, all but the tests in a browser and on pretrained models
 	@$(BIN)/python -m pytest -q -n 2 --ignore tests/browser --ignore tests/real
 
 test-all: $(READY) ## Run every case: all model families, everything crossed with every normalizer, all digests

@@ -13,6 +13,8 @@ from attnscope.errors import InputError
 from attnscope.theory import expectation
 from attnscope.theory.configuration import Configuration
 
+pytestmark = pytest.mark.pairwise
+
 Row = tuple[str, np.ndarray, np.ndarray]
 ROWS = [pytest.param(row, n, id=f"{row[0]}, N = {n}") for row in hostile_rows() for n in range(1, len(row[1]))]
 

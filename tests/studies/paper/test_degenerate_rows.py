@@ -16,6 +16,8 @@ from attnscope.studies.paper import every_n as profiles
 from attnscope.studies.paper import measuring
 from attnscope.studies.paper.sets import COLUMNS, HeadRows, sum_sets
 
+pytestmark = pytest.mark.pairwise
+
 LENGTHS, SIZES = (5, 13), [[1, 2, 4], [1, 2, 4, 8]]
 CLOSE = 2e-5
 TIED = ("identical", "nearly identical", "in pairs", "some zero", "all zero")
