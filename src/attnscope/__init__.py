@@ -136,7 +136,11 @@ keep_old_names(
         "experiments.budget.running": {"*": "attnscope.studies.budget.running"},
         "experiments.guidelines": {"*": "attnscope.studies.compare.guidelines"},
         "experiments.recall": {"*": "attnscope.studies.recall"},
-        "tables": {"*": "attnscope.store.tables"},
+        "tables": {
+            "*": "attnscope.store.tables",
+            "comparable": "attnscope.studies.compare.calibration",
+            "named": "attnscope.studies.compare.calibration",
+        },
         "theory.audit": {"*": "attnscope.studies.audit"},
         "theory.heads": {"*": "attnscope.theory.geometry"},
         "theory.sampling": {"*": "attnscope.theory.expectation"},

@@ -45,7 +45,6 @@ def _schema(declared: Iterable[columns.Column]) -> dict[str, type[pl.DataType]]:
 ROWS = pl.Schema(KEYS | _schema(columns.ROWS))
 TOPN = pl.Schema(KEYS | {"n": pl.Int32} | _schema(columns.TOPN))
 SEPARABILITY = tuple(name for name in columns.SET_NAMES if name.startswith("separability"))
-COMPARED = 0.95  # means over a smaller share of the rows are not compared: they would be about different rows
 
 # The largest weights of one row of each head, to be shown over the text.
 WEIGHTS = pl.Schema(
@@ -88,9 +87,6 @@ class TokenWeights:
     texts: list[str]
     patterns: pl.DataFrame | None = None
 
-
-# What a prediction for longer inputs adds to a folder.
-HORIZON_FILES = ("horizon.parquet", "heads.parquet", "horizon.json")
 
 # The tables that a scan keeps of a finished window.
 SCANNED = {"rows": ROWS, "topn": TOPN, "weights": WEIGHTS, "patterns": PATTERNS}
@@ -183,28 +179,6 @@ def within_support(rows: pl.DataFrame, topn: pl.DataFrame) -> pl.DataFrame:
     inside = pl.col("support") >= pl.col("n")
     joined = topn.join(support, on=keys, how="left", maintain_order="left")
     return joined.with_columns(pl.when(inside).then(pl.col(SEPARABILITY)).name.keep()).drop("support")
-
-
-def comparable(table: pl.DataFrame) -> pl.DataFrame:
-    """The lines of a comparison whose separability is defined in enough rows (the share `defined`) to be compared."""
-    return table.filter(pl.col("defined") >= COMPARED)
-
-
-def named(table: pl.DataFrame) -> pl.DataFrame:
-    """A comparison with a column `name`: the normalizer with its calibrated setting, spelled as `-n` takes it."""
-    columns = ("normalizer", "calibration", "parameter", "value")
-    names = [_spelled(*line) for line in table.select(columns).iter_rows()]
-    return table.with_columns(name=pl.Series(names, dtype=pl.String))
-
-
-def _spelled(normalizer: str, calibration: str, parameter: str, value: float | None) -> str:
-    if calibration == "none":
-        return normalizer
-    if value is None:
-        return f"{normalizer}, {parameter} per head"
-    name, *settings = normalizer.split(":")
-    others = [setting for setting in settings if setting.partition("=")[0] != parameter]
-    return ":".join([name, *others, f"{parameter}={value:.3g}"])
 
 
 def save_report(folder: Path, report: str) -> None:

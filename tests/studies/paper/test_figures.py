@@ -16,7 +16,7 @@ from attnscope.normalizers import parse
 from attnscope.show.figure_files import render
 from attnscope.show.figures import Figure, FigureWidth, Mark, Panel, even_ticks, log_axis, place, round_ticks, thinned
 from attnscope.show.palette import RED
-from attnscope.store.tables import named
+from attnscope.studies.compare.calibration import named
 from attnscope.studies.paper.figures import AS_PRINTED, DISTANCE_MARK, E1, EXPECTED, draw
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import polars as pl
 import torch
 from torch import nn
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Scope = Literal["global", "head"]
+COMPARED = 0.95  # means over a smaller share of the rows are not compared: they would be about different rows
 
 
 @dataclass(frozen=True)
@@ -207,3 +209,25 @@ def _ssmax(normalizer: Any) -> Callable[[int], nn.Module]:
 
 def _lipmax(normalizer: Any) -> Callable[[int], nn.Module]:
     return lambda heads: LearnedLipmax(heads, float(normalizer.kappa), float(normalizer.cap), float(normalizer.alpha))
+
+
+def comparable(table: pl.DataFrame) -> pl.DataFrame:
+    """The lines of a comparison whose separability is defined in enough rows (the share `defined`) to be compared."""
+    return table.filter(pl.col("defined") >= COMPARED)
+
+
+def named(table: pl.DataFrame) -> pl.DataFrame:
+    """A comparison with a column `name`: the normalizer with its calibrated setting, spelled as `-n` takes it."""
+    columns = ("normalizer", "calibration", "parameter", "value")
+    names = [_spelled(*line) for line in table.select(columns).iter_rows()]
+    return table.with_columns(name=pl.Series(names, dtype=pl.String))
+
+
+def _spelled(normalizer: str, calibration: str, parameter: str, value: float | None) -> str:
+    if calibration == "none":
+        return normalizer
+    if value is None:
+        return f"{normalizer}, {parameter} per head"
+    name, *settings = normalizer.split(":")
+    others = [setting for setting in settings if setting.partition("=")[0] != parameter]
+    return ":".join([name, *others, f"{parameter}={value:.3g}"])

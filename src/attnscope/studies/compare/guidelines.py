@@ -24,7 +24,8 @@ from attnscope.measure.settings import plan
 from attnscope.progress import Progress, reporting
 from attnscope.show.result import Result
 from attnscope.store.folders import as_file, without_infinities, write_all
-from attnscope.store.tables import OWN, comparable
+from attnscope.store.tables import OWN
+from attnscope.studies.compare.calibration import comparable
 from attnscope.studies.compare.comparing import SCHEMA, Comparison, compare
 
 if TYPE_CHECKING:

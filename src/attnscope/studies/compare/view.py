@@ -15,7 +15,8 @@ from attnscope.show.blocks import Block, Chart, Heading, Note, Span, Table, Tone
 from attnscope.show.figures import Figure, Mark, Panel, linear_range, log_range
 from attnscope.show.numbers import measured, number, short_path
 from attnscope.show.palette import BLACK, BLUE, GREEN, RED, SERIES
-from attnscope.store.tables import COMPARED, OWN, comparable, named
+from attnscope.store.tables import OWN
+from attnscope.studies.compare.calibration import COMPARED, comparable, named
 
 if TYPE_CHECKING:
     from attnscope.show.charts import OfflineChart

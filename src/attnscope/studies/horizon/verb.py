@@ -92,13 +92,13 @@ def horizon(
     require_model(model, loading.revision)
     from attnscope.capture.text import read_text
     from attnscope.show.command import answer, command_line, dated_folder, running
-    from attnscope.store.tables import HORIZON_FILES
+    from attnscope.studies.horizon import KINDS
     from attnscope.studies.horizon.predicting import horizon as predict
 
     folder = out or dated_folder(model)
     with running():
         result = predict(model, read_text(text), **arguments(options, loading), out=folder)
-    files = ["report.html", *HORIZON_FILES]
+    files = ["report.html", *KINDS[0].written]
     settings = {"text": text, "to": options.to, "length": options.length, "revision": loading.revision}
     commands = {}
     if not options.check:
