@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reports import made_claims
 from servers import serving
 
+import attnscope
 from attnscope.scanning import ScanResult
 
 
@@ -56,26 +56,14 @@ def test_a_scan_is_started_watched_cancelled_and_taken_up(
         page.wait_for_selector(".runs")
 
 
-def test_a_reproduction_shows_its_claims_and_figures(opened: Callable[..., Any], tmp_path: Path) -> None:
-    folder = tmp_path / "some paper"
-    (folder / "figures" / "value").mkdir(parents=True)
-    picture = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"><rect width="40" height="30"/></svg>'
-    (folder / "figures" / "value" / "figure-1.svg").write_text(picture)
-    record = {
-        "model": {"name": "some/<b>model</b>", "layers": 2, "heads": 6},
-        "text": {"source": "book.txt"},
-        "settings": {"lengths": [32], "windows": 2, "draws": 9},
-        "finished": "2026-01-02T03:04:05+00:00",
-        "attnscope": "0.1.0",
-    }
-    (folder / "run.json").write_text(json.dumps(record))
-    (folder / "claims.json").write_text(json.dumps(made_claims()))
+def test_the_page_of_a_study_is_opened_from_the_list_and_leads_back(opened: Callable[..., Any], tmp_path: Path) -> None:
+    attnscope.audit("lemma-1", progress=False).save(tmp_path / "some audit")
     with serving(tmp_path) as served:
         page = opened(f"{served.address}/")
-        page.get_by_role("link", name="some paper").click()
-        page.wait_for_selector("html[data-ready]", state="attached")
-        assert page.locator("#claims tbody tr").count() == 2
-        assert page.locator("img").first.evaluate("image => image.decode().then(() => image.naturalWidth)") == 40
+        page.get_by_role("link", name="some audit").click()
+        page.get_by_text("lemma-1").first.wait_for()
+        page.get_by_role("link", name="all runs").click()
+        page.wait_for_selector(".runs")
 
 
 def test_a_diagnosis_is_ticked_tried_and_read(
