@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.diagnosis.view import DiagnosisPlots
+from attnscope.diagnosis.result import DiagnosisPlots
 from attnscope.scanning.plots import ScanPlots
 from attnscope.store.tables import within_support
 from attnscope.studies.audit.view import AuditPlots

@@ -16,10 +16,9 @@ from models import build, byte_tokenizer
 from rich.console import Console
 
 from attnscope.diagnosis.heads import state_of
-from attnscope.diagnosis.result import Diagnosis
+from attnscope.diagnosis.result import Diagnosis, state_looks, state_rules
 from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import GROUPS, MANY_TOKENS, RULES, STATES, TOP_SHARE, Finding, State, Thresholds
-from attnscope.diagnosis.view import state_looks, state_rules
 from attnscope.scanning.overview import explained_evidence
 from attnscope.store import tables
 

@@ -1,4 +1,5 @@
-"""A training run as its folder shows it: tables, alarms, whether it goes on, and what its numbers say.
+"""A training run as its folder shows it: tables, alarms, whether it goes on, what its numbers say, and what
+is shown of it.
 
 A reading is no diagnosis: it looks at means over a few rows of one batch. `attnscope.diagnose` tries simpler rules on
 many rows of a text. Everything that shows readings takes them from here: `TrainingRun.readings`, the summary, the page.
@@ -6,21 +7,26 @@ many rows of a text. Everything that shows readings takes them from here: `Train
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import polars as pl
 
+from attnscope import columns
+from attnscope.columns import head_name
+from attnscope.diagnosis.result import marked_map
+from attnscope.errors import parameter
+from attnscope.monitor.alarms import RULES
+from attnscope.show.blocks import Block, Heading, Items, Note, Table, Verdict
+from attnscope.show.numbers import counted, measured, model_name, number
 from attnscope.show.result import Result
 from attnscope.store.folders import copy_run
-from attnscope.store.kinds import resolve  # its views read run folders, and so import this file
-
-if TYPE_CHECKING:
-    from attnscope.show.blocks import Block
+from attnscope.store.kinds import resolve  # charts and the page read run folders, and so import this file
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ LISTED = (*SYMPTOMS, IN_LIMITS, UNKNOWN)
 
 
 def reading_looks(thresholds: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Color, mark and sentence of every reading, as `diagnosis.view.state_looks` gives them for states."""
+    """Color, mark and sentence of every reading, as `diagnosis.result.state_looks` gives them for states."""
     looks = {}
     for one in LISTED:
         sentence = one.sentence.format(limit=one.number(thresholds))
@@ -120,6 +126,15 @@ Status = Literal["training", "finished", "failed", "stopped"]
 # A run counts as stopped after this many seconds without a change of its files, or this many times the time between
 # the last two changes, whichever is longer.
 SILENCE, SILENT_INTERVALS = 120.0, 5.0
+
+
+_ALARMS = 5  # if not verbose
+_STATUSES = {
+    "training": "still training",
+    "finished": "finished",
+    "failed": "ended by an error",
+    "stopped": "stopped without being closed",
+}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -189,19 +204,42 @@ class TrainingRun(Result):
         copy_run(self.folder, folder)
 
     def blocks(self, verbose: bool = False) -> list[Block]:
-        """The alarms, a map of the readings at the last step, the loss, medians."""
-        found: list[Block] = resolve("attnscope.monitor.view:blocks")(self, verbose)
-        return found
+        """The alarms, a map of the readings at the last step, the loss, the median head at both ends."""
+        heading = Heading(model_name(self.run), subject(self))
+        if self.heads.is_empty():
+            return [heading, Note("Nothing was measured yet.")]
+        alarms = self.alarms if verbose else self.alarms.head(_ALARMS)
+        lines = [
+            f"step {one['step']:,}, {head_name(one['layer'], one['head'])}: "
+            f"{_kind(one)}, {evidence(one)}: {one['advice']}"
+            for one in alarms.iter_rows(named=True)
+        ]
+        found: list[Block] = [heading, Verdict(alarm_words(self), "strong"), Items(lines)]
+        if alarms.height < self.alarms.height:
+            more = self.alarms.height - alarms.height
+            found.append(Note(f"and {more:,} more ({parameter('verbose', True)})", indent=4))
+        heads = [
+            {"layer": layer, "head": head, "state": reading, "edge": None}
+            for layer, head, reading in self.readings.select("layer", "head", "reading").iter_rows()
+        ]
+        title = f"Readings at step {self.steps[-1]:,}"
+        note = "the first limit that a head's numbers cross; no diagnosis"
+        found.append(marked_map(title, note, heads, reading_looks(self.run.get("thresholds", {}))))
+        return [*found, *map(Note, loss_words(self)), _medians(self)]
 
     def brief(self) -> list[str]:
         """What was watched, alarms, readings at the last step, the loss."""
-        lines: list[str] = resolve("attnscope.monitor.view:brief")(self)
-        return lines
+        found = [f"TrainingRun: {model_name(self.run)}, {subject(self)}"]
+        if self.heads.is_empty():
+            return [*found, "Nothing was measured yet."]
+        return [*found, alarm_words(self), reading_words(self), *loss_words(self)]
 
     def calls(self) -> tuple[str, ...]:
         """What to call next."""
-        found: tuple[str, ...] = resolve("attnscope.monitor.view:calls")(self)
-        return found
+        if self.heads.is_empty():
+            return (f"attnscope.load_run({str(self.folder)!r}) reads it again",)
+        plots = ('.plot.curve("entropy_ratio")', f'.plot.map("max_logit", {self.steps[-1]})')
+        return (".summary()", ".heads", ".alarms", ".readings", *plots, ".show()")
 
 
 def status_of(run: Mapping[str, Any], updated: datetime, now: datetime | None = None) -> Status:
@@ -234,3 +272,64 @@ def last_change(folder: Path) -> datetime:
         except OSError:  # replaced just now
             continue
     return datetime.fromtimestamp(newest, UTC)
+
+
+def subject(run: TrainingRun) -> str:
+    """What was watched, how far, and whether it goes on."""
+    heads = run.heads.select("layer", "head").unique()
+    size = f"{counted(heads['layer'].n_unique(), 'layer')}, {counted(heads.height, 'head')}"
+    steps = run.steps
+    until = f"{counted(len(steps), 'measured step')} up to step {steps[-1]:,}, " if steps else ""
+    return f"{size}; {until}{_STATUSES[run.status]}"
+
+
+def alarm_words(run: TrainingRun) -> str:
+    """The alarms in a sentence."""
+    alarms = run.alarms
+    if alarms.is_empty():
+        return f"No alarm in {counted(len(run.steps), 'measured step')}."
+    first = alarms.row(0, named=True)
+    some, every = (one.select("layer", "head").n_unique() for one in (alarms, run.heads))
+    where = f"{head_name(first['layer'], first['head'])}, {_kind(first)}"
+    heads = f"{some} of {counted(every, 'head')}"
+    return f"{counted(alarms.height, 'alarm')} in {heads}, the first at step {first['step']:,}: {where}"
+
+
+def evidence(alarm: Mapping[str, Any]) -> str:
+    """The value that raised an alarm, and its limit."""
+    name = RULES[alarm["kind"]].measure if alarm["kind"] in RULES else None
+    if alarm["value"] is None or name is None:
+        return "not a number" if alarm["value"] is None else number(alarm["value"])
+    return f"{columns.label(name).lower()} {measured(name, alarm['value'])} (limit {measured(name, alarm['limit'])})"
+
+
+def reading_words(run: TrainingRun) -> str:
+    """How many heads have which reading at the last step."""
+    counts = Counter(run.readings["reading"])
+    parts = ", ".join(f"{counts[one.name]} {one.name}" for one in LISTED if counts[one.name])
+    return f"Readings at step {run.steps[-1]:,} (limits crossed, no diagnosis): {parts}"
+
+
+def loss_words(run: TrainingRun) -> list[str]:
+    """The first and the last loss, if one was given to the monitor."""
+    losses = run.scalars.filter(name="loss").drop_nulls("value")
+    if losses.is_empty():
+        return []
+    (first, start), (last, end) = (losses.row(i)[::2] for i in (0, -1))
+    return [f"Loss {number(start)} at step {first:,}, {number(end)} at step {last:,}"]
+
+
+def _kind(alarm: Mapping[str, Any]) -> str:
+    return str(alarm["kind"]).replace("-", " ")
+
+
+def _medians(run: TrainingRun) -> Table:
+    """The median head at the first and the last step."""
+    ends = [run.heads.filter(step=step) for step in (run.steps[0], run.steps[-1])]
+    n = run.run["settings"].get("top_n")
+    rows = []
+    for name in run.heads.columns:
+        if name in columns.COLUMNS:
+            medians: list[Any] = [part[name].drop_nans().median() for part in ends]
+            rows.append([columns.label(name, n), *(measured(name, median) for median in medians)])
+    return Table(["Median over heads", *(f"step {part['step'][0]:,}" for part in ends)], rows)

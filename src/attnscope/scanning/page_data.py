@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from attnscope.diagnosis.view import state_looks, state_rules, withdrawn_states
+from attnscope.diagnosis.result import state_looks, state_rules, withdrawn_states
 from attnscope.intervals import evenly_spaced
 from attnscope.scanning import overview
 from attnscope.scanning.overview import HEAD_MEASURES, Overview, explained, explained_evidence

@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 
 from attnscope import columns
-from attnscope.diagnosis.view import state_chart
+from attnscope.diagnosis.result import state_chart
 from attnscope.errors import InputError, shown, whole_number
 from attnscope.scanning import overview
 from attnscope.scanning.page_data import pattern_cells

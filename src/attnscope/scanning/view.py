@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from attnscope.columns import COLUMNS, head_name, label
-from attnscope.diagnosis import view as diagnosis_view
+from attnscope.diagnosis import result as diagnosis
 from attnscope.diagnosis.states import Thresholds, limit_words
 from attnscope.errors import parameter
 from attnscope.scanning import overview
@@ -43,7 +43,7 @@ def blocks(view: Overview, findings: Mapping[str, Any] | None = None, verbose: b
     if kinds:
         found.append(Note(kinds, "soft"))
     if findings is not None:
-        found += [*diagnosis_view.verdict_blocks(findings, verbose), diagnosis_view.state_map(findings)]
+        found += [*diagnosis.verdict_blocks(findings, verbose), diagnosis.state_map(findings)]
     if view.is_empty:
         return found
     if findings is None:
@@ -54,14 +54,14 @@ def blocks(view: Overview, findings: Mapping[str, Any] | None = None, verbose: b
     if len(view.normalizers) > 1:
         found.append(_what_if(view))
     found.append(Details("By N and by length", [*_by_n(view), _by_length(view)]))
-    return found if findings is None else [*found, *diagnosis_view.details(findings)]
+    return found if findings is None else [*found, *diagnosis.details(findings)]
 
 
 def brief(result: ScanResult) -> list[str]:
     """The lines of the repr: what was run, the verdict, key numbers."""
     found = [f"ScanResult: {model_name(result.run)}, {subject(result.run)}"]
     if result.findings is not None:
-        found += diagnosis_view.verdict_lines(result.findings)
+        found += diagnosis.verdict_lines(result.findings)
     if not result.heads.is_empty():
         medians: dict[str, Any] = {name: result.heads[name].median() for name in _IN_REPR}
         words = [f"{label(name, result.overview.n)} {measured(name, value)}" for name, value in medians.items()]
