@@ -25,10 +25,10 @@ demo: $(READY) ## Diagnose the embedded model; the report is in ./demo (OUT=DIR 
 	@$(BIN)/attnscope scan --diagnose --out "$(OUT)"
 
 test: $(READY) ## Run the test suite, all but the tests in a browser and on pretrained models
-	@$(BIN)/python -m pytest -q -n 2 --ignore tests/browser --ignore tests/real
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal --ignore tests/browser --ignore tests/real
 
 test-all: $(READY) ## Run every case: all model families, everything crossed with every normalizer, all digests
-	@$(BIN)/python -m pytest -q -n 2 --all --ignore tests/browser --ignore tests/real
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal --all --ignore tests/browser --ignore tests/real
 
 test-browser: $(READY) ## Run the tests in a real browser (needs Chromium)
 	@$(BIN)/python -m pytest -q tests/browser
