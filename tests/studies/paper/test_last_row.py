@@ -11,7 +11,7 @@ from models import build
 from protocol_heads import plain_heads
 from reproductions import BOOK, collect
 
-from attnscope.studies.paper.last_row import circle, layer_coverage
+from attnscope.studies.paper.sets import circle, layer_coverage
 from attnscope.studies.paper.settings import SATURATION_N
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from attnscope.intervals import coverage_at_most, power_law_of_medians, proportion, window_bootstrap_median
-from attnscope.studies.paper.ks_over_heads import critical_n, exact_p_values, largest_gaps, p_values
+from attnscope.studies.paper.every_n import critical_n, exact_p_values, largest_gaps, p_values
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 36, 144, 270])

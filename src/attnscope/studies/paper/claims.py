@@ -16,6 +16,7 @@ import polars as pl
 import torch
 
 from attnscope.intervals import proportion
+from attnscope.studies.paper.every_n import LEVEL
 from attnscope.studies.paper.evidence import (
     ROUNDING,
     Claim,
@@ -28,7 +29,6 @@ from attnscope.studies.paper.evidence import (
     readings,
     window_values,
 )
-from attnscope.studies.paper.ks_over_heads import LEVEL
 from attnscope.studies.paper.settings import FIXED_N, SATURATION_N, SEPARABILITY_N, STEPS
 from attnscope.theory.gradient import finite_difference_bound, softmax_bound_printed
 

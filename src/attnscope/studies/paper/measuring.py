@@ -23,9 +23,9 @@ from attnscope.measure import Rows, Visibility, softmax_weights
 from attnscope.measure.settings import DEFAULT_MEMORY
 from attnscope.normalizers import SinkSoftmax, Softmax
 from attnscope.studies.paper import every_n as profiles
-from attnscope.studies.paper import last_row
+from attnscope.studies.paper import sets
 from attnscope.studies.paper.every_n import COLUMNS as PROFILE
-from attnscope.studies.paper.ks_over_heads import LEVELS, critical_n, exact_p_values, largest_gaps, subset_p_values
+from attnscope.studies.paper.every_n import LEVELS, critical_n, exact_p_values, largest_gaps, subset_p_values
 from attnscope.studies.paper.responses import DIRECTIONS, Responses, add_responses
 from attnscope.studies.paper.sets import COLUMNS, ROW_COLUMNS, HeadRows, sum_sets
 from attnscope.studies.paper.settings import (
@@ -253,16 +253,16 @@ class ProtocolMeasurer:
         number, lengths, settings = layer.call.number, self.settings.lengths, self.settings
         heads = [head for head in range(layer.call.call.heads) if (number, head) not in window.skipped]
         last = {
-            length: last_row.last_row(layer.call.call, number, length - 1, settings.first, layer.kinds)
+            length: sets.last_row(layer.call.call, number, length - 1, settings.first, layer.kinds)
             for length in {lengths[0], lengths[-1]} & set(layer.lengths)
             if heads
         }
         for kind, rows in last.get(lengths[-1], {}).items():
             keys = {"window": window.number, "layer": number, "vectors": kind}
-            for name, table in last_row.sharpness_and_coverage(rows, keys, heads).items():
+            for name, table in sets.sharpness_and_coverage(rows, keys, heads).items():
                 window.pieces[name].append(table)
         if lengths[0] in last and window.number == 0:
-            found = last_row.best_circle(last[lengths[0]][settings.vectors[0]], settings.vectors[0], heads)
+            found = sets.best_circle(last[lengths[0]][settings.vectors[0]], settings.vectors[0], heads)
             if window.circle is None or (found is not None and found[0] < window.circle[0]):
                 window.circle = found
 
