@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
@@ -28,10 +28,12 @@ from attnscope.studies.audit.contract import (
     on_sphere,
     plain,
     points,
+    positive,
     uniform,
     whole,
 )
 from attnscope.studies.audit.logits import SOFTMAX_LOGITS, SoftmaxRow
+from attnscope.studies.audit.rows import counted, directed
 from attnscope.theory import appendix, gradient
 from attnscope.theory.appendix import ALGORITHM_LEVEL, CAPTION_LEVEL
 from attnscope.theory.configuration import Configuration, Interval, ranks
@@ -111,8 +113,7 @@ BOUNDED_VARIABLES = Space(
     subject=lambda case: BoundedVariable(case["values"], normalized(case["masses"]), case["radius"], case["excess"]),
     valid=lambda case: (
         ((case["values"] >= 0) & (case["values"] <= 2)).all(-1)
-        & (case["masses"] >= 0).all(-1)
-        & (case["masses"].sum(-1) > 0)
+        & positive(case)
         & (case["radius"] >= 0)
         & (case["radius"] <= 2)
         & (case["excess"] >= 0)
@@ -199,14 +200,7 @@ CAUSAL_ROWS = Space(
     least={"keys": 2},
     draw=_draw_causal,
     subject=_causal,
-    valid=lambda case: (
-        (case["masses"] >= 0).all(-1)
-        & (case["masses"].sum(-1) > 0)
-        & (case["count"] >= 1)
-        & (case["count"] < case["masses"].shape[-1])
-        & (case["hidden"] >= 0)
-        & (case["vectors"].norm(dim=-1) > 1e-6).all(-1)
-    ),
+    valid=lambda case: counted(case) & (case["hidden"] >= 0) & directed(case),
     show=lambda s: {
         "weights": plain(s.visible.weights[0, 0]),
         "vectors": plain(s.visible.vectors[0]),
@@ -229,21 +223,17 @@ def _rounding(s: CausalRow) -> Tensor:
     return 1e-12 * (s.visible.length + s.hidden)
 
 
-def _literal_distance(s: CausalRow) -> Interval:
-    value = appendix.literal_distance(s.visible, s.hidden)
-    return Interval(value, value)
-
-
-def _literal_radius(s: CausalRow) -> Interval:
-    value = appendix.literal_radius(s.visible, s.hidden)
-    return Interval(value, value)
+def _exactly(
+    statement: str, quantity: Callable[[CausalRow], Tensor], value: Callable[[Configuration, Tensor], Tensor]
+) -> Form[CausalRow]:
+    """A quantity of the literal reading as a function of the visible one and of how many keys are hidden."""
+    claimed = between(quantity, lambda s: Interval(*2 * (value(s.visible, s.hidden),)), _rounding)
+    return Form(statement, claimed, equality=True)
 
 
 APPENDIX_CLAIMS = (
     Claim(
-        id="appendix-significance",
-        place="Algorithm 3 and caption of Fig. 2c",
-        space=P_VALUES,
+        "appendix-significance", "Algorithm 3 and caption of Fig. 2c", P_VALUES,
         printed=Form(
             "the first N accepted at 0.05 (algorithm) is that accepted at 0.01 (section 3.1, caption)",
             about(
@@ -272,9 +262,7 @@ APPENDIX_CLAIMS = (
         note="Stated twice, differently. A KS test of 6 against 6 heads with D = 5/6 has p = 0.026: between the two.",
     ),
     Claim(
-        id="appendix-hoeffding",
-        place="Appendix, proof of Theorem 2",
-        space=BOUNDED_VARIABLES,
+        "appendix-hoeffding", "Appendix, proof of Theorem 2", BOUNDED_VARIABLES,
         printed=Form(
             "P(Z <= r) <= exp(-(r - xi)^2/16) for one Z in [0, 2], E Z <= xi",
             at_most(lambda s: s.below, lambda s: appendix.lower_tail_printed(s.radius, s.xi)),
@@ -292,9 +280,7 @@ APPENDIX_CLAIMS = (
         note="Z = |W_i|. One variable does not concentrate, and xi is not its expectation but an upper bound on it.",
     ),
     Claim(
-        id="appendix-random-direction",
-        place="Algorithm 5; section 3.3",
-        space=RANDOM_DIRECTIONS,
+        "appendix-random-direction", "Algorithm 5; section 3.3", RANDOM_DIRECTIONS,
         printed=Form(
             "the mean of |J v| over random unit v approximates |J|_2: it is at least half of it",
             at_least(lambda s: s.lengths[0], lambda s: s.row.temperature * s.row.norm / 2, _sampling_error),
@@ -310,40 +296,26 @@ APPENDIX_CLAIMS = (
         note="c_L > sqrt(2/(pi L)), and |J|_2 <= |J|_F: for two live logits the mean is sqrt(2/(pi L)) of the norm.",
     ),
     Claim(
-        id="appendix-literal-distance",
-        place="Algorithms 1 to 3, I = {1..L}",
-        space=CAUSAL_ROWS,
+        "appendix-literal-distance", "Algorithms 1 to 3, I = {1..L}", CAUSAL_ROWS,
         printed=Form(
             "keys that a causal row cannot see do not change d~",
             at_most(lambda s: distance(s.literal), lambda s: distance(s.visible), _rounding),
         ),
-        corrected=(
-            Form(
-                "they add exactly (L-t)|s|",
-                between(lambda s: distance(s.literal), _literal_distance, _rounding),
-                equality=True,
-            ),
-        ),
+        corrected=(_exactly("they add exactly (L-t)|s|", lambda s: distance(s.literal), appendix.literal_distance),),
         note="With N >= t the top set is the whole row and zeros: d~ = (L-N)|xbar|.",
     ),
     Claim(
-        id="appendix-literal-radius",
-        place="Algorithm 4, I = {1..L}",
-        space=CAUSAL_ROWS,
+        "appendix-literal-radius", "Algorithm 4, I = {1..L}", CAUSAL_ROWS,
         printed=Form(
             "keys that a causal row cannot see do not change r",
             at_least(lambda s: ball(s.literal).radius, lambda s: ball(s.visible).radius, _rounding),
         ),
         corrected=(
-            Form(
-                "r becomes min(r, |s|)",
-                between(lambda s: ball(s.literal).radius, _literal_radius, _rounding),
-                equality=True,
-            ),
+            _exactly("r becomes min(r, |s|)", lambda s: ball(s.literal).radius, appendix.literal_radius),
             Form(
                 "Ns/N does not grow",
                 at_most(lambda s: ball(s.literal).separability, lambda s: ball(s.visible).separability),
             ),
         ),
     ),
-)
+)  # fmt: skip

@@ -276,6 +276,11 @@ def points(generator: Generator, batch: int, keys: int, dims: int) -> Tensor:
     return mixed(generator, kinds)
 
 
+def positive(case: Case) -> Tensor:
+    """Which configurations have masses that can be normalized."""
+    return (case["masses"] >= 0).all(-1) & (case["masses"].sum(-1) > 0)
+
+
 def on_sphere(vectors: Tensor) -> Tensor:
     """Vectors scaled to length one; zero stays zero."""
     norm = vectors.norm(dim=-1, keepdim=True)

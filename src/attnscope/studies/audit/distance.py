@@ -14,6 +14,8 @@ from attnscope.theory.configuration import Configuration, Interval
 from attnscope.theory.expectation import every_distance
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 
@@ -31,24 +33,22 @@ def _with_total(total: float, c: Configuration) -> Configuration:
     return replace(c, weights=total * c.weights)
 
 
+def _below(statement: str, bound: Callable[[Configuration], Tensor]) -> Form[Configuration]:
+    return Form(statement, at_most(distance.distance, bound, _rounding))
+
+
 DISTANCE_CLAIMS = (
     Claim(
-        id="theorem-1-fixed",
-        place="Theorem 1(1)",
-        space=ANY_SETS,
-        printed=Form(
+        "theorem-1-fixed", "Theorem 1(1)", ANY_SETS,
+        printed=_below(
             "d~ <= (1-abar) d1 + max|x_j| [abar(L-N) - (1-abar)]",
-            at_most(
-                distance.distance,
-                lambda c: distance.fixed_set_upper_printed(c, distance.farthest(c)),
-                _rounding,
-            ),
+            lambda c: distance.fixed_set_upper_printed(c, distance.farthest(c)),
         ),
         condition=Condition("abar >= alpha_i for every token left out, as for the top-N set", _outweighs_others),
         corrected=(
-            Form(
+            _below(
                 "d~ <= (A-abar) d1 + max|x_j| sum |abar - alpha_i|",
-                at_most(distance.distance, lambda c: distance.fixed_set_upper_any(c, distance.farthest(c)), _rounding),
+                lambda c: distance.fixed_set_upper_any(c, distance.farthest(c)),
             ),
             Form(
                 "the same with weights that sum to 3",
@@ -61,21 +61,11 @@ DISTANCE_CLAIMS = (
         ),
     ),
     Claim(
-        id="theorem-1-sharper",
-        place="not in the paper",
-        space=ANY_SETS,
+        "theorem-1-sharper", "not in the paper", ANY_SETS,
         corrected=(
-            Form(
-                "B1: d~ <= sum alpha_i|x_i - xhat| + |abar - alpha_i||xhat|",
-                at_most(distance.distance, distance.fixed_set_upper_split, _rounding),
-            ),
-            Form(
-                "B2: d~ <= sum |y_i| + (L-N)|s|",
-                at_most(distance.distance, distance.fixed_set_upper_triangle, _rounding),
-            ),
-            Form(
-                "B3: d~ <= sqrt((L-N) sum |y_i - s|^2)", at_most(distance.distance, distance.fixed_set_upper, _rounding)
-            ),
+            _below("B1: d~ <= sum alpha_i|x_i - xhat| + |abar - alpha_i||xhat|", distance.fixed_set_upper_split),
+            _below("B2: d~ <= sum |y_i| + (L-N)|s|", distance.fixed_set_upper_triangle),
+            _below("B3: d~ <= sqrt((L-N) sum |y_i - s|^2)", distance.fixed_set_upper),
             Form("B4: d~ >= |(L-N+1)s - xbar|", at_least(distance.distance, distance.fixed_set_lower, _rounding)),
             Form(
                 "B3^2 - B4^2 <= (L-N) sum |y_i|^2",
@@ -88,9 +78,7 @@ DISTANCE_CLAIMS = (
         ),
     ),
     Claim(
-        id="distance-collapses",
-        place="Introduction; section 4",
-        space=GROWING_ROWS,
+        "distance-collapses", "Introduction; section 4", GROWING_ROWS,
         printed=Form(
             "with N = L/2, d~ on a row is at most d~ on its first eighth",
             at_most(lambda s: s.growth[1], lambda s: s.growth[0]),
@@ -115,7 +103,7 @@ DISTANCE_CLAIMS = (
         ),
         note="A distance that must collapse as L grows cannot be larger on a row eight times as long.",
     ),
-)
+)  # fmt: skip
 
 
 PEELED = 2
@@ -150,75 +138,56 @@ def _full(s: RandomSet) -> Tensor:
     return every_distance(s.c.weights, s.c.vectors, s.c.weights.shape[-1]).mean(-1, keepdim=True)
 
 
+def _at_most(statement: str, bound: Callable[[Configuration], Tensor]) -> Form[RandomSet]:
+    return Form(statement, at_most(_mean, lambda s: bound(s.c), _expectation_rounding))
+
+
+def _at_least(statement: str, bound: Callable[[Configuration], Tensor]) -> Form[RandomSet]:
+    return Form(statement, at_least(_mean, lambda s: bound(s.c), _expectation_rounding))
+
+
+def _excess_below_width(statement: str) -> Form[RandomSet]:
+    return Form(statement, at_most(_excess, _width, _expectation_rounding))
+
+
 EXPECTATION_CLAIMS = (
     Claim(
-        id="theorem-1-random",
-        place="Theorem 1(2)",
-        space=RANDOM_SETS,
-        printed=Form(
+        "theorem-1-random", "Theorem 1(2)", RANDOM_SETS,
+        printed=_at_most(
             "E <= (1-N/L) sum |(alpha_i + p) x_i - xbar| + printed bound on eps",
-            at_most(
-                _mean,
-                lambda s: expectation.random_set_main_printed(s.c) + expectation.random_set_epsilon_printed(s.c),
-                _expectation_rounding,
-            ),
+            lambda c: expectation.random_set_main_printed(c) + expectation.random_set_epsilon_printed(c),
         ),
         corrected=(
-            Form(
-                "E1: E <= (1-N/L) sum min{ sqrt(|mu_i|^2 + V_i), |y_i| + p sum |y_j| }",
-                at_most(_mean, lambda s: expectation.random_set_upper(s.c), _expectation_rounding),
+            _at_most(
+                "E1: E <= (1-N/L) sum min{ sqrt(|mu_i|^2 + V_i), |y_i| + p sum |y_j| }", expectation.random_set_upper
             ),
-            Form(
+            _at_most(
                 "E <= (1-N/L) sum |mu_i| + printed bound on eps, mu_i = (1+p) y_i - p xbar",
-                at_most(
-                    _mean,
-                    lambda s: expectation.random_set_lower(s.c) + expectation.random_set_epsilon_printed(s.c),
-                    _expectation_rounding,
-                ),
+                lambda c: expectation.random_set_lower(c) + expectation.random_set_epsilon_printed(c),
             ),
         ),
         note="The main term is misprinted: N/(L-1) multiplies x_i instead of xbar - y_i.",
     ),
     Claim(
-        id="theorem-1-random-gap",
-        place="Theorem 1(2), eps a Jensen gap",
-        space=RANDOM_SETS,
-        printed=Form(
-            "eps >= 0: E >= (1-N/L) sum |(alpha_i + p) x_i - xbar|",
-            at_least(_mean, lambda s: expectation.random_set_main_printed(s.c), _expectation_rounding),
-        ),
+        "theorem-1-random-gap", "Theorem 1(2), eps a Jensen gap", RANDOM_SETS,
+        printed=_at_least("eps >= 0: E >= (1-N/L) sum |(alpha_i + p) x_i - xbar|", expectation.random_set_main_printed),
         corrected=(
-            Form(
-                "E1: E >= (1-N/L) sum |mu_i|",
-                at_least(_mean, lambda s: expectation.random_set_lower(s.c), _expectation_rounding),
-            ),
-            Form(
-                "E3: E >= (1-N/L) sum max{ |mu_i|, m2^(3/2)/m4^(1/2) }",
-                at_least(_mean, lambda s: expectation.random_set_lower_moments(s.c), _expectation_rounding),
-            ),
+            _at_least("E1: E >= (1-N/L) sum |mu_i|", expectation.random_set_lower),
+            _at_least("E3: E >= (1-N/L) sum max{ |mu_i|, m2^(3/2)/m4^(1/2) }", expectation.random_set_lower_moments),
         ),
     ),
     Claim(
-        id="theorem-1-random-epsilon",
-        place="Theorem 1(2), bound on eps",
-        space=RANDOM_SETS,
+        "theorem-1-random-epsilon", "Theorem 1(2), bound on eps", RANDOM_SETS,
         printed=Form(
             "eps = E - (1-N/L) sum |mu_i| <= (1/2)(1-N/L) sum p sum |y_j|^2 / |mu_i|",
             at_most(_excess, lambda s: expectation.random_set_epsilon_printed(s.c), _expectation_rounding),
             empty=lambda s: expectation.random_set_epsilon_printed(s.c).isinf(),
         ),
-        corrected=(
-            Form(
-                "eps <= (1-N/L) sum [ sqrt(|mu_i|^2 + V_i) - |mu_i| ]",
-                at_most(_excess, _width, _expectation_rounding),
-            ),
-        ),
+        corrected=(_excess_below_width("eps <= (1-N/L) sum [ sqrt(|mu_i|^2 + V_i) - |mu_i| ]"),),
         note="Read with the corrected main term; infinite where some mu_i = 0.",
     ),
     Claim(
-        id="epsilon-small",
-        place="after Theorem 1",
-        space=replace(
+        "epsilon-small", "after Theorem 1", space=replace(
             RANDOM_SETS,
             name="uniform weights, vectors, and a random set of N tokens (every set enumerated)",
             subject=lambda case: RANDOM_SETS.subject({**case, "masses": torch.ones_like(case["masses"])}),
@@ -227,23 +196,18 @@ EXPECTATION_CLAIMS = (
             "with uniform weights eps is at most a tenth of the main term",
             at_most(_excess, lambda s: 0.1 * expectation.random_set_lower(s.c), _expectation_rounding),
         ),
-        corrected=(Form("eps <= E1 upper - E1 lower", at_most(_excess, _width, _expectation_rounding)),),
+        corrected=(_excess_below_width("eps <= E1 upper - E1 lower"),),
         note="'small whenever the weights are not too concentrated': uniform weights are the least concentrated.",
     ),
     Claim(
-        id="corollary-2-few",
-        place="Corollary 2(i)",
-        space=FEW_OF_MANY,
+        "corollary-2-few", "Corollary 2(i)", FEW_OF_MANY,
         printed=Form(
             "E is within 25% of sum |y_i| for N <= L/10",
             about(_mean, lambda s: expectation.corollary_2_small_printed(s.c), 0.25),
             equality=True,
         ),
         corrected=(
-            Form(
-                "E2: E <= (1-N/L)(N+1) sum |y_i|",
-                at_most(_mean, lambda s: expectation.random_set_upper_global(s.c), _expectation_rounding),
-            ),
+            _at_most("E2: E <= (1-N/L)(N+1) sum |y_i|", expectation.random_set_upper_global),
             Form(
                 "E1, both sides",
                 between(
@@ -255,28 +219,20 @@ EXPECTATION_CLAIMS = (
         ),
     ),
     Claim(
-        id="expectation-grows-linearly",
-        place="section 3.1, from Corollary 2(i)",
-        space=FEW_OF_MANY,
+        "expectation-grows-linearly", "section 3.1, from Corollary 2(i)", FEW_OF_MANY,
         printed=Form(
             "E on a row is at least 1.5 times E on its first half, same N",
             at_least(_mean, lambda s: 1.5 * s.half.expectation),
         ),
         corrected=(
-            Form(
+            _at_most(
                 "E2: E <= (N+1) max|x|, at every length",
-                at_most(
-                    _mean,
-                    lambda s: (s.c.count + 1) * s.c.squared_norms.amax(-1, keepdim=True).sqrt(),
-                    _expectation_rounding,
-                ),
+                lambda c: (c.count + 1) * c.squared_norms.amax(-1, keepdim=True).sqrt(),
             ),
         ),
     ),
     Claim(
-        id="corollary-2-full",
-        place="Corollary 2(ii)",
-        space=RANDOM_SETS,
+        "corollary-2-full", "Corollary 2(ii)", RANDOM_SETS,
         printed=Form(
             "E = 0 at N = L",
             at_most(_full, lambda s: torch.zeros_like(s.c.count)),
@@ -296,9 +252,7 @@ EXPECTATION_CLAIMS = (
         note="At N = L no token is left out: the sum is empty whatever the weights and vectors are.",
     ),
     Claim(
-        id="expectation-peeled",
-        place="not in the paper",
-        space=RANDOM_SETS,
+        "expectation-peeled", "not in the paper", RANDOM_SETS,
         corrected=(
             Form(
                 f"E within E1 conditioned on the {PEELED} largest |y|",
@@ -307,9 +261,7 @@ EXPECTATION_CLAIMS = (
         ),
     ),
     Claim(
-        id="distance-variance",
-        place="not in the paper",
-        space=RANDOM_SETS,
+        "distance-variance", "not in the paper", RANDOM_SETS,
         corrected=(
             Form(
                 "E4: Var d~ <= (L-N+1)^2 N(L-N)/(L(L-1)) (sum |y_i|^2 - |xbar|^2/L)",
@@ -329,4 +281,4 @@ EXPECTATION_CLAIMS = (
             ),
         ),
     ),
-)
+)  # fmt: skip

@@ -31,6 +31,7 @@ from attnscope.studies.audit.contract import (
     normalized,
     on_sphere,
     plain,
+    positive,
     uniform,
     whole,
 )
@@ -118,8 +119,7 @@ BALLS = Space(
     draw=_draw_balls,
     subject=lambda case: Balls(normalized(case["masses"]), case["radius"], case["dims"]),
     valid=lambda case: (
-        (case["masses"] >= 0).all(-1)
-        & (case["masses"].sum(-1) > 0)
+        positive(case)
         & (case["radius"] > 0.01)
         # In one dimension two unit vectors often coincide, which Assumption 2 excludes.
         & (case["dims"] >= (1 if case["masses"].shape[-1] == 1 else 2))
@@ -239,9 +239,7 @@ def _certain_at_nearest(c: Configuration) -> Interval:
 
 GEOMETRY_CLAIMS = (
     Claim(
-        id="theorem-2-lower",
-        place="Theorem 2, lower side",
-        space=BALLS,
+        "theorem-2-lower", "Theorem 2, lower side", BALLS,
         printed=Form(
             "E[Ns]/N >= 1 - sum xi_i / (rN)",
             at_least(_share, lambda s: _printed(s).lower, _error),
@@ -255,9 +253,7 @@ GEOMETRY_CLAIMS = (
         ),
     ),
     Claim(
-        id="theorem-2-upper",
-        place="Theorem 2, upper side",
-        space=BALLS,
+        "theorem-2-upper", "Theorem 2, upper side", BALLS,
         printed=Form(
             "E[Ns]/N <= (1/N) sum exp(-(r - xi_i)^2/16)", at_most(_share, lambda s: _printed(s).upper, _error)
         ),
@@ -268,9 +264,7 @@ GEOMETRY_CLAIMS = (
         note="E[Ns]/N is a mean over draws; a violation exceeds it by more than five standard errors.",
     ),
     Claim(
-        id="eighty-percent",
-        place="Introduction; sections 3.2, 5",
-        space=UNIT_TOP_SETS,
+        "eighty-percent", "Introduction; sections 3.2, 5", UNIT_TOP_SETS,
         printed=Form(
             "Ns/N <= 0.85 for unit vectors and N > 1, r = min |s - y_j|",
             at_most(lambda c: torch.where(c.count > 1, _measured(c), 0), lambda c: torch.full_like(c.count, 0.85)),
@@ -284,9 +278,7 @@ GEOMETRY_CLAIMS = (
         note="Orthonormal vectors: every selected token of positive weight counts.",
     ),
     Claim(
-        id="separability-failure",
-        place="not in the paper",
-        space=INDEPENDENT_ROWS,
+        "separability-failure", "not in the paper", INDEPENDENT_ROWS,
         corrected=(
             Form(
                 "T2d: P(i fails) <= E[ exp(-d a_i^2/(32|s - y_i|^2)) + (L-N) exp(-d a_i^2/(4|s|^2)) ]",
@@ -294,7 +286,7 @@ GEOMETRY_CLAIMS = (
             ),
         ),
     ),
-)
+)  # fmt: skip
 
 
 def _range(s: Covered) -> Interval:
@@ -307,9 +299,7 @@ def _same(s: Chances) -> Tensor:
 
 HEAD_CLAIMS = (
     Claim(
-        id="coverage-up-to",
-        place="section 4",
-        space=COVERED_TOKENS,
+        "coverage-up-to", "section 4", COVERED_TOKENS,
         printed=Form(
             "H heads of separability p cover at most 1 - (1-p)^H",
             at_most(
@@ -320,9 +310,7 @@ HEAD_CLAIMS = (
         corrected=(Form("max p_h <= coverage <= min(1, sum p_h)", between(lambda s: s.coverage, _range)),),
     ),
     Claim(
-        id="coverage-independent",
-        place="section 4",
-        space=TOKEN_CHANCES,
+        "coverage-independent", "section 4", TOKEN_CHANCES,
         printed=Form(
             "independent heads cover 1 - (1-p)^H in expectation, p the mean separability",
             about(
@@ -349,4 +337,4 @@ HEAD_CLAIMS = (
             ),
         ),
     ),
-)
+)  # fmt: skip

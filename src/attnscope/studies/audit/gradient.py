@@ -14,9 +14,11 @@ from attnscope.theory import gradient
 from attnscope.theory.configuration import Interval
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
-    from attnscope.studies.audit.logits import SeparableRow, SoftmaxRow
+    from attnscope.studies.audit.logits import SeparableRow, SoftmaxRow, TwoLogits
 
 SHIFT = 10.0
 
@@ -45,36 +47,42 @@ def _tied_pair(s: SoftmaxRow) -> Tensor:
     return replace(s, logits=low).norm
 
 
+def _entry_below(statement: str, bound: Callable[[SeparableRow], Tensor]) -> Form[SeparableRow]:
+    return Form(statement, at_most(lambda s: s.largest_entry, bound, _rounding))
+
+
+def _norm_below(statement: str, bound: Callable[[SeparableRow], Tensor]) -> Form[SeparableRow]:
+    return Form(statement, at_most(lambda s: s.norm, bound, _rounding))
+
+
+def _responds(statement: str, value: Callable[[TwoLogits], Tensor], tolerance: float) -> Form[TwoLogits]:
+    return Form(statement, about(lambda s: s.response, value, tolerance), equality=True)
+
+
 GRADIENT_CLAIMS = (
     Claim(
-        id="two-logit-distance",
-        place="section 2.3",
-        space=TWO_LOGITS,
+        "two-logit-distance", "section 2.3", TWO_LOGITS,
         printed=Form(
             "|l1 - l2| = sqrt 5 eps", about(lambda s: s.distance, lambda s: math.sqrt(5) * s.step, 1e-6), equality=True
         ),
     ),
     Claim(
-        id="two-logit-response",
-        place="section 2.3",
-        space=TWO_LOGITS,
-        printed=Form(
+        "two-logit-response", "section 2.3", TWO_LOGITS,
+        printed=_responds(
             "|alpha1 - alpha2| is within 10% of sqrt 2 eps/T",
-            about(
-                lambda s: s.response, lambda s: gradient.two_logit_response_printed(s.step, s.first.temperature), 0.1
-            ),
-            equality=True,
+            lambda s: gradient.two_logit_response_printed(s.step, s.first.temperature),
+            0.1,
         ),
         corrected=(
-            Form(
+            _responds(
                 "|alpha1 - alpha2| = sqrt 2 [sigma(eps/T) - sigma(-2eps/T)]",
-                about(lambda s: s.response, lambda s: gradient.two_logit_response(s.step, s.first.temperature), 1e-6),
-                equality=True,
+                lambda s: gradient.two_logit_response(s.step, s.first.temperature),
+                1e-6,
             ),
-            Form(
+            _responds(
                 "|alpha1 - alpha2| is within 5% of (3 sqrt 2/4) eps/T",
-                about(lambda s: s.response, lambda s: 0.75 * math.sqrt(2) * s.step / s.first.temperature, 0.05),
-                equality=True,
+                lambda s: 0.75 * math.sqrt(2) * s.step / s.first.temperature,
+                0.05,
             ),
             Form(
                 "|alpha1 - alpha2| <= (sqrt 5/2) eps/T",
@@ -83,65 +91,44 @@ GRADIENT_CLAIMS = (
         ),
     ),
     Claim(
-        id="lemma-2-entry",
-        place="Lemma 2, first term, entries",
-        space=SEPARABLE_LOGITS,
-        printed=Form(
+        "lemma-2-entry", "Lemma 2, first term, entries", SEPARABLE_LOGITS,
+        printed=_entry_below(
             "max|J_ij| <= max|F'| [1/(L min F) + max F/(L^2 min F^2)]",
-            at_most(lambda s: s.largest_entry, lambda s: gradient.lemma_2_printed(s.values, s.slopes), _rounding),
+            lambda s: gradient.lemma_2_printed(s.values, s.slopes),
         ),
-        corrected=(
-            Form(
-                "J4: max|J_ij| <= max|g|/4",
-                at_most(lambda s: s.largest_entry, lambda s: gradient.separable_bound_entry(s.log_slopes), _rounding),
-            ),
-        ),
+        corrected=(_entry_below("J4: max|J_ij| <= max|g|/4", lambda s: gradient.separable_bound_entry(s.log_slopes)),),
     ),
     Claim(
-        id="lemma-2-spectral",
-        place="Lemma 2, first term, norm",
-        space=SEPARABLE_LOGITS,
-        printed=Form(
+        "lemma-2-spectral", "Lemma 2, first term, norm", SEPARABLE_LOGITS,
+        printed=_norm_below(
             "|J|_2 <= max|F'| [1/(L min F) + max F/(L^2 min F^2)]",
-            at_most(lambda s: s.norm, lambda s: gradient.lemma_2_printed(s.values, s.slopes), _rounding),
+            lambda s: gradient.lemma_2_printed(s.values, s.slopes),
         ),
         condition=Condition("F' proportional to F, as for softmax", _exponential),
         corrected=(
-            Form(
-                "J1: |J|_2 <= max|g| h(alpha_max)",
-                at_most(lambda s: s.norm, lambda s: gradient.separable_bound(s.weights, s.log_slopes), _rounding),
+            _norm_below(
+                "J1: |J|_2 <= max|g| h(alpha_max)", lambda s: gradient.separable_bound(s.weights, s.log_slopes)
             ),
-            Form(
+            _norm_below(
                 "J2: |J|_2 <= sqrt(L) |alpha| max|F'|/S",
-                at_most(lambda s: s.norm, lambda s: gradient.separable_bound_projector(s.values, s.slopes), _rounding),
+                lambda s: gradient.separable_bound_projector(s.values, s.slopes),
             ),
-            Form(
+            _norm_below(
                 "J3: |J|_2 <= max|g| sqrt(q(1-q)), q = sum alpha^2",
-                at_most(
-                    lambda s: s.norm, lambda s: gradient.separable_bound_frobenius(s.weights, s.log_slopes), _rounding
-                ),
+                lambda s: gradient.separable_bound_frobenius(s.weights, s.log_slopes),
             ),
         ),
     ),
     Claim(
-        id="lemma-2-cap",
-        place="Lemma 2, sqrt 2 cap",
-        space=SEPARABLE_LOGITS,
+        "lemma-2-cap", "Lemma 2, sqrt 2 cap", SEPARABLE_LOGITS,
         printed=Form(
             "max|J_ij| <= sqrt 2, the weaker reading",
             at_most(lambda s: s.largest_entry, lambda s: torch.full_like(s.norm, gradient.PRINTED_CAP)),
         ),
-        corrected=(
-            Form(
-                "|J|_2 <= max|g|/2",
-                at_most(lambda s: s.norm, lambda s: 2 * gradient.separable_bound_entry(s.log_slopes), _rounding),
-            ),
-        ),
+        corrected=(_norm_below("|J|_2 <= max|g|/2", lambda s: 2 * gradient.separable_bound_entry(s.log_slopes)),),
     ),
     Claim(
-        id="vanishing-minimum",
-        place="section 4, gradient bound",
-        space=replace(
+        "vanishing-minimum", "section 4, gradient bound", space=replace(
             SEPARABLE_LOGITS,
             name="F = sigmoid, logits lowered by 10",
             subject=lambda case: SEPARABLE_LOGITS.subject({**case, "family": torch.full_like(case["family"], 2)}),
@@ -160,17 +147,13 @@ GRADIENT_CLAIMS = (
         note="'any normaliser with a vanishing minimum value will inherit the same instability'.",
     ),
     Claim(
-        id="corollary-3-entry",
-        place="Corollary 3, 1/(4T), entries",
-        space=SOFTMAX_LOGITS,
+        "corollary-3-entry", "Corollary 3, 1/(4T), entries", SOFTMAX_LOGITS,
         printed=Form(
             "max|J_ij| <= 1/(4T)", at_most(lambda s: s.largest_entry, lambda s: 1 / (4 * s.temperature), _steep)
         ),
     ),
     Claim(
-        id="corollary-3",
-        place="Corollary 3, norm",
-        space=SOFTMAX_LOGITS,
+        "corollary-3", "Corollary 3, norm", SOFTMAX_LOGITS,
         printed=Form(
             "|J|_2 <= min{ 1/(4T), sqrt 2 }",
             at_most(lambda s: s.norm, lambda s: gradient.softmax_bound_printed(s.temperature), _steep),
@@ -201,9 +184,7 @@ GRADIENT_CLAIMS = (
         ),
     ),
     Claim(
-        id="figure-4-bound",
-        place="Figure 4, dashed curve",
-        space=STEPS,
+        "figure-4-bound", "Figure 4, dashed curve", STEPS,
         printed=Form(
             "g(T, eps) <= min{ 1/(4T), sqrt 2 }",
             at_most(
@@ -223,4 +204,4 @@ GRADIENT_CLAIMS = (
             ),
         ),
     ),
-)
+)  # fmt: skip

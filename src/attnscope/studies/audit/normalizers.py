@@ -6,7 +6,6 @@ the torch reference of each: an audit compiles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,14 @@ import torch
 from attnscope.normalizers import Normalizer, get, names, reference_only
 from attnscope.studies.audit.contract import Claim, Form, Inequality, at_most, between, plain
 from attnscope.studies.audit.logits import EQUISPACED_LOGITS, QUERIES, SEPARABLE_LOGITS, SOFTMAX_LOGITS
-from attnscope.theory import selectivity, vanishing
+from attnscope.theory import vanishing
 from attnscope.theory.configuration import Interval
-from attnscope.theory.selectivity import sparsemax_top_weight, top_weight_cap
+from attnscope.theory.selectivity import (
+    lipschitz_for_difference,
+    lipschitz_for_range,
+    sparsemax_top_weight,
+    top_weight_cap,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,9 +59,7 @@ def _sparsemax_share(s: SoftmaxRow) -> Tensor:
 
 VANISHING_CLAIMS = (
     Claim(
-        id="lemma-1",
-        place="Lemma 1",
-        space=SEPARABLE_LOGITS,
+        "lemma-1", "Lemma 1", SEPARABLE_LOGITS,
         printed=Form(
             "C1/L <= alpha_i <= C2/L, C1 = min F/max F, C2 = max F/min F",
             between(lambda s: s.weights, _lemma_1_printed),
@@ -72,9 +74,7 @@ VANISHING_CLAIMS = (
         note="The sharp form is attained at every length.",
     ),
     Claim(
-        id="any-normalizer-vanishes",
-        place="Introduction",
-        space=replace(
+        "any-normalizer-vanishes", "Introduction", space=replace(
             SOFTMAX_LOGITS,
             name="sparsemax and softmax weights at temperature T",
             show=lambda s: {"logits": plain(s.logits[0]), "T": plain(s.temperature[0])},
@@ -99,9 +99,7 @@ VANISHING_CLAIMS = (
         note="For F(l)/sum F(l) the two-token row (R, 0) fixes C2 = max F/min F; Lemma 1 covers that form only.",
     ),
     Claim(
-        id="corollary-1",
-        place="Corollary 1, longest key",
-        space=QUERIES,
+        "corollary-1", "Corollary 1, longest key", QUERIES,
         printed=Form(
             "e^(-2D/T)/L <= alpha_i <= e^(2D/T)/L, D = |q| max|k_j|",
             between(lambda s: s.row.weights, _longest_key),
@@ -112,9 +110,7 @@ VANISHING_CLAIMS = (
         ),
     ),
     Claim(
-        id="corollary-1-own-key",
-        place="Corollary 1, own key",
-        space=QUERIES,
+        "corollary-1-own-key", "Corollary 1, own key", QUERIES,
         printed=Form("the same with D = |q| |k_i| for token i", between(lambda s: s.row.weights, _token_key)),
         corrected=(
             Form(
@@ -123,7 +119,7 @@ VANISHING_CLAIMS = (
             ),
         ),
     ),
-)
+)  # fmt: skip
 
 
 # Thresholds of sparse weights are computed by iteration.
@@ -137,91 +133,58 @@ ROWS = replace(
 )
 
 
-def _weights(normalizer: Normalizer) -> Callable[[SoftmaxRow], Tensor]:
-    return reference_only()(lambda s: normalizer.weights(s.logits))
+def _row_rounding(s: SoftmaxRow) -> Tensor:
+    return ROUNDING * (1 + s.logits.abs().amax(-1))
 
 
-def _bounds(normalizer: Normalizer) -> Callable[[SoftmaxRow], Interval]:
-    """The normalizer's weight bounds (Lemma 1) for each row's range."""
-
-    @reference_only()
+def _weights_form(name: str, normalizer: Normalizer) -> Form[SoftmaxRow]:
     def bounds(s: SoftmaxRow) -> Interval:
         ends = [normalizer.weight_bounds(s.logits.shape[-1], float(row.amin()), float(row.amax())) for row in s.logits]
         lower, upper = torch.tensor(ends, dtype=s.logits.dtype).unsqueeze(-1).unbind(1)
         return Interval(lower, upper)
 
-    return bounds
+    claimed = between(lambda s: normalizer.weights(s.logits), bounds, lambda s: torch.full_like(s.logits, ROUNDING))
+    return Form(f"{name}: weights within its bounds", reference_only()(claimed))
 
 
-def _rounding(s: SoftmaxRow) -> Tensor:
-    return torch.full_like(s.logits, ROUNDING)
+def _jacobian_form(name: str, normalizer: Normalizer) -> Form[SoftmaxRow]:
+    claimed = at_most(
+        lambda s: normalizer.jacobian_norm(s.logits), lambda s: normalizer.jacobian_bound(s.logits), _row_rounding
+    )
+    return Form(f"{name}: |J|_2 <= its bound", reference_only()(claimed))
 
 
-def _row_rounding(s: SoftmaxRow) -> Tensor:
-    return ROUNDING * (1 + s.logits.abs().amax(-1))
-
-
-def _top(normalizer: Normalizer) -> Callable[[SoftmaxRow], Tensor]:
-    return reference_only()(lambda s: normalizer.weights(s.logits).amax(-1))
-
-
-def _cap(normalizer: Normalizer) -> Callable[[SoftmaxRow], Tensor]:
-    @reference_only()
+def _theorem_s_form(name: str, normalizer: Normalizer) -> Form[SoftmaxRow]:
     def cap(s: SoftmaxRow) -> Tensor:
-        budget = torch.full_like(s.temperature, normalizer.lipschitz(s.logits.shape[-1]))
-        return top_weight_cap(s.logits, budget)
+        return top_weight_cap(s.logits, torch.full_like(s.temperature, normalizer.lipschitz(s.logits.shape[-1])))
 
-    return cap
-
-
-def _norm(normalizer: Normalizer) -> Callable[[SoftmaxRow], Tensor]:
-    return reference_only()(lambda s: normalizer.jacobian_norm(s.logits))
-
-
-def _norm_bound(normalizer: Normalizer) -> Callable[[SoftmaxRow], Tensor]:
-    return reference_only()(lambda s: normalizer.jacobian_bound(s.logits))
+    claimed = at_most(lambda s: normalizer.weights(s.logits).amax(-1), cap, _row_rounding)
+    return Form(f"{name}: top weight <= max sparsemax(K l)", reference_only()(claimed))
 
 
 def _within_theorem_s(normalizer: Normalizer) -> bool:
     """Whether Theorem S applies: nonnegative equivariant weights, total at most one, finite Lipschitz constant."""
-    facts = normalizer.facts
-    shape = facts.in_theorem_s
-    return shape and normalizer.lipschitz(2) < float("inf")
+    return normalizer.facts.in_theorem_s and normalizer.lipschitz(2) < float("inf")
 
 
 _ALL = {name: get(name) for name in names()}
 
 NORMALIZER_CLAIMS = (
     Claim(
-        id="normalizer-weights",
-        place="Lemma 1 for each normalizer",
+        "normalizer-weights", "Lemma 1 for each normalizer",
         # Bounds are computed row by row, from two normalized rows each.
         space=replace(ROWS, trials=100),
-        corrected=tuple(
-            Form(f"{name}: weights within its bounds", between(_weights(n), _bounds(n), _rounding))
-            for name, n in _ALL.items()
-        ),
+        corrected=tuple(_weights_form(name, n) for name, n in _ALL.items()),
     ),
     Claim(
-        id="normalizer-jacobian",
-        place="Corollary 3 for each normalizer",
-        space=ROWS,
-        corrected=tuple(
-            Form(f"{name}: |J|_2 <= its bound", at_most(_norm(n), _norm_bound(n), _row_rounding))
-            for name, n in _ALL.items()
-        ),
+        "normalizer-jacobian", "Corollary 3 for each normalizer", ROWS,
+        corrected=tuple(_jacobian_form(name, n) for name, n in _ALL.items()),
     ),
     Claim(
-        id="normalizer-theorem-s",
-        place="not in the paper",
-        space=ROWS,
-        corrected=tuple(
-            Form(f"{name}: top weight <= max sparsemax(K l)", at_most(_top(n), _cap(n), _row_rounding))
-            for name, n in _ALL.items()
-            if _within_theorem_s(n)
-        ),
+        "normalizer-theorem-s", "not in the paper", ROWS,
+        corrected=tuple(_theorem_s_form(name, n) for name, n in _ALL.items() if _within_theorem_s(n)),
     ),
-)
+)  # fmt: skip
 
 
 def _budget(s: SoftmaxRow) -> Tensor:
@@ -230,7 +193,7 @@ def _budget(s: SoftmaxRow) -> Tensor:
 
 def _needed(s: Equispaced, weight: Tensor) -> Inequality:
     """K >= w^2 (L-1) / (2R) for the top weight w reached with budget K, where L >= 2/w."""
-    least = selectivity.lipschitz_for_range(weight, s.length, s.logit_range)
+    least = lipschitz_for_range(weight, s.length, s.logit_range)
     return Inequality(torch.where(s.length >= 2 / weight, least, 0).unsqueeze(-1), s.lipschitz.unsqueeze(-1))
 
 
@@ -240,31 +203,27 @@ def _pairs(s: SoftmaxRow) -> Inequality:
     apart = (s.weights.unsqueeze(-1) - s.weights.unsqueeze(-2)).abs()
     distinct = gaps > 1e-9
     safe = torch.where(distinct, gaps, 1)
-    needed = torch.where(distinct, selectivity.lipschitz_for_difference(apart, safe), 0)
+    needed = torch.where(distinct, lipschitz_for_difference(apart, safe), 0)
     return Inequality(needed, _budget(s)[:, None, None], 1e-15 / safe)
 
 
 SELECTIVITY_CLAIMS = (
     Claim(
-        id="theorem-s",
-        place="not in the paper",
-        space=SOFTMAX_LOGITS,
+        "theorem-s", "not in the paper", SOFTMAX_LOGITS,
         corrected=(
             Form(
                 "softmax(l/T), K = 1/(2T): top weight <= max sparsemax(K l)",
-                at_most(lambda s: s.weights.amax(-1), lambda s: selectivity.top_weight_cap(s.logits, _budget(s))),
+                at_most(lambda s: s.weights.amax(-1), lambda s: top_weight_cap(s.logits, _budget(s))),
             ),
         ),
     ),
     Claim(
-        id="impossibility-1",
-        place="not in the paper",
-        space=EQUISPACED_LOGITS,
+        "impossibility-1", "not in the paper", EQUISPACED_LOGITS,
         corrected=(
             Form(
                 "sparsemax(K l): top weight w needs K >= w^2 (L-1)/(2R)",
                 lambda s: _needed(
-                    s, selectivity.sparsemax_top_weight(s.lipschitz.unsqueeze(-1) * s.logits.nan_to_num(neginf=-1e9))
+                    s, sparsemax_top_weight(s.lipschitz.unsqueeze(-1) * s.logits.nan_to_num(neginf=-1e9))
                 ),
             ),
             Form(
@@ -274,9 +233,7 @@ SELECTIVITY_CLAIMS = (
         ),
     ),
     Claim(
-        id="impossibility-2",
-        place="not in the paper",
-        space=SOFTMAX_LOGITS,
+        "impossibility-2", "not in the paper", SOFTMAX_LOGITS,
         corrected=(Form("softmax(l/T): a weight difference Dp at a gap needs K >= Dp/gap", _pairs),),
     ),
-)
+)  # fmt: skip

@@ -25,6 +25,7 @@ from attnscope.studies.audit.contract import (
     on_sphere,
     plain,
     points,
+    positive,
     uniform,
     whole,
 )
@@ -35,7 +36,6 @@ from attnscope.theory.expectation import every_distance
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-if TYPE_CHECKING:
     Shapes = tuple[tuple[int, int], ...]
 
 
@@ -74,19 +74,21 @@ def _draw_sets(generator: Generator) -> Iterator[Case]:
         yield {"masses": case["masses"], "vectors": case["vectors"], "chosen": chosen}
 
 
-def _positive(case: Case) -> Tensor:
-    return (case["masses"] >= 0).all(-1) & (case["masses"].sum(-1) > 0)
+def counted(case: Case) -> Tensor:
+    """Which configurations have a set of N < L tokens."""
+    return positive(case) & (case["count"] >= 1) & (case["count"] < case["masses"].shape[-1])
 
 
-def _counted(case: Case) -> Tensor:
-    return _positive(case) & (case["count"] >= 1) & (case["count"] < case["masses"].shape[-1])
+def directed(case: Case) -> Tensor:
+    """Which configurations have vectors that can be scaled to length one."""
+    return (case["vectors"].norm(dim=-1) > 1e-6).all(-1)
 
 
 def _chosen(case: Case) -> Tensor:
     chosen = case["chosen"]
     members = chosen.sum(-1)
     flags = ((chosen == 0) | (chosen == 1)).all(-1)
-    return _positive(case) & flags & (members >= 1) & (members < chosen.shape[-1])
+    return positive(case) & flags & (members >= 1) & (members < chosen.shape[-1])
 
 
 def _show(c: Configuration) -> dict[str, Any]:
@@ -116,7 +118,7 @@ TOP_SETS = Space(
     least={"keys": 2},
     draw=_draw_rows(SHAPES),
     subject=lambda case: _configuration(normalized(case["masses"]), case["vectors"], _top(case)),
-    valid=_counted,
+    valid=counted,
     show=_show,
     integers=frozenset({"count"}),
 )
@@ -125,7 +127,7 @@ UNIT_TOP_SETS = replace(
     TOP_SETS,
     name="a row of weights, vectors on the unit sphere, and the set of its N largest weights",
     subject=lambda case: _configuration(normalized(case["masses"]), on_sphere(case["vectors"]), _top(case)),
-    valid=lambda case: _counted(case) & (case["vectors"].norm(dim=-1) > 1e-6).all(-1),
+    valid=lambda case: counted(case) & directed(case),
 )
 
 
@@ -187,7 +189,7 @@ RANDOM_SETS = Space(
     least={"keys": 2},
     draw=_draw_rows(((2, 1), (3, 1), (3, 2), (4, 1), (4, 3), (5, 2), (5, 7), (7, 3))),
     subject=_random_set,
-    valid=_counted,
+    valid=counted,
     show=_show_random,
     trials=2000,
     integers=frozenset({"count"}),
@@ -198,7 +200,7 @@ FEW_OF_MANY = replace(
     name="a row with positive weights and a random set of at most a tenth of its tokens (every set enumerated)",
     least={"keys": 10},
     draw=_draw_rows(((10, 1), (11, 2), (13, 17), (23, 3)), most=2),
-    valid=lambda case: _counted(case) & (10 * case["count"] <= case["masses"].shape[-1]) & (case["masses"] > 0).all(-1),
+    valid=lambda case: counted(case) & (10 * case["count"] <= case["masses"].shape[-1]) & (case["masses"] > 0).all(-1),
     trials=1000,
 )
 
@@ -238,7 +240,7 @@ GROWING_ROWS = Space(
     least={"keys": 32},
     draw=_draw_growing,
     subject=_growing,
-    valid=lambda case: (case["masses"] > 0).all(-1) & (case["vectors"].norm(dim=-1) > 1e-6).all(-1),
+    valid=lambda case: (case["masses"] > 0).all(-1) & directed(case),
     show=lambda s: _show(s.long) | {"short row": f"the first {s.short.weights.shape[-1]} tokens, weights renormalized"},
     trials=1000,
 )

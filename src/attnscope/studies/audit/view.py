@@ -162,6 +162,12 @@ def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) else str(value)
 
 
+_OF_TRIAL: dict[str, Any] = {
+    "statement": pl.String, "drawn": pl.Int64, "attacked": pl.Int64, "violated": pl.Boolean, "rate": pl.Float64,
+    "slack": pl.Float64,
+}  # fmt: skip
+
+
 def table(result: AuditReport) -> pl.DataFrame:
     """One line for each claim and form; see `AuditReport.table`."""
     lines = [
@@ -170,12 +176,7 @@ def table(result: AuditReport) -> pl.DataFrame:
             "place": claim.place,
             "verdict": claim.verdict,
             "form": form,
-            "statement": trial.statement,
-            "drawn": trial.drawn,
-            "attacked": trial.attacked,
-            "violated": trial.violated,
-            "rate": trial.rate,
-            "slack": trial.slack,
+            **{name: getattr(trial, name) for name in _OF_TRIAL},
         }
         for claim in result.claims
         for form, trials in (
@@ -186,9 +187,7 @@ def table(result: AuditReport) -> pl.DataFrame:
         for trial in trials
         if trial is not None
     ]
-    kinds: dict[str, Any] = dict.fromkeys(("id", "place", "verdict", "form", "statement"), pl.String)
-    kinds |= {"drawn": pl.Int64, "attacked": pl.Int64, "violated": pl.Boolean, "rate": pl.Float64, "slack": pl.Float64}
-    return pl.DataFrame(lines, schema=kinds)
+    return pl.DataFrame(lines, schema=dict.fromkeys(("id", "place", "verdict", "form"), pl.String) | _OF_TRIAL)
 
 
 class AuditPlots:
