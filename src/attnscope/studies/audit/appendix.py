@@ -224,11 +224,9 @@ def _rounding(s: CausalRow) -> Tensor:
 
 
 def _exactly(
-    statement: str, quantity: Callable[[CausalRow], Tensor], value: Callable[[Configuration, Tensor], Tensor]
+    statement: str, quantity: Callable[[CausalRow], Tensor], value: Callable[[CausalRow], Tensor]
 ) -> Form[CausalRow]:
-    """A quantity of the literal reading as a function of the visible one and of how many keys are hidden."""
-    claimed = between(quantity, lambda s: Interval(*2 * (value(s.visible, s.hidden),)), _rounding)
-    return Form(statement, claimed, equality=True)
+    return Form(statement, between(quantity, lambda s: Interval(*2 * (value(s),)), _rounding), equality=True)
 
 
 APPENDIX_CLAIMS = (
@@ -301,7 +299,13 @@ APPENDIX_CLAIMS = (
             "keys that a causal row cannot see do not change d~",
             at_most(lambda s: distance(s.literal), lambda s: distance(s.visible), _rounding),
         ),
-        corrected=(_exactly("they add exactly (L-t)|s|", lambda s: distance(s.literal), appendix.literal_distance),),
+        corrected=(
+            _exactly(
+                "they add exactly (L-t)|s|",
+                lambda s: distance(s.literal),
+                lambda s: appendix.literal_distance(s.visible, s.hidden),
+            ),
+        ),
         note="With N >= t the top set is the whole row and zeros: d~ = (L-N)|xbar|.",
     ),
     Claim(
@@ -311,7 +315,11 @@ APPENDIX_CLAIMS = (
             at_least(lambda s: ball(s.literal).radius, lambda s: ball(s.visible).radius, _rounding),
         ),
         corrected=(
-            _exactly("r becomes min(r, |s|)", lambda s: ball(s.literal).radius, appendix.literal_radius),
+            _exactly(
+                "r becomes min(r, |s|)",
+                lambda s: ball(s.literal).radius,
+                lambda s: appendix.literal_radius(s.visible, s.hidden),
+            ),
             Form(
                 "Ns/N does not grow",
                 at_most(lambda s: ball(s.literal).separability, lambda s: ball(s.visible).separability),

@@ -159,7 +159,8 @@ EXPECTATION_CLAIMS = (
         ),
         corrected=(
             _at_most(
-                "E1: E <= (1-N/L) sum min{ sqrt(|mu_i|^2 + V_i), |y_i| + p sum |y_j| }", expectation.random_set_upper
+                "E1: E <= (1-N/L) sum min{ sqrt(|mu_i|^2 + V_i), |y_i| + p sum |y_j| }",
+                lambda c: expectation.random_set_upper(c),
             ),
             _at_most(
                 "E <= (1-N/L) sum |mu_i| + printed bound on eps, mu_i = (1+p) y_i - p xbar",
@@ -170,10 +171,15 @@ EXPECTATION_CLAIMS = (
     ),
     Claim(
         "theorem-1-random-gap", "Theorem 1(2), eps a Jensen gap", RANDOM_SETS,
-        printed=_at_least("eps >= 0: E >= (1-N/L) sum |(alpha_i + p) x_i - xbar|", expectation.random_set_main_printed),
+        printed=_at_least(
+            "eps >= 0: E >= (1-N/L) sum |(alpha_i + p) x_i - xbar|", lambda c: expectation.random_set_main_printed(c)
+        ),
         corrected=(
-            _at_least("E1: E >= (1-N/L) sum |mu_i|", expectation.random_set_lower),
-            _at_least("E3: E >= (1-N/L) sum max{ |mu_i|, m2^(3/2)/m4^(1/2) }", expectation.random_set_lower_moments),
+            _at_least("E1: E >= (1-N/L) sum |mu_i|", lambda c: expectation.random_set_lower(c)),
+            _at_least(
+                "E3: E >= (1-N/L) sum max{ |mu_i|, m2^(3/2)/m4^(1/2) }",
+                lambda c: expectation.random_set_lower_moments(c),
+            ),
         ),
     ),
     Claim(
@@ -207,7 +213,7 @@ EXPECTATION_CLAIMS = (
             equality=True,
         ),
         corrected=(
-            _at_most("E2: E <= (1-N/L)(N+1) sum |y_i|", expectation.random_set_upper_global),
+            _at_most("E2: E <= (1-N/L)(N+1) sum |y_i|", lambda c: expectation.random_set_upper_global(c)),
             Form(
                 "E1, both sides",
                 between(

@@ -279,17 +279,16 @@ def _too_sharp(e: Evidence) -> list[Measurement]:
 
 def maxima(e: Evidence, direction: str) -> pl.DataFrame:
     """The largest g over heads for each window, T and eps, with its printed and its exact bound."""
-    return e.once(("largest g", direction), lambda: _maxima(e, direction))
 
+    def largest() -> pl.DataFrame:
+        bounded = ("temperature", "step")
+        of_heads = e.table(GRADIENT).filter(direction=direction).group_by("window", *bounded)
+        table = of_heads.agg(pl.max("g")).sort(*bounded)
+        temperature, step = (torch.tensor(table[name].to_list(), dtype=torch.float64) for name in bounded)
+        printed, exact = softmax_bound_printed(temperature), finite_difference_bound(temperature, step)
+        return table.with_columns(printed=pl.Series(printed.tolist()), exact=pl.Series(exact.tolist()))
 
-def _maxima(e: Evidence, direction: str) -> pl.DataFrame:
-    keys = ["window", "temperature", "step"]
-    table = e.table(GRADIENT).filter(direction=direction).group_by(keys).agg(pl.max("g")).sort("temperature", "step")
-    temperature, step = (torch.tensor(table[name].to_list(), dtype=torch.float64) for name in ("temperature", "step"))
-    return table.with_columns(
-        printed=pl.Series(softmax_bound_printed(temperature).tolist()),
-        exact=pl.Series(finite_difference_bound(temperature, step).tolist()),
-    )
+    return e.once(("largest g", direction), largest)
 
 
 def _at_each_step(e: Evidence, name: str, table: pl.DataFrame, statistic: pl.Expr, range_: Range) -> list[Measurement]:

@@ -105,7 +105,8 @@ class Evidence:
 
     def longest(self, name: str) -> pl.DataFrame:
         """The lines of `table(name)` at the longest length."""
-        return self.once((name, "longest"), lambda: _longest(self.table(name)))
+        table = self.table(name)
+        return self.once((name, "longest"), lambda: table.filter(pl.col("length") == table["length"].max()))
 
     def measure(
         self, name: str, table: pl.DataFrame, statistic: pl.Expr, accepted: Range, at: str = ""
@@ -143,10 +144,6 @@ def window_values(table: pl.DataFrame, statistic: pl.Expr) -> Float[np.ndarray, 
     """The statistic of each window; windows where it is not finite are left out."""
     values = table.group_by("window").agg(value=statistic).sort("window")["value"].to_numpy().astype(float)
     return values[np.isfinite(values)]
-
-
-def _longest(table: pl.DataFrame) -> pl.DataFrame:
-    return table.filter(pl.col("length") == table["length"].max())
 
 
 def every(measured: list[Measurement]) -> Verdict | None:

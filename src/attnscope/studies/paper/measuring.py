@@ -24,7 +24,6 @@ from attnscope.measure.settings import DEFAULT_MEMORY
 from attnscope.normalizers import SinkSoftmax, Softmax
 from attnscope.studies.paper import every_n as profiles
 from attnscope.studies.paper import sets
-from attnscope.studies.paper.every_n import COLUMNS as PROFILE
 from attnscope.studies.paper.every_n import LEVELS, critical_n, exact_p_values, largest_gaps, subset_p_values
 from attnscope.studies.paper.responses import DIRECTIONS, Responses, add_responses
 from attnscope.studies.paper.sets import COLUMNS, ROW_COLUMNS, HeadRows, sum_sets
@@ -356,12 +355,12 @@ def _test_lines(
     most = max(int(np.isfinite(profile).all(0).sum()) for profile in heads)
     profile = np.stack([each[:, :most] for each in heads if np.isfinite(each).all(0).sum() == most])
     n, count = np.arange(1, most + 1), len(profile)
-    distance = np.ascontiguousarray(profile[:, PROFILE.index("distance")].T)
+    distance = np.ascontiguousarray(profile[:, profiles.COLUMNS.index("distance")].T)
     tests: list[pl.DataFrame] = []
     whole: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     for form in FORMS:
-        expected = np.ascontiguousarray(profile[:, PROFILE.index(f"expected_{form}")].T)
+        expected = np.ascontiguousarray(profile[:, profiles.COLUMNS.index(f"expected_{form}")].T)
         keys: dict[str, Any] = {"window": window, **sample._asdict(), "expectation": form}
         gaps = largest_gaps(distance, expected)
         p_values = exact_p_values(count)[gaps]

@@ -6,13 +6,12 @@ run reuses the tables if all of these are equal and every table matches its dige
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +32,7 @@ from attnscope.progress import Progress, Step, reporting
 from attnscope.show.result import Result, brief_lines
 from attnscope.store import folders
 from attnscope.store.folders import as_file, write_all
+from attnscope.store.manifest import digest
 from attnscope.studies.paper import view
 from attnscope.studies.paper.claims import answer
 from attnscope.studies.paper.measuring import ProtocolMeasurer
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from attnscope.studies.paper.settings import Settings
 
 SCHEMA = 4
-TABLES = "tables"
+TABLES, FIGURES, PAGE = "tables", "figures/protocol", "report.html"
 
 
 class Collected(NamedTuple):
@@ -127,7 +127,7 @@ def save_tables(folder: Path, tables: dict[str, pl.DataFrame], run: dict[str, An
     """Write the tables, then `run.json` with their digests; returns the record as written."""
     target = folder / TABLES
     write_all(target, {f"{name}.parquet": table.write_parquet for name, table in tables.items()})
-    run = run | {"tables": {name: _digest(target / f"{name}.parquet") for name in tables}}
+    run = run | {"tables": {name: digest(target / f"{name}.parquet") for name in tables}}
     write_all(folder, {"run.json": as_file(run)})
     return run
 
@@ -159,21 +159,14 @@ def read_tables(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     if run["identity"]["schema"] != SCHEMA:
         raise DamagedTableError("an older version of attnscope wrote it, whose tables are others")
     tables = {}
-    for name, digest in run["tables"].items():
+    for name, written in run["tables"].items():
         path = folder / TABLES / f"{name}.parquet"
         if not path.is_file():
             raise DamagedTableError(f"{path.name} is missing")
-        if _digest(path) != digest:
+        if digest(path) != written:
             raise DamagedTableError(f"{path.name} is damaged")
         tables[name] = pl.read_parquet(path)
     return tables, run
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-PAGE, FIGURES = "report.html", "figures/protocol"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -209,8 +202,7 @@ class Reproduction(Result):
     @property
     def skipped_heads(self) -> list[dict[str, Any]]:
         """Heads left out, with the reason."""
-        skipped: list[dict[str, Any]] = self.run["skipped_heads"]
-        return skipped
+        return list(self.run["skipped_heads"])
 
     @property
     def plot(self) -> view.ReproductionPlots:
@@ -314,33 +306,11 @@ def reproduce(
         `Corpus`, or nothing for the sample text.
     out
         Folder for tables, figures and claims.
-    length
-        Tokens in a window. Default: 1,024, or the model's limit if that is less.
-    windows
-        How many windows, consecutive in a text and spread evenly over a corpus; a verdict needs two, a 95% interval
-        six.
-    vectors
-        What the weights average, one or several of "value", "output", "hidden", "hidden_unit", "embedding".
-    first_key
-        "dropped" measures every row without the first token of the window (the attention sink): its weights are the
-        softmax of the other logits.
-    seed
-        Seed of the random directions and of the subsets of heads.
-    bos
-        Put the model's begin token before each window.
-    figure_width
-        Of one or two columns of a page: "one-column" (3.3 inches) or "two-column" (6.9 inches).
-    figure_titles
-        Draw the captions above the figures.
-    device, dtype, revision, device_map, trust_remote_code
-        How the model is loaded: see `load_model`.
-    workers, ray
-        Run on Ray (the extra `attnscope[ray]`): on so many workers, on a cluster at this address as `ray.init` takes
-        it, or both. Without an address they are on this machine. The model is given by its name.
-    worker_cpus, worker_gpus
-        Cores and devices of each worker. Default: one core.
-    progress
-        What to show: see `attnscope.progress`.
+    length, windows, vectors, first_key, seed, bos, figure_width, figure_titles
+        What is measured and drawn, as in `attnscope reproduce --help`: see
+        `attnscope.studies.paper.verb.ReproductionOptions`.
+    device, dtype, revision, device_map, trust_remote_code, workers, ray, worker_cpus, worker_gpus, progress
+        As in `attnscope.scan`. On Ray the model is given by its name.
     notice
         Called with messages. Default: they are printed to standard error.
 
@@ -411,7 +381,7 @@ def _measure(
             "heads": sum(collected.heads.values()),
         },
         "text": {"source": work.text.source, "sha256": work.text.digest, "tokens": collected.tokens},
-        "settings": work.settings.as_dict(),
+        "settings": asdict(work.settings),
         "versions": {
             "python": platform.python_version(),
             **{package: version(package) for package in ("torch", "transformers", "polars", "numpy", "altair")},
@@ -442,10 +412,10 @@ def _draw(
     target.mkdir(parents=True, exist_ok=True)
     files = {name: str(target / name) for name in draw_into(target, draw(measured), style)}
     table, page = view.claims_markdown(claims), html.page("Reproduction", view.blocks(claims, run, _pictures(folder)))
-    folders.write_all(
+    write_all(
         folder,
         {
-            "claims.json": folders.as_file(answers),
+            "claims.json": as_file(answers),
             "claims.md": lambda path: path.write_text(table, encoding="utf-8"),
             PAGE: lambda path: path.write_text(page, encoding="utf-8"),
         },

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from attnscope.columns import VECTOR_KINDS, VectorKind
 from attnscope.errors import InputError, listed_names, parameter, whole_number
@@ -58,10 +58,6 @@ class Settings:
     def top_n(self, length: int) -> list[int]:
         """The sizes of the top set that are measured in a row of `length` keys."""
         return [n for n in sorted({*PAPER_N, *SEPARABILITY_N}) if n < length]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The settings as written to run.json."""
-        return asdict(self)
 
 
 def plan(
