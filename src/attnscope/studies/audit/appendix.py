@@ -47,13 +47,6 @@ DIRECTIONS = 400
 SIGMAS = 5.0
 
 
-@dataclass(frozen=True)
-class Tests:
-    """p-values of tests at N = 1, 2, ..., (batch, sizes)."""
-
-    p: Tensor
-
-
 def _draw_tests(generator: Generator) -> Iterator[Case]:
     for sizes in cycle((1, 2, 3, 7)):
         yield {"p": uniform(generator, BATCH, sizes) ** whole(generator, 1, 5, BATCH, 1)}
@@ -63,9 +56,9 @@ P_VALUES = Space(
     name="p-values of tests at N = 1, 2, ...",
     axes={"p": ("sizes",)},
     draw=_draw_tests,
-    subject=lambda case: Tests(case["p"]),
+    subject=lambda case: case["p"],
     valid=lambda case: ((case["p"] >= 0) & (case["p"] <= 1)).all(-1),
-    show=lambda s: {"p": plain(s.p[0])},
+    show=lambda p: {"p": plain(p[0])},
     trials=1000,
 )
 
@@ -235,8 +228,8 @@ APPENDIX_CLAIMS = (
         printed=Form(
             "the first N accepted at 0.05 (algorithm) is that accepted at 0.01 (section 3.1, caption)",
             about(
-                lambda s: appendix.first_accepted(s.p, ALGORITHM_LEVEL),
-                lambda s: appendix.first_accepted(s.p, CAPTION_LEVEL),
+                lambda p: appendix.first_accepted(p, ALGORITHM_LEVEL),
+                lambda p: appendix.first_accepted(p, CAPTION_LEVEL),
                 0.0,
             ),
             equality=True,
@@ -245,15 +238,15 @@ APPENDIX_CLAIMS = (
             Form(
                 "first N at 0.01 <= first N at 0.05",
                 at_most(
-                    lambda s: appendix.first_accepted(s.p, CAPTION_LEVEL),
-                    lambda s: appendix.first_accepted(s.p, ALGORITHM_LEVEL),
+                    lambda p: appendix.first_accepted(p, CAPTION_LEVEL),
+                    lambda p: appendix.first_accepted(p, ALGORITHM_LEVEL),
                 ),
             ),
             Form(
                 "the same for the N from which on every one is accepted",
                 at_most(
-                    lambda s: appendix.persistently_accepted(s.p, CAPTION_LEVEL),
-                    lambda s: appendix.persistently_accepted(s.p, ALGORITHM_LEVEL),
+                    lambda p: appendix.persistently_accepted(p, CAPTION_LEVEL),
+                    lambda p: appendix.persistently_accepted(p, ALGORITHM_LEVEL),
                 ),
             ),
         ),

@@ -81,7 +81,7 @@ DISTANCE_CLAIMS = (
         "distance-collapses", "Introduction; section 4", GROWING_ROWS,
         printed=Form(
             "with N = L/2, d~ on a row is at most d~ on its first eighth",
-            at_most(lambda s: s.growth[1], lambda s: s.growth[0]),
+            at_most(lambda s: distance.distance(s.long), lambda s: distance.distance(s.short)),
         ),
         corrected=(
             Form(

@@ -288,7 +288,7 @@ def attack(
     for _ in range(rounds):
         near = neighbors(space, case, generator)
         near = take(near, space.valid(near))
-        count = len(next(iter(near.values())))
+        count = len(_first(near))
         tried += count
         if count:
             over = excess(near)

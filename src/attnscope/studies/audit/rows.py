@@ -30,7 +30,6 @@ from attnscope.studies.audit.contract import (
     whole,
 )
 from attnscope.theory.configuration import Configuration, ranks
-from attnscope.theory.distance import distance
 from attnscope.theory.expectation import every_distance
 
 if TYPE_CHECKING:
@@ -211,11 +210,6 @@ class GrowingRow:
 
     long: Configuration
     short: Configuration
-
-    @property
-    def growth(self) -> tuple[Tensor, Tensor]:
-        """d~ of the short row and of the long one."""
-        return distance(self.short), distance(self.long)
 
 
 def _growing(case: Case) -> GrowingRow:

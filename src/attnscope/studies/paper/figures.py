@@ -15,16 +15,7 @@ import polars as pl
 from attnscope.columns import head_name, label
 from attnscope.show.figures import STAR, Channel, Figure, Mark, Panel, Series, linear_range, log_axis, log_range
 from attnscope.show.palette import BLACK, BLUE, GREEN, LIGHT_GRAY, ORANGE, PURPLE, RED, SKY
-from attnscope.studies.paper.claims import (
-    CRITICAL,
-    DISTANCE,
-    ENDS,
-    GRADIENT,
-    SEPARABILITY,
-    SHARE,
-    criticals,
-    maxima,
-)
+from attnscope.studies.paper.claims import CRITICAL, DISTANCE, ENDS, GRADIENT, SEPARABILITY, SHARE, criticals, maxima
 from attnscope.studies.paper.evidence import CLOSED, Evidence, readings
 from attnscope.studies.paper.settings import FIXED_N, SEPARABILITY_N, STEPS, TEMPERATURES
 
