@@ -104,6 +104,7 @@ class Space(Generic[S]):
 class Claim(Generic[S]):
     """A statement, where it was made (`place`), the space it is about, and its forms.
 
+    >>> from attnscope.studies.audit import TOP_SETS
     >>> from attnscope.theory import distance
     >>> form = Form("d~ >= 0", at_least(distance.distance, lambda c: torch.zeros_like(c.count)))
     >>> Claim("mine", "my notebook", TOP_SETS, form).id
