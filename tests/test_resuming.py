@@ -168,7 +168,7 @@ def test_a_run_of_the_first_schema_is_read(tmp_path: Path, tokenizer: Any, text:
 def test_a_report_that_cannot_be_made_loses_nothing(
     tokenizer: Any, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attnscope.scanning import page_data as page
+    from attnscope.scanning import result as page
 
     def fail(*_: object, **__: object) -> str:
         raise RuntimeError("no drawing today")

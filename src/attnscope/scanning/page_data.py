@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,30 +94,34 @@ def _ranges(view: Overview, order: pl.DataFrame) -> dict[str, Any] | None:
     found = {}
     for name in HEAD_MEASURES:
         lines = longest.filter(measure=name).select("layer", "head", "q05", "q95")
-        table = order.join(lines, on=["layer", "head"], how="left", maintain_order="left")
-        found[name] = rounded_columns(table.select("q05", "q95"))
+        found[name] = rounded_columns(_filled(order, lines).select("q05", "q95"))
     return found
+
+
+def _grid(*axes: pl.DataFrame) -> pl.DataFrame:
+    """Every combination of the lines of some tables; those of the last one run fastest."""
+    return reduce(lambda grid, axis: grid.join(axis, how="cross", maintain_order="left_right"), axes)
+
+
+def _filled(grid: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """The columns of a table at the places of a grid, null where it has no line."""
+    return grid.join(table, on=grid.columns, how="left", maintain_order="left")
+
+
+def _groups(count: int) -> pl.DataFrame:
+    return pl.DataFrame({"group": range(count)}, schema={"group": pl.Int32})
 
 
 def _by_group(view: Overview, order: pl.DataFrame, groups: int) -> dict[str, list[Any]]:
     """Every measure of every head in every group of lengths."""
-    grid = order.join(
-        pl.DataFrame({"group": range(groups)}, schema={"group": pl.Int32}), how="cross", maintain_order="left_right"
-    )
-    table = grid.join(view.head_groups(), on=["layer", "head", "group"], how="left", maintain_order="left")
-    return rounded_columns(table.select(HEAD_MEASURES))
+    return rounded_columns(_filled(_grid(order, _groups(groups)), view.head_groups()).select(HEAD_MEASURES))
 
 
 def _curves(view: Overview, order: pl.DataFrame, groups: int) -> dict[str, Any]:
     """What is drawn against N, for as many groups of lengths as there is room for: the longest first."""
     sizes = view.topn["n"].unique().sort()
     count = min(groups, max(1, _CURVE_NUMBERS // (order.height * len(sizes) * len(overview.CURVES))))
-    keys = ["layer", "head", "group", "n"]
-    grid = order.join(
-        pl.DataFrame({"group": range(count)}, schema={"group": pl.Int32}), how="cross", maintain_order="left_right"
-    )
-    grid = grid.join(pl.DataFrame({"n": sizes}), how="cross", maintain_order="left_right")
-    table = grid.join(view.topn.filter(normalizer=OWN), on=keys, how="left", maintain_order="left")
+    table = _filled(_grid(order, _groups(count), sizes.to_frame()), view.topn.filter(normalizer=OWN))
     return {"n": sizes.to_list(), "groups": count, "columns": rounded_columns(table.select(overview.CURVES))}
 
 
@@ -124,14 +129,12 @@ def _rows(view: Overview, order: pl.DataFrame) -> dict[str, Any]:
     """The rows themselves: all of them, or as many as there is room for, spread evenly."""
     keys = ["window", "position"]
     chosen = view.shown.select(keys).unique().sort(keys)
-    grid = order.join(chosen, how="cross", maintain_order="left_right").join(
-        view.shown, on=["layer", "head", *keys], how="left", maintain_order="left"
-    )
+    table = _filled(_grid(order, chosen), view.shown)
     return {
         "of": view.row_count,
         "window": chosen["window"].to_list(),
         "position": chosen["position"].to_list(),
-        "columns": rounded_columns(grid.select("length", *overview.ROW_COLUMNS)),
+        "columns": rounded_columns(table.select("length", *overview.ROW_COLUMNS)),
     }
 
 
@@ -142,8 +145,7 @@ def _what_if(view: Overview, order: pl.DataFrame) -> dict[str, Any] | None:
         return None
     room = max(2, _WHAT_IF_NUMBERS // (order.height * len(_WHAT_IF_COLUMNS)))
     tables = [view.head_groups(label).filter(group=0).with_columns(label=pl.lit(label)) for label in labels[:room]]
-    grid = order.join(pl.DataFrame({"label": labels[:room]}), how="cross", maintain_order="left_right")
-    table = grid.join(pl.concat(tables), on=["layer", "head", "label"], how="left", maintain_order="left")
+    table = _filled(_grid(order, pl.DataFrame({"label": labels[:room]})), pl.concat(tables))
     return {"of": len(labels), "labels": labels[:room], "columns": rounded_columns(table.select(_WHAT_IF_COLUMNS))}
 
 
@@ -160,7 +162,7 @@ def _text(token_weights: TokenWeights | None, order: pl.DataFrame) -> dict[str, 
         .group_by(keys, maintain_order=True)
         .agg(pl.col("key").head(count), pl.col("weight").round_sig_figs(3).head(count), pl.col("position").first())
     )
-    table = order.join(lists, on=keys, how="left", maintain_order="left")
+    table = _filled(order, lists)
     return {
         "count": count,
         "texts": token_weights.texts,

@@ -13,20 +13,27 @@ import polars as pl
 
 from attnscope import columns
 from attnscope._process import refuses_after_fork
-from attnscope.diagnosis.result import Diagnosis
-from attnscope.errors import InputError, OutputError
-from attnscope.scanning import overview
-from attnscope.scanning.overview import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES
-from attnscope.scanning.page_data import pattern_cells
+from attnscope.diagnosis.result import Diagnosis, verdict_lines
+from attnscope.errors import InputError, OutputError, whole_number
+from attnscope.scanning import overview, view
+from attnscope.scanning.overview import (
+    HEAD_MEASURES,
+    ROW_MEASURES,
+    SET_MEASURES,
+    Overview,
+    heads_table,
+    summarize,
+)
+from attnscope.scanning.page_data import page_data, pattern_cells, render
 from attnscope.show import html, palette
 from attnscope.show.blocks import Block, Grid, Heading, Note, Table
-from attnscope.show.numbers import measured, model_name, number, visible_token
+from attnscope.show.numbers import counted, measured, model_name, number, visible_token
+from attnscope.show.page import scan_page
 from attnscope.show.result import Result, bounded
 from attnscope.store import kinds, tables
 from attnscope.store.manifest import FINISHED, Manifest
 
 if TYPE_CHECKING:
-    from attnscope.scanning.overview import Overview
     from attnscope.scanning.plots import HeadPlots, ScanPlots
 
 
@@ -89,6 +96,11 @@ class ScanResult(Result):
         skipped: list[dict[str, Any]] = self.run["skipped_heads"]
         return skipped
 
+    @property
+    def _content(self) -> dict[str, Any] | None:
+        """What `findings.json` holds, if there is a diagnosis."""
+        return None if self.findings is None else self.findings.content
+
     @cached_property
     def heads(self) -> pl.DataFrame:
         """One line for each head: its state and all its numbers, in the order of layers and heads.
@@ -98,15 +110,11 @@ class ScanResult(Result):
         the standard deviation over them. What a diagnosis adds is null without one. Heads that were left out have no
         line (`skipped_heads`). docs/python.md lists the columns.
         """
-        from attnscope.scanning.overview import heads_table
-
         return heads_table(self.overview, self.findings)
 
     @cached_property
     def overview(self) -> Overview:
         """Means over windows and how much windows differ, in small tables."""
-        from attnscope.scanning.overview import Overview, summarize
-
         if self.parts is None:
             return Overview.of(self.rows, self.topn, self.run)
         try:
@@ -143,10 +151,21 @@ class ScanResult(Result):
         Returns
         -------
         HeadResult
-            attnscope.InputError names the ranges if there is no such head.
+            attnscope.InputError names the ranges if there is no such head, and the reason if it was left out.
         """
-
-        return find_head(self, layer, head)
+        layer, head = whole_number("layer", layer, 0), whole_number("head", head, 0)
+        counts = {entry["layer"]: entry["heads"] for entry in self.run["model"]["heads"]}
+        if layer not in counts:
+            known = f"0 to {max(counts)}" if list(counts) == list(range(len(counts))) else ", ".join(map(str, counts))
+            raise InputError(f"no layer {layer}; this model has layers {known}")
+        if head >= counts[layer]:
+            raise InputError(f"no head {head} in layer {layer}, which has heads 0 to {counts[layer] - 1}")
+        lines = self.heads.filter(layer=layer, head=head).to_dicts()
+        if not lines:
+            reasons = [one["reason"] for one in self.skipped_heads if (one["layer"], one["head"]) == (layer, head)]
+            reason = reasons[0] if reasons else "it has no rows"
+            raise InputError(f"{columns.head_name(layer, head)} was left out of this run: {reason}")
+        return HeadResult(self, layer, head, lines[0])
 
     @property
     def plot(self) -> ScanPlots:
@@ -162,11 +181,10 @@ class ScanResult(Result):
 
     def write_tables(self, folder: Path) -> ScanResult:
         """Write everything but the report into a folder that is locked already; returns the result as it is there."""
-        findings = None if self.findings is None else self.findings.content
         written = self.parts or {"rows": self.rows, "topn": self.topn}
         if self.parts is not None:
             self.overview.save(self.parts.folder)
-        tables.save_run(folder, written, self.run, self.token_weights, findings)
+        tables.save_run(folder, written, self.run, self.token_weights, self._content)
         kinds.write_joined(folder, "scan", self.joined)
         return replace(self, folder=folder) if self.parts is None else ScanResult.load(folder)
 
@@ -198,11 +216,8 @@ class ScanResult(Result):
 
     def page(self) -> str:
         """The report, as one HTML document."""
-        from attnscope.scanning.page_data import render
-
-        findings = None if self.findings is None else self.findings.content
         joined = {name: result.page_data() for name, result in self.joined.items()}
-        return render(self.overview, findings, self.token_weights, joined=joined)
+        return render(self.overview, self._content, self.token_weights, joined=joined)
 
     def _page_file(self) -> Path:
         saved = self.folder and self.folder / "report.html"
@@ -210,44 +225,40 @@ class ScanResult(Result):
 
     def blocks(self, verbose: bool = False) -> list[Block]:
         """The verdict, a map of the heads, key numbers; all tables and findings behind folds."""
-        from attnscope.scanning import view
-
-        findings = None if self.findings is None else self.findings.content
-        return view.blocks(self.overview, findings, verbose)
+        return view.blocks(self.overview, self._content, verbose)
 
     def brief(self) -> list[str]:
         """What was run, the verdict, key numbers."""
-        from attnscope.scanning import view
-
-        return view.brief(self)
+        found = [f"ScanResult: {model_name(self.run)}, {view.subject(self.run)}"]
+        if self.findings is not None:
+            found += verdict_lines(self.findings)
+        if not self.heads.is_empty():
+            medians: dict[str, Any] = {name: self.heads[name].median() for name in _IN_REPR}
+            words = (f"{columns.label(name, self.overview.n)} {measured(name, each)}" for name, each in medians.items())
+            found.append(f"Median over heads {overview.shown_rows(self.run)}: {', '.join(words)}")
+        if self.skipped_heads:
+            found.append(f"Left out: {counted(len(self.skipped_heads), 'head')} (.skipped_heads has the reasons)")
+        if self.findings is None:
+            found.append("Without labels: attnscope.scan(..., diagnose=True) says which heads need many tokens.")
+        return found
 
     def calls(self) -> tuple[str, ...]:
         """What to call next."""
         more = () if self.findings is None else (".findings",)
-        return (
-            ".summary()",
-            ".heads",
-            ".head(layer, head)",
-            *more,
-            '.plot.map("separability")',
-            ".show()",
-            ".save(folder)",
-        )
+        plots = (*more, '.plot.map("separability")')
+        return (".summary()", ".heads", ".head(layer, head)", *plots, ".show()", ".save(folder)")
 
 
 def served_page(place: Mapping[str, Any], *folders: Path) -> str:
     """The page of a scan on a server, or of two side by side; `place` has the addresses of other pages."""
-    from attnscope.scanning.page_data import page_data
-    from attnscope.show.page import scan_page
-
     data = []
     for result in map(ScanResult.load, folders):
-        findings = None if result.findings is None else result.findings.content
-        page = page_data(result.overview, findings, result.token_weights)
+        page = page_data(result.overview, result._content, result.token_weights)
         data.append(page | {name: other.page_data() for name, other in result.joined.items()})
     return scan_page(data[0], data[1] if len(data) > 1 else None, {"home": place["home"], "names": place["names"]})
 
 
+_IN_REPR = ("separability", "participation", "sink_weight", "jacobian_norm")
 _WEIGHTS = {"position": pl.Int32, "key": pl.Int32, "token": pl.String, "weight": pl.Float64}
 _TOKENS, _TOKENS_IN_REPR = 8, 5  # of the largest weights that are listed
 _PICTURE = 32  # rows and runs of keys of the pattern in a notebook
@@ -393,22 +404,3 @@ class HeadResult:
             grid[rows[position]][column] = palette.color_of((weight / most) ** 0.5)
         note = "Rows from top to bottom, keys from left to right"
         return [Grid("Attention pattern without the first key", grid, note)]
-
-
-def find_head(result: ScanResult, layer: int, head: int) -> HeadResult:
-    """The head of a scan; InputError names the ranges if there is none, and the reason if it was left out."""
-    from attnscope.errors import whole_number
-
-    layer, head = whole_number("layer", layer, 0), whole_number("head", head, 0)
-    counts = {entry["layer"]: entry["heads"] for entry in result.run["model"]["heads"]}
-    if layer not in counts:
-        known = f"0 to {max(counts)}" if list(counts) == list(range(len(counts))) else ", ".join(map(str, counts))
-        raise InputError(f"no layer {layer}; this model has layers {known}")
-    if head >= counts[layer]:
-        raise InputError(f"no head {head} in layer {layer}, which has heads 0 to {counts[layer] - 1}")
-    lines = result.heads.filter(layer=layer, head=head).to_dicts()
-    if not lines:
-        reasons = [one["reason"] for one in result.skipped_heads if (one["layer"], one["head"]) == (layer, head)]
-        reason = reasons[0] if reasons else "it has no rows"
-        raise InputError(f"{columns.head_name(layer, head)} was left out of this run: {reason}")
-    return HeadResult(result, layer, head, lines[0])

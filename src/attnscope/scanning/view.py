@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,18 +14,13 @@ from attnscope.diagnosis import result as diagnosis
 from attnscope.diagnosis.states import Thresholds, limit_words
 from attnscope.errors import parameter
 from attnscope.scanning import overview
+from attnscope.scanning.overview import Overview
 from attnscope.show import palette
 from attnscope.show.blocks import Block, Cell, Details, Heading, HeadMap, Note, Table
 from attnscope.show.numbers import counted, measured, model_name, number, short_path
 
-if TYPE_CHECKING:
-    from attnscope.scanning.overview import Overview
-
-    ScanResult = Any  # of result.py, which imports this file
-
 _KEY_NUMBERS = ("separability", "participation", "sink_weight", "entropy_ratio", "jacobian_norm")
 _DIAGNOSED = ("tokens_needed", "growth_exponent")
-_IN_REPR = ("separability", "participation", "sink_weight", "jacobian_norm")
 
 # From this share of the weight on, one token takes nearly all of it.
 RESTING = 0.9
@@ -55,22 +50,6 @@ def blocks(view: Overview, findings: Mapping[str, Any] | None = None, verbose: b
         found.append(_what_if(view))
     found.append(Details("By N and by length", [*_by_n(view), _by_length(view)]))
     return found if findings is None else [*found, *diagnosis.details(findings)]
-
-
-def brief(result: ScanResult) -> list[str]:
-    """The lines of the repr: what was run, the verdict, key numbers."""
-    found = [f"ScanResult: {model_name(result.run)}, {subject(result.run)}"]
-    if result.findings is not None:
-        found += diagnosis.verdict_lines(result.findings)
-    if not result.heads.is_empty():
-        medians: dict[str, Any] = {name: result.heads[name].median() for name in _IN_REPR}
-        words = [f"{label(name, result.overview.n)} {measured(name, value)}" for name, value in medians.items()]
-        found.append(f"Median over heads {overview.shown_rows(result.run)}: {', '.join(words)}")
-    if result.skipped_heads:
-        found.append(f"Left out: {counted(len(result.skipped_heads), 'head')} (.skipped_heads has the reasons)")
-    if result.findings is None:
-        found.append("Without labels: attnscope.scan(..., diagnose=True) says which heads need many tokens.")
-    return found
 
 
 def subject(run: Mapping[str, Any]) -> str:
@@ -201,78 +180,65 @@ def notable_numbers(heads: pl.DataFrame, run: dict[str, Any], n: int) -> list[di
     whether a head can be spared is a question for an intervention.
     """
     length = run["settings"]["lengths"][-1]
-    total = heads.height
     heads = heads.with_columns(pl.selectors.float().fill_nan(None))  # a missing number is neither large nor small
     resting = heads.filter(pl.col("sink_weight") > RESTING)
     sharp = heads.filter((pl.col("max_weight") > RESTING) & (pl.col("sink_weight") <= RESTING))
     broad = heads.filter(pl.col("participation") > SPREAD * length)
     numb = heads.filter(pl.col("jacobian_norm") < INSENSITIVE)
     use, separability = heads["participation"].drop_nulls(), heads["separability"].cast(pl.Float64).drop_nulls()
-    notes = [
-        _participation(use, length) if use.len() else None,
-        _separability(separability, n) if separability.len() else None,
-        _counted(
+    notes = []
+    if use.len():
+        title = f"Participation: {_plain(use.median())} of {length:,} tokens in the median head"
+        sentence = (
+            f"One head in ten is below {_plain(use.quantile(0.1))}, one in ten above {_plain(use.quantile(0.9))}. It "
+            "is the effective number of tokens that share the weight: the more, the less each one counts."
+        )
+        notes.append(_note("participation", title, sentence))
+    if separability.len():
+        middle: Any = separability.median()
+        title = f"Separability: {middle:.0%} of the top {n} tokens in the median head"
+        sentence = (
+            f"The others lie farther from the weighted sum of the top {n} than some other token does. "
+            f"The lowest tenth of the heads is below {separability.quantile(0.1, 'linear'):.0%}."
+        )
+        notes.append(_note("separability", title, sentence))
+    for name, what, some, sentence in (
+        (
             "first-token",
             f"Sink weight above {RESTING:.0%}",
             resting,
-            total,
             "The first token takes nearly all the weight. That is common in trained models and no fault in itself; "
             "whether the head still passes on something of the text is what a diagnosis measures.",
         ),
-        _counted(
+        (
             "one-token",
             f"Max weight above {RESTING:.0%}, on a token that is not the first",
             sharp,
-            total,
             "One token takes nearly all the weight; the others hardly count.",
         ),
-        _counted(
+        (
             "spread-out",
             f"Participation above half of {length:,} tokens",
             broad,
-            total,
             "Such a head averages over so many tokens that a single one hardly counts, even less as the text gets "
             "longer.",
         ),
-        _counted(
+        (
             "insensitive",
             f"Jacobian norm below {INSENSITIVE:g}",
             numb,
-            total,
             "The weights hardly react to the logits: little gradient passes through. The most that softmax allows is "
             "0.5.",
         ),
-    ]
-    return [note for note in notes if note is not None]
+    ):
+        if some.height:
+            title = f"{what}: {some.height:,} of {heads.height:,} heads"
+            notes.append(_note(name, title, sentence, some.select("layer", "head").rows()))
+    return notes
 
 
-def _participation(use: pl.Series, length: int) -> dict[str, Any]:
-    return _note(
-        "participation",
-        f"Participation: {_plain(use.median())} of {length:,} tokens in the median head",
-        f"One head in ten is below {_plain(use.quantile(0.1))}, one in ten above {_plain(use.quantile(0.9))}. It is "
-        "the effective number of tokens that share the weight: the more, the less each one counts.",
-    )
-
-
-def _separability(values: pl.Series, n: int) -> dict[str, Any]:
-    middle: Any = values.median()
-    return _note(
-        "separability",
-        f"Separability: {middle:.0%} of the top {n} tokens in the median head",
-        f"The others lie farther from the weighted sum of the top {n} than some other token does. "
-        f"The lowest tenth of the heads is below {values.quantile(0.1, 'linear'):.0%}.",
-    )
-
-
-def _counted(name: str, what: str, heads: pl.DataFrame, total: int, sentence: str) -> dict[str, Any] | None:
-    if heads.is_empty():
-        return None
-    return _note(name, f"{what}: {heads.height:,} of {total:,} heads", sentence, heads)
-
-
-def _note(name: str, title: str, sentence: str, heads: pl.DataFrame | None = None) -> dict[str, Any]:
-    listed = [] if heads is None else [list(pair) for pair in heads.select("layer", "head").iter_rows()]
+def _note(name: str, title: str, sentence: str, heads: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
+    listed = [list(place) for place in heads]
     return {"id": name, "severity": "note", "title": title, "sentence": sentence, "heads": listed}
 
 
