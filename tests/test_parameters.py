@@ -17,7 +17,7 @@ from attnscope.errors import InputError, parameter, written_as
 
 SOURCE = Path(attnscope.__file__).parent
 # Commands to type are built here.
-COMMANDS = {"options.py", "show/command.py", "diagnosis/situation.py", "diagnosis/verdict.py"}
+COMMANDS = {"options.py", "scanning/options.py", "show/command.py", "diagnosis/situation.py", "diagnosis/verdict.py"}
 
 
 def texts(tree: ast.AST) -> list[str]:

@@ -169,7 +169,7 @@ def at_least(
 def between(
     quantity: Callable[[S], Tensor], bounds: Callable[[S], Interval], allowance: Callable[[S], Tensor] | None = None
 ) -> Callable[[S], Inequality]:
-    """lower <= quantity <= upper, where `bounds` gives an `Interval`; else as `at_most`.
+    """lower <= quantity <= upper, where `bounds` gives an `Interval`, with the parameters of `at_most`.
 
     >>> from attnscope.theory.configuration import Interval
     >>> between(lambda x: x, lambda x: Interval(x - 1, x + 1))(torch.tensor([2.0]))
@@ -188,7 +188,7 @@ def between(
 
 
 def about(quantity: Callable[[S], Tensor], value: Callable[[S], Tensor], tolerance: float) -> Callable[[S], Inequality]:
-    """|quantity - value| <= tolerance * |value|.
+    """|quantity - value| <= tolerance * |value|, with the parameters of `at_most`.
 
     >>> about(lambda x: 1.01 * x, lambda x: x, tolerance=0.1)(torch.tensor([2.0]))
     Inequality(smaller=tensor([0.0200]), larger=tensor([0.2000]), allowance=0.0)
