@@ -98,8 +98,8 @@ def write_reference(folder: Path) -> None:
 
 def write_command_line(file: Path) -> None:
     """All commands with their options, as `--help` has them."""
-    _, commands = app.generate_docs(output_format="markdown").split("**Commands**:", 1)
-    file.write_text(COMMAND_LINE + commands, "utf-8")
+    text = app.generate_docs(output_format="markdown")
+    file.write_text(COMMAND_LINE + text[text.index("**Look at a model**") :], "utf-8")
 
 
 def public(module: types.ModuleType) -> dict[str, Any]:
