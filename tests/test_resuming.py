@@ -160,7 +160,7 @@ def test_a_run_of_the_first_schema_is_refused_by_its_version(tmp_path: Path, tok
     scan(build("gpt2"), text, tokenizer=tokenizer, length=17, top_n=[2], out=tmp_path / "run")
     record = tmp_path / "run" / "run.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"schema": 1}))
-    with pytest.raises(OutputError, match="an older attnscope .schema 1"):
+    with pytest.raises(OutputError, match=r"an older attnscope .schema 1"):
         ScanResult.load(tmp_path / "run")
 
 
