@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,10 +73,18 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Pa
 
 @pytest.fixture(scope="session")
 def runs_of_every_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of every kind, only to be read or copied."""
+    """A folder with a run of every kind, made once for all workers, only to be read or copied."""
     from every_kind import EVERY_KIND
+    from filelock import FileLock
 
-    root = tmp_path_factory.mktemp("every kind")
-    for name, (_, make) in EVERY_KIND.items():
-        make(root / name)
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # of all workers of this session
+    root, done = base / "every kind", base / "every kind.done"
+    with FileLock(base / "every kind.lock"):
+        if not done.exists():
+            shutil.rmtree(root, ignore_errors=True)  # of a worker that failed halfway
+            root.mkdir()
+            for name, (_, make) in EVERY_KIND.items():
+                make(root / name)
+            done.touch()
     return root

@@ -37,7 +37,11 @@ WHAT_IFS = "adaptive_temperature:temperature=2.125,entmax:alpha=1.2,entmax:alpha
         (["scan", "--windows", "3", "--bounds", "paper", "--verbose"], 4),
         (["scan", "--normalizer", WHAT_IFS, "--verify", "--verbose"], 7),
         (["compare", "--normalizers", f"softmax,sparsemax,{WHAT_IFS}", "--calibrate", "global"], 4),
-        (["compare", "--normalizers", "softmax,sparsemax", "--calibrate", "head", "--verbose"], 4),
+        pytest.param(
+            ["compare", "--normalizers", "softmax,sparsemax", "--calibrate", "head", "--verbose"],
+            4,
+            marks=pytest.mark.thorough,
+        ),
         (["guidelines"], 3),
         (["budget", "--windows", "3"], 2),
         (["doctor", "--verbose"], 1),

@@ -61,6 +61,7 @@ answer("parent", scan)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_forked_child_scans_or_is_told_to_use_spawn(tmp_path: Path) -> None:
     """Children of a process that used torch but never scanned do; where polars' threads are lost they are told."""
