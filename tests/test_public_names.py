@@ -18,6 +18,7 @@ import attnscope
 from attnscope.capture.text import given_text
 from attnscope.errors import InputError
 from attnscope.studies.budget.running import budget
+from attnscope.studies.compare.guidelines import guidelines
 
 FUNCTIONS = {"audit", "compare", "diagnose", "load_model", "load_run", "reproduce", "scan", "swap"}
 RESULTS = {"AuditReport", "Comparison", "Diagnosis", "Reproduction", "ScanResult", "TrainingRun"}
@@ -77,7 +78,7 @@ LONG: dict[str, Any] = {
     "scan": lambda text, out: attnscope.scan(None, text),
     "diagnose": lambda text, out: attnscope.diagnose(None, text),
     "compare": lambda text, out: attnscope.compare(None, text),
-    "guidelines": lambda text, out: attnscope.studies.compare.guidelines.guidelines(None, text),
+    "guidelines": lambda text, out: guidelines(None, text),
     "budget": lambda text, out: budget(None, text),
     "reproduce": lambda text, out: attnscope.reproduce(None, text, out=out),
 }

@@ -132,10 +132,12 @@ keep_old_names(
             "Reproduction": "attnscope.studies.paper.reproduction",
             "Comparison": "attnscope.studies.compare.comparing",
         },
+        "experiments.compare": {"*": "attnscope.studies.compare.comparing"},
         "experiments.budget": {"*": "attnscope.studies.budget"},
         "experiments.budget.running": {"*": "attnscope.studies.budget.running"},
         "experiments.guidelines": {"*": "attnscope.studies.compare.guidelines"},
         "experiments.recall": {"*": "attnscope.studies.recall"},
+        "monitor.readings": {"*": "attnscope.monitor.training_run"},
         "tables": {
             "*": "attnscope.store.tables",
             "comparable": "attnscope.studies.compare.calibration",
