@@ -138,6 +138,20 @@ def test_the_command_prints_one_json_object(
     assert answered["claims"] == done.claims
 
 
+def test_the_next_step_prints_every_reading_and_measures_nothing(
+    done: Reproduction, model_folder: Path, book: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reproduce", str(model_folder), "--text", str(book), "--length", "64", "--windows", "3"]
+    assert run([*command, "--out", str(done.folder)]) == 0
+    assert f"attnscope report {done.folder} --verbose" in " ".join(capsys.readouterr().out.split())
+    record = (done.folder / "run.json").read_bytes()
+    assert run(["report", str(done.folder), "--verbose"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    headings = [line.split() for line in lines if line.startswith("Reading")]
+    assert headings == [["Reading", "Measured", "Verdict"]] * sum(bool(claim["readings"]) for claim in done.claims)
+    assert (done.folder / "run.json").read_bytes() == record
+
+
 def test_the_page_has_the_figures_and_every_claim(done: Reproduction) -> None:
     page = (done.folder / "report.html").read_text("utf-8")
     assert done.page() == page

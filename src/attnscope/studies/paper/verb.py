@@ -111,8 +111,8 @@ def reproduce(
     serve = command_line("serve", None if str(folder.parent) == "runs" else folder.parent)
     commands = {serve: "All runs in the browser."}
     if not verbose:
-        again = command_line("reproduce", model, text=text, out=out) + " --verbose"
-        commands = {again: "Every reading of every claim; the tables are reused, so this takes seconds."} | commands
+        readings = command_line("report", folder, "--verbose")
+        commands = {readings: "Every reading of every claim; nothing is measured again."} | commands
     content = {
         "run": result.run, "reused": result.reused, "folder": str(result.folder), "figures": result.figures,
         "claims": result.claims,
