@@ -170,6 +170,8 @@ def test_the_page_has_the_figures_and_every_claim(done: Reproduction) -> None:
         (["--first-key", "lost"], "--first-key"),
         (["--text", "corpus:nothing"], "unknown corpus"),
         (["--windows", "99"], "too few for"),
+        (["--rows", "last"], "attnscope: --rows is gone: all rows are measured\n"),
+        (["--draws", "4"], "attnscope: --draws is gone: all rows are measured\n"),
     ],
 )
 def test_bad_usage_ends_with_two(

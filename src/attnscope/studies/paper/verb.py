@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
+from attnscope.errors import InputError
 from attnscope.options import (
     CorpusOption,
     FieldOption,
@@ -63,6 +65,13 @@ class ReproductionOptions:
     bos: Flag = False
 
 
+def _gone(_: Any, tokens: Sequence[Token]) -> str:
+    raise InputError(f"{tokens[0].keyword} is gone: all rows are measured")
+
+
+Gone = Annotated[str | None, Parameter(show=False, converter=_gone)]
+
+
 def reproduce(
     model: ModelOption = None,
     /,
@@ -75,6 +84,8 @@ def reproduce(
     json: JsonOption = False,
     loading: Spreading = Spreading(),
     workers: Workers = Workers(),
+    rows: Gone = None,
+    draws: Gone = None,
 ) -> int:
     """Run the paper's experiments on a model, draw its figures, and evaluate its claims.
 
