@@ -261,3 +261,14 @@ def test_the_live_pages_have_the_colors_of_the_palette() -> None:
             each: colors[each] for each in ("page", "ink", "soft", "line")
         }
     assert re.findall(r"#\w{6}", script.split("const DIFFERENCE")[0]) == list(palette.SCALE)
+
+
+def test_numbers_are_padded_in_a_terminal_alone() -> None:
+    cells = ("75.5 \u00b1  4.5  ", ("+1 \u00b1  0.5 ", Span("better   ", "good")))
+    block = Table(["Name", "Recall", "Gain"], [["a  name", *cells]])
+    assert "75.5 \u00b1  4.5  " in terminal.text([block])
+    written = html.body([block])
+    assert "<td>75.5 \u00b1 4.5</td>" in written
+    assert '<td>+1 \u00b1 0.5 <span class="good">better</span></td>' in written
+    assert '<td class="words">a  name</td>' in written
+    assert "| a  name | 75.5 \u00b1 4.5 | +1 \u00b1 0.5 better |" in markdown.text([block]).replace("**", "")

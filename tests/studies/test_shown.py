@@ -69,3 +69,16 @@ def test_a_claim_in_full_has_numbers_to_check_by_hand() -> None:
     assert "violated in 345 of 1,000 drawn (34.5%; accepted: 0%)" in " ".join(text.split())
     assert "weights = (0.5, 0.5)" in text
     assert "claimed 0.5 <= 0.25, off by 0.25" in text
+
+
+def test_recall_says_what_was_trained_and_explains_the_columns_that_it_has() -> None:
+    result = recall()
+    shown = repr(result)
+    assert shown.startswith("Recall with 1 normalizer, needle; 2 seeds, tested at 1 times the training length")
+    assert "Best reader" not in html.body(result.blocks())
+    assert "Verdict" not in shown  # there is no other normalizer
+    other = result.table.with_columns(normalizer=pl.lit("softmax"), accuracy=pl.col("accuracy") - 0.5)
+    table = pl.concat([result.table, other]).with_columns(ceiling=0.9)
+    both = Recall(table, summarize(table), {})
+    assert "Verdict: At the training length, ssmax is among the best in 1 of 1 setting." in repr(both)
+    assert "Best reader" in html.body(both.blocks())

@@ -23,8 +23,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 Tone = Literal["", "strong", "plain", "soft", "good", "bad", "warning", "code"]
@@ -52,6 +53,16 @@ def plain(words: Words) -> str:
 def parts(words: Words) -> tuple[str | Span, ...]:
     """The parts of words."""
     return words if isinstance(words, tuple) else (words,)
+
+
+def unpadded(words: Words) -> Words:
+    """Words without the spaces that put numbers below each other in a terminal."""
+    found = [part if isinstance(part, Span) else Span(part) for part in parts(words)]
+    texts = [re.sub(" {2,}", " ", part.text) for part in found]
+    if texts:
+        texts[0] = texts[0].lstrip(" ")
+        texts[-1] = texts[-1].rstrip(" ")
+    return tuple(replace(part, text=text) for part, text in zip(found, texts, strict=True))
 
 
 @dataclass(frozen=True)

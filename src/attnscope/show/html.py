@@ -15,7 +15,7 @@ from typing import Any
 
 from attnscope.show import blocks as kind
 from attnscope.show import palette
-from attnscope.show.blocks import Block, Span, Words, parts, plain
+from attnscope.show.blocks import Block, Span, Words, parts, plain, unpadded
 from attnscope.show.numbers import visible
 
 _NOTEBOOKS = {
@@ -190,7 +190,10 @@ def _table(block: kind.Table) -> str:
     kinds = [' class="words"' if column in block.texts else "" for column in range(len(block.headings))]
 
     def line(tag: str, cells: Sequence[Words]) -> str:
-        made = (f"<{tag}{of}>{marked_up(cell)}</{tag}>" for of, cell in zip(kinds, cells, strict=True))
+        made = (
+            f"<{tag}{of}>{marked_up(cell if of else unpadded(cell))}</{tag}>"
+            for of, cell in zip(kinds, cells, strict=True)
+        )
         return f"<tr>{''.join(made)}</tr>"
 
     title = f"<h4>{escape(block.title)}</h4>" if block.title else ""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import singledispatch
 
 from attnscope.show import blocks as kind
-from attnscope.show.blocks import Block, Span, Words, parts, plain
+from attnscope.show.blocks import Block, Span, Words, parts, plain, unpadded
 from attnscope.show.numbers import visible
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~#])")
@@ -83,7 +83,10 @@ def _facts(block: kind.Facts) -> str:
 def _table(block: kind.Table) -> str:
     kinds = [":--" if column in block.texts else "--:" for column in range(len(block.headings))]
     lines = [_line([escape(heading) for heading in block.headings]), _line(kinds)]
-    lines += [_line([marked_up(cell) for cell in row]) for row in block.rows]
+    lines += [
+        _line([marked_up(cell if column in block.texts else unpadded(cell)) for column, cell in enumerate(row)])
+        for row in block.rows
+    ]
     title = f"**{escape(block.title)}**" if block.title else ""
     return "\n\n".join(filter(None, (title, "\n".join(lines), *map(escape, block.notes))))
 

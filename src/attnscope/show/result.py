@@ -168,7 +168,9 @@ def brief_lines(name: str, blocks: Sequence[Block]) -> list[str]:
     lines = []
     for block in blocks:
         if isinstance(block, Heading) and block.level == 1:
-            lines.append(f"{name}: {plain(block.title)}" + (f", {block.note}" if block.note else ""))
+            title = plain(block.title)
+            named = title if title.startswith(f"{name} ") else f"{name}: {title}"
+            lines.append(named + (f", {block.note}" if block.note else ""))
         elif isinstance(block, Verdict):
             lines.append(f"Verdict: {plain(block.words)}")
         elif isinstance(block, Note):

@@ -16,27 +16,60 @@ import polars as pl
 
 from attnscope.columns import label
 from attnscope.normalizers.specs import is_file
-from attnscope.show.blocks import Block, Chart, Heading, Note, Table
+from attnscope.show.blocks import Block, Chart, Heading, Note, Table, Verdict
 from attnscope.show.figure_files import FigureStyle, draw_into
 from attnscope.show.figures import Figure, Mark, Panel, linear_range, log_axis
-from attnscope.show.numbers import number
+from attnscope.show.numbers import counted, number
 from attnscope.show.palette import BLACK, BLUE, GREEN, LIGHT_GRAY, ORANGE, PURPLE, RED, SKY
 
 _GROUP = ("task", "position_encoding", "qk_norm", "budget")
 
 
 def recall_blocks(summary: pl.DataFrame) -> list[Block]:
+    """What was trained and tested, which normalizer is most often among the best, and the tables."""
+    return [Heading(*heading(summary)), *_verdict(summary), *recall_tables(summary)]
+
+
+def heading(summary: pl.DataFrame) -> tuple[str, str]:
+    """What was trained, and how it was tested."""
+    tasks = ", ".join(summary["task"].unique(maintain_order=True))
+    ratios = ", ".join(f"{ratio:,}" for ratio in summary["length_ratio"].unique().sort())
+    settings = f"{tasks}; {counted(summary['seeds'][0], 'seed')}, tested at {ratios} times the training length"
+    return f"Recall with {counted(summary['normalizer'].n_unique(), 'normalizer')}", settings
+
+
+def _verdict(summary: pl.DataFrame) -> list[Block]:
+    """Who has most stars at the longest length; nothing if there is no one to compare with."""
+    if summary["normalizer"].n_unique() == 1:
+        return []
+    longest = summary.filter(pl.col("length_ratio") == pl.col("length_ratio").max())
+    counts = longest.group_by("normalizer", maintain_order=True).agg(pl.col("among_best").sum())
+    most = int(counts["among_best"].to_numpy().max())
+    names = [_short(name) for name in counts.filter(among_best=most)["normalizer"]]
+    settings = counted(longest.select(_GROUP).n_unique(), "setting")
+    words = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are each'} among the best in {most} of {settings}"
+    ratio = longest["length_ratio"][0]
+    return [Verdict(f"At {'' if ratio == 1 else f'{ratio} times '}the training length, {words}.")]
+
+
+def recall_tables(summary: pl.DataFrame) -> list[Block]:
     """Accuracy by length for each normalizer, with half the 95% interval, and a star on the best ones."""
     found: list[Block] = [_table(_setting(*keys), part) for keys, part in summary.group_by(_GROUP, maintain_order=True)]
+    reader = " Best reader: who knows the task and has the same examples." if _has_reader(summary) else ""
     found.append(
         Note(
             f"Percent right, mean over {summary['seeds'][0]} seeds, with half its 95% interval. *: the difference to "
-            "the best, seed by seed, has an interval that contains 0. J: largest Jacobian norm that was measured. "
-            "Best reader: who knows the task and has the same examples.",
+            "the best, seed by seed, has an interval that contains 0. J: largest Jacobian norm that was measured."
+            f"{reader}",
             "soft",
         )
     )
     return [*found, *_budget_chart(summary)]
+
+
+def _has_reader(part: pl.DataFrame) -> bool:
+    """Whether the best reader has a line: one who is always right has none."""
+    return bool((part["ceiling"] < 1).any())
 
 
 def _budget_chart(summary: pl.DataFrame) -> list[Block]:
@@ -61,15 +94,15 @@ def _table(title: str, part: pl.DataFrame) -> Table:
         cells = [_accuracy_words(line) for line in lines.sort("length").to_dicts()]
         norms = [line["jacobian_norm"] for line in lines.to_dicts()]
         rows.append([_short(str(name)), *cells, f"{max(norms):.2g}"])
-    if any(one["ceiling"] < 1 for one in lengths):
-        rows.append(["best reader", *(f"{100 * one['ceiling']:.1f}      " for one in lengths), ""])
+    if _has_reader(part):
+        rows.append(["best reader", *(f"{100 * one['ceiling']:.1f}       " for one in lengths), ""])
     return Table(headings, rows, title)
 
 
 def _accuracy_words(line: dict[str, float]) -> str:
     """An accuracy with half its interval, in percent, and a star if it is among the best."""
     half = line["accuracy_high"] - line["accuracy"]
-    return f"{100 * line['accuracy']:.1f} ±{100 * half:4.1f}{'*' if line['among_best'] else ' '}"
+    return f"{100 * line['accuracy']:.1f} ± {100 * half:4.1f}{'*' if line['among_best'] else ' '}"
 
 
 def _short(spec: str) -> str:
@@ -92,7 +125,7 @@ def scorecard_blocks(data: dict[str, Any], verbose: bool) -> list[Block]:
     """The most important lines, a row for each normalizer; if `verbose` everything, a column for each."""
     lines = data["recall"]
     summary = pl.DataFrame(lines, infer_schema_length=None) if lines else None
-    recall = [] if summary is None else recall_blocks(summary)
+    recall = [] if summary is None else recall_tables(summary)
     if not verbose:
         return [_summary(data["cards"]), *recall]
     cards = data["cards"]
