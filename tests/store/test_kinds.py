@@ -14,7 +14,7 @@ from every_kind import EVERY_KIND
 
 import attnscope.studies
 from attnscope.errors import OutputError
-from attnscope.store.kinds import describe, kind_of, kinds, load_run, read_record, resolve
+from attnscope.store.kinds import describe, files_of, kind_of, kinds, load_run, read_record, resolve
 
 NAMES = pytest.mark.parametrize("name", EVERY_KIND)
 
@@ -40,6 +40,7 @@ def test_a_record_of_0_2_0_names_no_kind(runs_of_every_kind: Path, name: str, tm
     kind = kind_of(folder)
     record = read_record(folder, kind)
     record.pop("kind", None)
+    (folder / "run.json").unlink(missing_ok=True)
     (folder / kind.record).write_text(json.dumps(record))
     assert kind_of(folder) == kind
     (folder / kind.record).write_text('{"mod')
@@ -60,7 +61,7 @@ def test_older_formats_are_refused_by_version(runs_of_every_kind: Path, tmp_path
 def test_every_file_of_a_run_is_declared(runs_of_every_kind: Path) -> None:
     for name in EVERY_KIND:
         folder = runs_of_every_kind / name
-        declared = {file for pattern in kind_of(folder).written for file in folder.glob(pattern)}
+        declared = {file for pattern in files_of(kind_of(folder)) for file in folder.glob(pattern)}
         assert {file for file in folder.rglob("*") if file.is_file()} <= declared, name
 
 
@@ -105,6 +106,20 @@ def test_a_study_that_a_stranger_adds_or_removes_is_handled(stranger: Path, monk
     monkeypatch.undo()
     with pytest.raises(OutputError, match="of the kind 'tides', which is not part of this attnscope"):
         kind_of(stranger)
+
+
+@NAMES
+def test_run_json_names_the_kind_for_the_time_when_its_study_is_deleted(
+    runs_of_every_kind: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, kind = runs_of_every_kind / name, EVERY_KIND[name][0]
+    if kind == "diagnosis":
+        return  # not of a study
+    assert json.loads((folder / "run.json").read_text("utf-8"))["kind"] == kind
+    others = tuple(each for each in kinds() if each.name != kind)
+    monkeypatch.setattr("attnscope.store.kinds.kinds", lambda: others)
+    with pytest.raises(OutputError, match=f"of the kind '{kind}', which is not part of this attnscope"):
+        kind_of(folder)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

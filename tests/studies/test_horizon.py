@@ -21,6 +21,7 @@ from attnscope.capture.text import Text, tokenize
 from attnscope.cli import run
 from attnscope.errors import InputError
 from attnscope.options import Loading
+from attnscope.serve.library import Library
 from attnscope.studies.horizon.measuring import HorizonRecord, HorizonSettings, choose_windows, reach_distances
 from attnscope.studies.horizon.prediction import Prediction, Stack, half_lengths, reach, verdicts, with_mass_kept
 from attnscope.studies.horizon.result import Horizon
@@ -83,7 +84,10 @@ def test_the_command_writes_the_tables_of_the_contract(
     assert table.select((pl.col("lower") <= pl.col("predicted")).all()).item()
     assert table.select((pl.col("predicted") <= pl.col("upper")).all()).item()
     assert {"report.html", "rows.parquet", "run.json"} <= {path.name for path in out.iterdir()}
-    assert attnscope.load_run(out).horizon.table.equals(table)  # type: ignore[union-attr]
+    found = attnscope.load_run(out)
+    assert isinstance(found, Horizon)
+    assert found.table.equals(table)
+    assert "At longer inputs" in found.page()
 
 
 def test_the_printed_summary_has_the_back_test_and_the_check(
@@ -150,9 +154,26 @@ def test_a_scan_in_the_folder_is_kept_and_a_new_scan_drops_the_prediction(model:
     attnscope.horizon(model, text, out=out, **OPTIONS)
     assert (out / "rows.parquet").read_bytes() == before
     assert "At longer inputs" in (out / "report.html").read_text("utf-8")
+    assert attnscope.load_run(out).horizon.heads.height == 12  # type: ignore[union-attr]
     attnscope.scan(model, text, length=32, progress=False).save(out)
     assert not (out / "heads.parquet").exists()
     assert attnscope.load_run(out).horizon is None  # type: ignore[union-attr]
+
+
+def test_a_prediction_with_the_scan_of_its_page_is_one_on_the_server_too(model: Model, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for _ in range(2):  # the second time the scan is there, made for the page
+        made = attnscope.horizon(model, varied(1500), out=out, **OPTIONS)
+        library = Library(tmp_path)
+        (entry,) = library.entries()
+        assert (entry.kind, entry.state, entry.verdict) == ("horizon", "finished", made.run["finding"]["title"])
+        assert {"horizon.parquet", "horizon.json", "rows.parquet", "run.json", "report.html"} <= set(entry.downloads)
+        assert "At longer inputs" in library.page("out")
+    attnscope.scan(model, varied(1500), length=32, progress=False).save(out)
+    assert library.entries()[0].kind == "scan"
+    made.save(out)
+    assert library.entries()[0].kind == "scan"  # as a prediction in the folder of a scan is part of it
+    assert "horizon.parquet" in library.entries()[0].downloads
 
 
 def test_repeated_text_is_measured_and_said(model: Model) -> None:

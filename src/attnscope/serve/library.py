@@ -24,6 +24,7 @@ from attnscope.store.kinds import (
     Description,
     Kind,
     describe,
+    files_of,
     find_kind,
     kind_of,
     kinds,
@@ -213,7 +214,7 @@ class Library:
 
     def _downloads(self, kind: Kind, folder: Path) -> tuple[str, ...]:
         """The files of a run beside its tables in folders, in the order in which its kind names them."""
-        found = (path for pattern in kind.written if "/" not in pattern for path in sorted(folder.glob(pattern)))
+        found = (path for pattern in files_of(kind) if "/" not in pattern for path in sorted(folder.glob(pattern)))
         return tuple(path.name for path in found if path.is_file() and self._inside(path))
 
     def _inside(self, path: Path) -> bool:
@@ -230,7 +231,7 @@ def foreign_files(folder: Path) -> list[str]:
 def _is_of(kind: Kind, folder: Path, path: Path) -> bool:
     """Whether a run of this kind writes such a file."""
     (file,) = _relative([path], folder)
-    return any(_matches(file, pattern) for pattern in kind.written)
+    return any(_matches(file, pattern) for pattern in files_of(kind))
 
 
 def _relative(paths: Iterable[Path], folder: Path) -> list[str]:

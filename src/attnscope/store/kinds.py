@@ -57,7 +57,7 @@ class Kind:
     describe
         "module:name" of a function of the folder and its record that gives a `Description`.
     record
-        The JSON file that says what was run.
+        The JSON file that says what was run. Beside another one than `run.json`, that names the kind (`name_kind`).
     beside
         Files, as patterns, of which one shows the kind beside a `run.json` that names none or cannot be read.
     written
@@ -125,15 +125,15 @@ def kind_of(folder: Path) -> Kind:
 def find_kind(folder: Path) -> Kind | None:
     """The kind of the run in a folder; None if there is no run.
 
-    `run.json` names the kind. Without that field, as version 0.2.0 wrote it, and for kinds with another record, the
-    files tell it. A `run.json` that is not of this package counts for nothing.
+    `run.json` names the kind. Without that field or without `run.json`, as version 0.2.0 wrote it, the files tell it.
+    A `run.json` that is not of this package counts for nothing.
     """
     known = tuple(kinds())
     record = _content(folder / RECORD)
     name = record.get("kind") if isinstance(record, Mapping) else None
     if isinstance(name, str):
         for kind in known:
-            if kind.record == RECORD and kind.name == name:
+            if kind.name == name:
                 return kind
         if "attnscope" in record:
             raise OutputError(
@@ -209,6 +209,27 @@ def load_run(folder: str | Path) -> Any:
     kind = kind_of(path)
     read_record(path, kind)
     return resolve(kind.load)(path)
+
+
+def name_kind(folder: Path, name: str) -> None:
+    """Name the kind of a run with another record in `run.json`, which keeps its place if the study is deleted.
+
+    The `run.json` of another run, or of a program of the user, stays: the folder is then of that kind.
+    """
+    from attnscope import __version__
+    from attnscope.store.folders import as_file, write_all
+
+    (kind,) = (kind for kind in kinds() if kind.name == name)
+    found = _content(folder / RECORD)
+    if not (folder / RECORD).exists() or (isinstance(found, Mapping) and isinstance(found.get("record"), str)):
+        content = {"kind": name, "record": kind.record, "attnscope": __version__}
+        write_all(folder, {RECORD: as_file(content)})
+
+
+def files_of(kind: Kind) -> tuple[str, ...]:
+    """All files that the folder of a kind may have, as patterns: with those of runs that it is joined with."""
+    others = [other for other in kinds() if kind.name == other.joins or other.name == kind.joins]
+    return tuple(dict.fromkeys(pattern for each in (kind, *others) for pattern in (*each.written, RECORD)))
 
 
 def load_joined(folder: Path, name: str) -> dict[str, Any]:

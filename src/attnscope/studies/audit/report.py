@@ -179,8 +179,10 @@ class AuditReport(Result):
     def write(self, folder: Path) -> None:
         """Write `audit.json` into a folder that is locked already."""
         from attnscope.store.folders import as_file, write_all
+        from attnscope.store.kinds import name_kind
 
         write_all(folder, {FILE: as_file(self.as_json())})
+        name_kind(folder, "audit")
 
     @classmethod
     def load(cls, folder: str | Path) -> AuditReport:

@@ -21,6 +21,7 @@ from attnscope.errors import InputError, OutputError, parameter
 from attnscope.progress import Progress, Step, reporting
 from attnscope.show.result import Result
 from attnscope.store.folders import as_file, reason_of, write_all
+from attnscope.store.kinds import name_kind
 from attnscope.store.tables import OWN
 from attnscope.studies.budget.allocation import (
     allocate,
@@ -98,6 +99,7 @@ class BudgetResult(Result):
             "comparison.parquet": self.table.write_parquet,
         }
         write_all(folder, files)
+        name_kind(folder, "budget")
 
     def blocks(self, verbose: bool = False) -> list[Block]:
         """What heads keep, and the methods that the budget was compared with."""

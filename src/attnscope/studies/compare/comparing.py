@@ -34,6 +34,7 @@ from attnscope.progress import OnStep, Progress, Step, reporting
 from attnscope.scanning import ScanResult, scan
 from attnscope.show.result import Result
 from attnscope.store.folders import as_file, without_infinities, write_all
+from attnscope.store.kinds import name_kind
 from attnscope.store.tables import OWN, within_support
 from attnscope.studies.compare.calibration import Calibrated, Scope, calibrate
 from attnscope.swapping import swap
@@ -115,6 +116,7 @@ class Comparison(Result):
         write_all(folder, files)
         for name in set(FILES) - set(files):  # those of an older comparison do not belong to this table
             (folder / name).unlink(missing_ok=True)
+        name_kind(folder, "comparison")
 
     @classmethod
     def load(cls, folder: str | Path) -> Comparison:

@@ -24,6 +24,7 @@ from attnscope.measure.settings import plan
 from attnscope.progress import Progress, reporting
 from attnscope.show.result import Result
 from attnscope.store.folders import as_file, without_infinities, write_all
+from attnscope.store.kinds import name_kind
 from attnscope.store.tables import OWN
 from attnscope.studies.compare.calibration import comparable
 from attnscope.studies.compare.comparing import SCHEMA, Comparison, compare
@@ -73,6 +74,7 @@ class Guidelines(Result):
     def write(self, folder: Path) -> None:
         """Write `guidelines.json` into a folder that is locked already."""
         write_all(folder, {"guidelines.json": as_file(without_infinities(self.as_json()))})
+        name_kind(folder, "guidelines")
 
     def blocks(self, verbose: bool = False) -> list[Block]:
         """The verdicts, and each guideline with its numbers."""

@@ -31,6 +31,7 @@ KINDS = (
         load="attnscope.studies.horizon.result:Horizon.load",
         describe="attnscope.studies.horizon:describe",
         record="horizon.json",
+        page="attnscope.studies.horizon.result:served_page",
         written=("horizon.parquet", "heads.parquet", "horizon.json"),
         joins="scan",
         verbs=(Verb("horizon", "attnscope.studies.horizon.verb:horizon", "Decide"),),

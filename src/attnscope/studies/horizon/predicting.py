@@ -198,13 +198,17 @@ def horizon(
 
 
 def _write_with_scan(horizon: Horizon, model: Model, text: Text, folder: Path) -> None:
-    """Write a prediction, and the page of the scan in the folder or of a new scan of one window, with it."""
+    """Write a prediction, and the page of the scan in the folder or of a new scan of one window, with it.
+
+    The folder of a scan stays one. With a new scan, which is there for the page, it is that of a horizon.
+    """
     horizon.write(folder)  # first: a scan that fails loses nothing
     found = _earlier(folder, horizon)
     if found is None:
         settings = horizon.run["settings"]
         found = scan(model, text, length=settings["length"], bos=settings["bos"], progress=False)
-        found = replace(found, joined={**found.joined, "horizon": horizon}).write_tables(folder)
+        found = replace(found, run={**found.run, "kind": "horizon"}, joined={**found.joined, "horizon": horizon})
+        found = found.write_tables(folder)
     replace(found, joined={**found.joined, "horizon": horizon}).write_report(folder)
 
 

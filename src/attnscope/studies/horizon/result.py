@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import polars as pl
 from attnscope.errors import OutputError
 from attnscope.show.result import Result
 from attnscope.store.folders import as_file, without_infinities, write_all
+from attnscope.store.kinds import name_kind
 
 if TYPE_CHECKING:
     from attnscope.show.blocks import Block
@@ -56,11 +57,14 @@ class Horizon(Result):
         One line for each normalizer and head: half length, reach, verdict (`heads.parquet`).
     run
         Model, text, settings, back-test, check, finding (`horizon.json`).
+    folder
+        Where it was read from, with the scan that its page is of; None if it was not.
     """
 
     table: pl.DataFrame
     heads: pl.DataFrame
     run: dict[str, Any]
+    folder: Path | None = field(default=None, kw_only=True)
 
     @property
     def plot(self) -> HorizonPlots:
@@ -79,6 +83,7 @@ class Horizon(Result):
         """Write `horizon.parquet`, `heads.parquet` and `horizon.json` into a folder that is locked already."""
         tables = {"horizon.parquet": self.table.write_parquet, "heads.parquet": self.heads.write_parquet}
         write_all(folder, {**tables, "horizon.json": as_file(without_infinities(self.run))})
+        name_kind(folder, "horizon")
 
     @classmethod
     def load(cls, folder: str | Path) -> Horizon:
@@ -88,7 +93,7 @@ class Horizon(Result):
             run = json.loads((path / "horizon.json").read_text("utf-8"))
             schema = CHECKED if run["check"] else CURVES
             table = pl.read_parquet(path / "horizon.parquet", schema=schema)
-            return cls(table, pl.read_parquet(path / "heads.parquet", schema=HEADS), run)
+            return cls(table, pl.read_parquet(path / "heads.parquet", schema=HEADS), run, folder=path)
         except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise OutputError(f"{str(path)!r} is not a readable prediction: {reason}; predict again") from error
@@ -98,6 +103,16 @@ class Horizon(Result):
         from attnscope.studies.horizon.view import horizon_data
 
         return horizon_data(self.table, self.heads, self.run)
+
+    def page(self) -> str:
+        """The page of the scan that lies beside it, with the prediction, or else of the prediction alone."""
+        from attnscope.scanning.result import ScanResult
+
+        try:
+            scan = None if self.folder is None else ScanResult.load(self.folder)
+        except OutputError:
+            scan = None
+        return super().page() if scan is None else scan.page()
 
     def blocks(self, verbose: bool = False) -> list[Block]:
         """The finding, a map of verdicts, curves, back-test and check; with `verbose` of all measures."""
@@ -109,3 +124,14 @@ class Horizon(Result):
         """What to call next."""
         plots = (".plot.map()", ".plot.curve(layer, head)")
         return (".summary()", ".heads", ".table", *plots, ".show()", ".save(folder)")
+
+
+def served_page(place: Mapping[str, Any], folder: Path) -> str:
+    """Its page on a server; `place` has the addresses of other pages."""
+    from attnscope.scanning import result as scans
+
+    try:
+        return scans.served_page(place, folder)
+    except OutputError:
+        home = f'<body><p><a href="{place["home"]}">attnscope: all runs</a></p>'
+        return Horizon.load(folder).page().replace("<body>", home, 1)

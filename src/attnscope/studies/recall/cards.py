@@ -18,6 +18,7 @@ from attnscope.normalizers.specs import load_normalizer
 from attnscope.progress import Progress, Step, reporting
 from attnscope.show.result import Result
 from attnscope.store.folders import as_file, output_folder, without_infinities, write_all
+from attnscope.store.kinds import name_kind
 from attnscope.studies.recall import measuring
 from attnscope.studies.recall.contracts import CONTRACTS, require_contracts
 from attnscope.studies.recall.running import QUICK, Plan, changed, check, recall, summarize
@@ -39,6 +40,7 @@ class Scorecard(Result):
         page = self.page()
         files = {"scorecard.html": lambda path: path.write_text(page, encoding="utf-8")}
         write_all(folder, {"scorecard.json": as_file(self.data), **files})
+        name_kind(folder, "scorecard")
 
     def blocks(self, verbose: bool = False) -> list[Block]:
         """The most important numbers of each normalizer; with `verbose` all of them."""
