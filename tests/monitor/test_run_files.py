@@ -13,6 +13,7 @@ import attnscope
 from attnscope.errors import OutputError
 from attnscope.monitor import run_files
 from attnscope.monitor.run_files import HEADS, TrainingFiles
+from attnscope.serve.library import Library
 
 RUN: dict[str, Any] = {"status": "running", "steps": 0, "model": {"name": "tiny"}, "settings": {}}
 
@@ -133,3 +134,13 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"kind": "training", "schema": 99}')
     with pytest.raises(OutputError, match="newer attnscope"):
         attnscope.monitor.load(tmp_path)
+
+
+def test_the_embedded_model_is_called_sample_and_a_closed_run_is_listed_as_finished(tmp_path: Path) -> None:
+    module = attnscope.load_model().module
+    monitor = attnscope.Monitor(module, out=tmp_path / "run")
+    library = Library(tmp_path)
+    assert [(entry.model, entry.state) for entry in library.entries()] == [("sample", "training")]
+    monitor.close()
+    assert [(entry.model, entry.state) for entry in library.entries()] == [("sample", "finished")]
+    assert "sample" in library.page("run")

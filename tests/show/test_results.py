@@ -236,9 +236,9 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, content: str | None, 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["recall.parquet", "run.json"], "is not a readable recall run"),
-        (["scorecard.html", "scorecard.json"], "is not a readable scorecard"),
-        (["budget.json"], "is not a readable budget"),
+        (["recall.parquet", "run.json"], r"summary\.parquet is missing"),
+        (["scorecard.html", "scorecard.json"], r"scorecard\.json .* is damaged"),
+        (["budget.json"], r"comparison\.parquet is missing"),
     ],
 )
 def test_a_damaged_folder_of_a_study_is_named(tmp_path: Path, files: list[str], message: str) -> None:

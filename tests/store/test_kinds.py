@@ -14,6 +14,7 @@ from every_kind import EVERY_KIND
 
 import attnscope.studies
 from attnscope.errors import OutputError
+from attnscope.serve.library import Library
 from attnscope.store.kinds import describe, files_of, kind_of, kinds, load_run, read_record, resolve
 
 NAMES = pytest.mark.parametrize("name", EVERY_KIND)
@@ -128,3 +129,61 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         kind_of(tmp_path)
     with pytest.raises(OutputError, match="is not a folder"):
         kind_of(tmp_path / "nowhere")
+
+
+def test_the_schemas_are_those_of_what_is_written() -> None:
+    from attnscope.monitor import run_files
+    from attnscope.store import tables
+
+    written = {
+        "scan": tables.SCHEMA_VERSION,
+        "diagnosis": tables.FINDINGS_VERSION,
+        "training": run_files.SCHEMA_VERSION,
+    }
+    assert {kind.name: kind.schema for kind in kinds() if kind.schema} == written
+
+
+@NAMES
+def test_a_run_that_lacks_a_file_or_has_another_format_is_not_listed_as_finished(
+    runs_of_every_kind: Path, name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / name
+    shutil.copytree(runs_of_every_kind / name, folder)
+    kind, library = kind_of(folder), Library(tmp_path)
+    for files in kind.needs:
+        kept = {file: (folder / file).read_bytes() for file in files if (folder / file).is_file()}
+        for file in kept:
+            (folder / file).unlink()
+        assert_damaged(folder, library, " or ".join(files) + " is missing")
+        for file, content in kept.items():
+            (folder / file).write_bytes(content)
+    if kind.schema:
+        record = read_record(folder, kind)
+        (folder / kind.record).write_text(json.dumps(record | {"schema": 99}))
+        assert_damaged(folder, library, "newer attnscope")
+
+
+def test_records_with_values_of_another_type_are_refused(runs_of_every_kind: Path, tmp_path: Path) -> None:
+    library = Library(tmp_path)
+    scan = shutil.copytree(runs_of_every_kind / "diagnosed", tmp_path / "diagnosed")
+    record = json.loads((scan / "run.json").read_text("utf-8"))
+    record["model"]["name"] = 7
+    (scan / "run.json").write_text(json.dumps(record))
+    assert_damaged(scan, library, "7 is no text")
+    shutil.rmtree(scan)
+    comparison = shutil.copytree(runs_of_every_kind / "comparison", tmp_path / "comparison")
+    record = json.loads((comparison / "compare.json").read_text("utf-8"))
+    record["run"]["settings"]["windows"] = "two"
+    (comparison / "compare.json").write_text(json.dumps(record))
+    assert_damaged(comparison, library, "is damaged")
+
+
+def assert_damaged(folder: Path, library: Library, words: str) -> None:
+    """The run is listed as one that cannot be read, with the reason that reading it gives."""
+    (entry,) = library.entries()
+    assert (entry.state, entry.opens) == ("unreadable", False)
+    assert words in entry.reason
+    with pytest.raises(OutputError) as caught:
+        load_run(folder)
+    assert str(caught.value) == entry.reason
+    assert "\n" not in entry.reason

@@ -266,13 +266,18 @@ def command(model: Path, book: Path, out: Path, *more: str) -> list[str]:
     return ["budget", str(model), "--text", str(book), "--out", str(out), *options, *more]
 
 
+def test_a_share_above_one_is_refused_before_a_model_is_loaded() -> None:
+    with pytest.raises(InputError, match="a share of the keys above 0 and at most 1; received 2"):
+        budget("no/such-model", "a text", keep=2)
+
+
 def test_the_command_writes_its_files(
     model_folder: Path, book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     assert run(command(model_folder, book, out, "--json")) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in out.iterdir()) == sorted([*FILES, "run.json"])
     made = load_budget(out)
     assert answer["budget"]["heads"] == json.loads((out / "budget.json").read_text())["heads"]
     assert made.share() == pytest.approx(0.25, abs=0.0025)

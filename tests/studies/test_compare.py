@@ -248,7 +248,7 @@ def test_the_command_writes_tables_and_charts(
     code = run(["compare", str(model_folder), "-n", "topk:k=3", "--calibrate", "global", *options])
     answer = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert sorted(path.name for path in out.iterdir()) == sorted(answer["files"])
+    assert sorted(path.name for path in out.iterdir()) == sorted([*answer["files"], "run.json"])
     assert (out / "capacity.png").read_bytes().startswith(b"\x89PNG")
     table = pl.read_parquet(out / "compare.parquet")
     assert table["calibration"].unique().sort().to_list() == ["global", "none"]

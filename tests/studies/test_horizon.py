@@ -274,6 +274,12 @@ def test_bad_input_is_refused_in_one_line(model: Model, options: dict[str, Any],
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("to", "length"), [(64, 128), (128, 128), (64, None), (None, 63)])
+def test_lengths_that_no_model_allows_are_refused_before_one_is_loaded(to: int | None, length: int | None) -> None:
+    with pytest.raises(InputError, match=r"is not beyond the windows|length takes a whole number from 64 up"):
+        attnscope.horizon("no/such-model", "a text", to=to, length=length)
+
+
 @pytest.mark.parametrize("name", ["attention_chunk_size", "index_topk"])
 def test_rows_that_see_other_keys_in_longer_inputs_are_refused(name: str) -> None:
     module = build("llama-gqa")

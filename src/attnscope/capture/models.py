@@ -66,6 +66,12 @@ class ModelSource:
         return Model(module, tokenizer, self.name or SAMPLE, checkpoint.options.get("revision"), self, unused)
 
 
+def given_name(place: str | None) -> str | None:
+    """What a model is called that was loaded from a place: the embedded one is the sample, not its folder."""
+    embedded = resources.files("attnscope") / "sample"
+    return SAMPLE if place and place == str(embedded) else place
+
+
 @dataclass(frozen=True)
 class Model:
     """A loaded model, its tokenizer, and what a scan needs to know about them.

@@ -26,7 +26,7 @@ def headline(folder: Path) -> str:
 
 def describe(folder: Path, found: Mapping[str, Any]) -> Description:
     """One diagnosis as a line of a list."""
-    size = f"diagnosis: {found['windows']} x {found['length']:,} tokens"
+    size = f"diagnosis: {found['windows']:,} x {found['length']:,} tokens"
     return Description(found["model"], found["text"], size, found["verdict"]["headline"])
 
 
@@ -36,6 +36,7 @@ KINDS = (
         load="attnscope.diagnosis.result:Diagnosis.load",
         describe="attnscope.diagnosis:describe",
         record=FILE,
+        schema=2,
         written=(FILE, "report.html"),
     ),
 )

@@ -51,6 +51,7 @@ KINDS = (
         describe="attnscope.monitor:describe",
         page="attnscope.monitor.page:page",
         live="attnscope.monitor.page",
+        schema=1,
         beside=("heads/part-*.parquet", "alarms.jsonl"),
         written=(
             *("alarms.jsonl", "scalars.jsonl", "run.json", "report.html"),

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from attnscope import __version__
+from attnscope.capture.models import given_name
 from attnscope.capture.modules import Layers
 from attnscope.capture.watching import handled
 from attnscope.engine.record import version
@@ -418,7 +419,7 @@ def _about(model: nn.Module) -> dict[str, Any]:
     return {
         "attnscope": __version__,
         "model": {
-            "name": getattr(config, "name_or_path", None) or type(module).__name__,
+            "name": given_name(getattr(config, "name_or_path", None)) or type(module).__name__,
             "class": type(module).__name__,
             "dtype": ", ".join(kinds),
             "parameters": sum(each.numel() for each in parameters),

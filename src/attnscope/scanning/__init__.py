@@ -33,7 +33,7 @@ def describe(folder: Path, run: Mapping[str, Any]) -> Description:
 
     settings = run["settings"]
     rows = "last rows" if settings.get("rows", "last") == "last" else f"{settings['rows']} rows"
-    size = f"{settings['windows']} x {settings['length']:,} tokens, {rows}"
+    size = f"{settings['windows']:,} x {settings['length']:,} tokens, {rows}"
     return Description(run["model"]["name"], run["text"]["source"], size, headline(folder), run["finished"])
 
 
@@ -44,6 +44,8 @@ KINDS = (
         describe="attnscope.scanning:describe",
         page="attnscope.scanning.result:served_page",
         side_by_side=True,
+        needs=(("rows.parquet", "parts/manifest.jsonl"), ("topn.parquet", "parts/manifest.jsonl")),
+        schema=2,
         beside=("topn.parquet", "parts/manifest.jsonl"),
         written=(
             *("findings.json", "rows.parquet", "topn.parquet", "run.json", "report.html"),

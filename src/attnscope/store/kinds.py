@@ -62,6 +62,10 @@ class Kind:
         Files, as patterns, of which one shows the kind beside a `run.json` that names none or cannot be read.
     written
         All files that a run of this kind may have, as patterns.
+    needs
+        Files that it cannot be read without, beside its record: of each group one.
+    schema
+        The version of its format that is read, the field `schema` of its record; 0: it has none.
     joins
         The kind whose folder, result and page a run of this kind becomes part of; empty: none.
     page
@@ -82,6 +86,8 @@ class Kind:
     record: str = RECORD
     beside: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
+    needs: tuple[tuple[str, ...], ...] = ()
+    schema: int = 0
     joins: str = ""
     page: str = ""
     side_by_side: bool = False
@@ -171,6 +177,7 @@ def describe(folder: Path, kind: Kind | None = None) -> Description:
     """One run as a line of a list; OutputError says what is damaged."""
     kind = kind or kind_of(folder)
     record = read_record(folder, kind)
+    _refuse_unreadable(folder, kind, record)
     try:
         found: Description = resolve(kind.describe)(folder, record)
         found = found if found.finished else replace(found, finished=_written_at(folder / kind.record))
@@ -181,6 +188,21 @@ def describe(folder: Path, kind: Kind | None = None) -> Description:
         reason = f"{type(error).__name__}: {error}"
         raise OutputError(f"{kind.record} in {str(folder)!r} is damaged ({reason}); run again") from error
     return found
+
+
+def _refuse_unreadable(folder: Path, kind: Kind, record: Mapping[str, Any]) -> None:
+    """Raise OutputError for a run in another format, and for one that lacks files."""
+    version = record.get("schema")
+    if kind.schema and version != kind.schema:
+        newer = isinstance(version, int) and version > kind.schema
+        which, advice = ("a newer", "upgrade attnscope") if newer else ("an older", "run again")
+        raise OutputError(
+            f"{str(folder)!r} was written by {which} attnscope (schema {shown(version)}, this one reads "
+            f"{kind.schema}); {advice}"
+        )
+    missing = [" or ".join(files) for files in kind.needs if not any((folder / file).is_file() for file in files)]
+    if missing:
+        raise OutputError(f"{str(folder)!r} holds no finished run: {' and '.join(missing)} is missing; run again")
 
 
 @refuses_after_fork
@@ -207,7 +229,7 @@ def load_run(folder: str | Path) -> Any:
 
     path = given_folder(folder)
     kind = kind_of(path)
-    read_record(path, kind)
+    describe(path, kind)  # what is damaged or missing is refused in the same words as in a list
     return resolve(kind.load)(path)
 
 

@@ -20,7 +20,7 @@ from attnscope.store.kinds import Description, Kind, Verb
 def describe(folder: Path, budget: Mapping[str, Any]) -> Description:
     """One budget as a line of a list; its verdict says which methods it is better than."""
     settings = budget["settings"]
-    size = f"key budget of {settings['keep']:g}: {settings['windows']} x {settings['length']:,} tokens"
+    size = f"key budget of {settings['keep']:g}: {settings['windows']:,} x {settings['length']:,} tokens"
     compared = [line for line in budget["comparison"] if "kl_gain" in line]
     better = sum(line["kl_gain"]["verdict"] == "better" for line in compared)
     verdict = f"better than {better} of {len(compared)} other methods by KL divergence"
@@ -33,6 +33,7 @@ KINDS = (
         load="attnscope.studies.budget.running:BudgetResult.load",
         describe="attnscope.studies.budget:describe",
         record="budget.json",
+        needs=(("comparison.parquet",),),
         written=(
             *("budget.json", "full_attention_heads.tsv", "config.json", "layers.json", "comparison.parquet"),
             "report.html",

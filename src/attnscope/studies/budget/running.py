@@ -32,7 +32,7 @@ from attnscope.studies.budget.allocation import (
     measure_needs,
 )
 from attnscope.studies.budget.comparison import compare_window, summarize
-from attnscope.studies.budget.selection import KeptKeys, plan_budget
+from attnscope.studies.budget.selection import KeptKeys, plan_budget, refuse_share
 from attnscope.swapping import apply_budget, cache_bytes
 from attnscope.swapping.key_budget import FILE, KeyBudget, load_budget
 from attnscope.swapping.replacement import sites
@@ -178,6 +178,7 @@ def budget(
     BudgetResult
         The budget and the comparison, with `save(folder)`.
     """
+    refuse_share(keep)
     content = given_text(text)
     reach = None if horizon is None else _reach(horizon)
     started = time.perf_counter()

@@ -56,15 +56,20 @@ class BudgetSettings:
         return {**asdict(self), "observed": self.observed}
 
 
-def plan_budget(
-    model: Model, keep: float, length: int | None, windows: int, calibration_windows: int, seed: int
-) -> BudgetSettings:
-    """Check the settings; InputError for shares, lengths and models that no budget can be made for."""
+def refuse_share(keep: float) -> None:
+    """Raise InputError for what is no share of the keys."""
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
         raise InputError(
             f"{parameter('keep')} takes a share of the keys above 0 and at most 1; received {shown(keep)}: use "
             f"{parameter('keep', 0.25)}"
         )
+
+
+def plan_budget(
+    model: Model, keep: float, length: int | None, windows: int, calibration_windows: int, seed: int
+) -> BudgetSettings:
+    """Check the settings; InputError for shares, lengths and models that no budget can be made for."""
+    refuse_share(keep)
     if not model.causal:
         raise InputError(f"{model.name} is an encoder, which caches no keys; budget needs a causal language model")
     reason = refusal(model.module)

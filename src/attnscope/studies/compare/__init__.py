@@ -32,7 +32,7 @@ def describe_guidelines(folder: Path, content: Mapping[str, Any]) -> Description
 
 
 def _size(run: Mapping[str, Any]) -> str:
-    return f"{run['settings']['windows']} x {run['settings']['length']:,} tokens"
+    return f"{run['settings']['windows']:,} x {run['settings']['length']:,} tokens"
 
 
 KINDS = (
@@ -41,6 +41,7 @@ KINDS = (
         load="attnscope.studies.compare.comparing:Comparison.load",
         describe="attnscope.studies.compare:describe",
         record="compare.json",
+        needs=(("compare.parquet",),),
         written=("compare.json", "compare.parquet", "capacity.*", "report.html"),
         verbs=(Verb("compare", "attnscope.studies.compare.verb:compare", "Decide"),),
     ),

@@ -21,7 +21,7 @@ from attnscope.store.kinds import Description, Kind, Verb
 def describe(folder: Path, run: Mapping[str, Any]) -> Description:
     """One prediction as a line of a list."""
     settings = run["settings"]
-    size = f"horizon: {settings['windows']} x {settings['length']:,} tokens, to {settings['to']:,}"
+    size = f"horizon: {settings['windows']:,} x {settings['length']:,} tokens, to {settings['to']:,}"
     return Description(run["model"]["name"], run["text"]["source"], size, run["finding"]["title"])
 
 
@@ -31,6 +31,7 @@ KINDS = (
         load="attnscope.studies.horizon.result:Horizon.load",
         describe="attnscope.studies.horizon:describe",
         record="horizon.json",
+        needs=(("horizon.parquet",), ("heads.parquet",)),
         page="attnscope.studies.horizon.result:served_page",
         written=("horizon.parquet", "heads.parquet", "horizon.json"),
         joins="scan",

@@ -103,6 +103,15 @@ class HorizonSettings:
         }
 
 
+def refuse_lengths(to: int | None, length: int | None) -> None:
+    """Raise InputError for lengths that no model allows."""
+    if length is not None:
+        length = whole_number("length", length, least=SHORTEST)
+    if to is not None and whole_number("to", to, most=LONGEST) <= (length or SHORTEST):
+        advice = f"use a smaller {parameter('length')}" if length else f"use {parameter('to', 2 * SHORTEST)} or more"
+        raise InputError(f"{parameter('to', to)} is not beyond the windows of {length or SHORTEST:,} tokens; {advice}")
+
+
 def plan_horizon(
     model: Model,
     to: int | None,

@@ -38,6 +38,7 @@ from attnscope.studies.horizon.measuring import (
     LongMeasurer,
     choose_windows,
     plan_horizon,
+    refuse_lengths,
     repeated_share,
 )
 from attnscope.studies.horizon.positions import probe_positions
@@ -177,6 +178,7 @@ def horizon(
     """
     if isinstance(normalizers, str) or not isinstance(normalizers, Sequence):
         normalizers = [normalizers]
+    refuse_lengths(to, length)
     content = given_text(text)
     with (
         nullcontext() if out is None else output_folder(given_folder(out)) as folder,

@@ -17,7 +17,7 @@ _VERDICTS = ("agrees", "depends", "disagrees")
 def describe(folder: Path, run: Mapping[str, Any]) -> Description:
     """One reproduction as a line of a list; its verdict counts those of the claims."""
     settings = run["settings"]
-    size = f"reproduction: {settings['windows']} x {settings['lengths'][-1]:,} tokens"
+    size = f"reproduction: {settings['windows']:,} x {settings['lengths'][-1]:,} tokens"
     try:
         claims = json.loads((folder / "claims.json").read_text("utf-8"))["claims"]
         counts = Counter(claim["verdict"] for claim in claims)
@@ -34,6 +34,7 @@ KINDS = (
         load="attnscope.studies.paper.reproduction:Reproduction.load",
         describe="attnscope.studies.paper:describe",
         beside=("claims.json", "tables/*.parquet"),
+        needs=(("claims.json",),),
         written=(
             *("claims.md", "claims.json", "run.json", "protocol.html", "report.html", "tables/*.parquet"),
             *(f"figures/*/*.{kind}" for kind in ("svg", "pdf", "png", "parquet", "json")),

@@ -54,6 +54,7 @@ KINDS = (
         load="attnscope.studies.recall.running:Recall.load",
         describe="attnscope.studies.recall:describe",
         beside=("recall.parquet",),
+        needs=(("recall.parquet",), ("summary.parquet",)),
         written=(
             *("run.json", "recall.parquet", "summary.parquet", "report.html", "cells/*.json"),
             *(f"budget.{kind}" for kind in ("svg", "pdf", "png", "parquet", "json")),
