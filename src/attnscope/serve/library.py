@@ -29,7 +29,6 @@ from attnscope.store.kinds import (
     kind_of,
     kinds,
     load_run,
-    read_record,
     resolve,
 )
 from attnscope.store.manifest import MANIFEST, UNFINISHED, Manifest
@@ -113,7 +112,7 @@ class Library:
         place = {"home": "/", "names": names, "here": f"/run/{quote(names[0])}"}
         try:
             for path, found in opened:
-                read_record(path, found)
+                describe(path, found)
             if kind.page:
                 return str(resolve(kind.page)(place, *(path for path, _ in opened)))
             page: str = load_run(folder).page()
