@@ -39,6 +39,6 @@ def test_tables_of_benchmarks() -> None:
     with recorded_tables() as found:
         blocks = [*tables.normalizers(normalizers), *tables.scans(scans), *tables.protocol(protocol)]
         assert max(map(len, terminal.text(blocks).splitlines())) <= 80
-    assert len(found) == 4  # the numbers of scans take two
+    assert len(found) == 3
     for table in found:
         assert_readable(table)

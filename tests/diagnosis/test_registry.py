@@ -19,6 +19,7 @@ from attnscope.diagnosis.heads import state_of
 from attnscope.diagnosis.result import Diagnosis, state_looks, state_rules
 from attnscope.diagnosis.running import diagnose
 from attnscope.diagnosis.states import GROUPS, MANY_TOKENS, RULES, STATES, TOP_SHARE, Finding, State, Thresholds
+from attnscope.errors import OutputError
 from attnscope.scanning.overview import explained_evidence
 from attnscope.store import tables
 
@@ -102,6 +103,8 @@ def test_the_scripts_of_the_page_name_no_state_and_no_error() -> None:
         assert not [name for name in names if name in source], script.name
 
 
-def test_findings_of_an_older_format_are_not_read(tmp_path: Path) -> None:
-    (tmp_path / "findings.json").write_text(json.dumps({"schema": 1, "heads": []}), encoding="utf-8")
+def test_findings_of_an_older_format_are_refused(tmp_path: Path) -> None:
     assert tables.load_findings(tmp_path) is None
+    (tmp_path / "findings.json").write_text(json.dumps({"schema": 1, "heads": []}), encoding="utf-8")
+    with pytest.raises(OutputError, match=r"findings\.json .* is damaged, or of another version; diagnose again"):
+        tables.load_findings(tmp_path)

@@ -238,9 +238,9 @@ def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
     )
     (tmp_path / "no-folder").write_text("a file where the cache would go")
     code = (
-        "import torch\nfrom attnscope.normalizers import sparsemax, _rows\n"
+        "import torch\nfrom attnscope.normalizers import sparsemax, _arguments\n"
         "rows = torch.tensor([[1.0, 0.8, -2.0]])\n"
-        "assert _rows.usable(rows)\n"
+        "assert _arguments.usable(rows)\n"
         "assert torch.allclose(sparsemax(rows), torch.tensor([[0.6, 0.4, 0.0]]))\n"
     )
     folders = [path for path in (package, *package.rglob("*")) if path.is_dir()]

@@ -117,7 +117,7 @@ class Diagnosis(Result, Mapping[str, Any]):
         """Read a diagnosis that was saved before."""
         content = load_findings(Path(folder))
         if content is None:
-            raise OutputError(f"findings.json in {str(folder)!r} cannot be read; diagnose again")
+            raise OutputError(f"{str(folder)!r} has no findings.json; diagnose")
         return cls(content)
 
     def blocks(self, verbose: bool = False) -> list[Block]:

@@ -187,12 +187,16 @@ def save_report(folder: Path, report: str) -> None:
 
 
 def load_findings(folder: Path) -> dict[str, Any] | None:
-    """The findings of a run; None if it was not diagnosed or they cannot be read."""
+    """The findings of a run; None if it was not diagnosed."""
     try:
         loaded = json.loads((folder / "findings.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except FileNotFoundError:
         return None
-    return loaded if isinstance(loaded, dict) and loaded.get("schema") == FINDINGS_VERSION else None
+    except (OSError, ValueError, RecursionError):
+        loaded = None
+    if not (isinstance(loaded, dict) and loaded.get("schema") == FINDINGS_VERSION and "verdict" in loaded):
+        raise OutputError(f"findings.json in {str(folder)!r} is damaged, or of another version; diagnose again")
+    return loaded
 
 
 def part_frames(parts: Manifest) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -38,8 +38,8 @@ def blocks(result: Horizon, verbose: bool = False) -> list[Block]:
     found: list[Block] = [
         Heading(short_path(run["model"]["name"]), f"horizon to {_where(run)}"),
         Verdict(f"{finding['title']}."),
-        Note(finding["sentence"]),
         *(Note(warning, "strong") for warning in _warnings(run)),
+        Note(finding["sentence"]),
         _verdict_map(own),
         _by_length(result.table.filter(normalizer=OWN), settings),
     ]
