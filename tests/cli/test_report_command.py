@@ -14,6 +14,7 @@ from training_runs import Training
 from attnscope.cli import run
 from attnscope.scanning import ScanResult, scan
 from attnscope.show.page import unpacked
+from attnscope.store.kinds import kinds, load_run
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def test_without_out_the_page_is_in_the_folder(saved: ScanResult, capsys: pytest
     page = saved.folder / "report.html"
     page.unlink(missing_ok=True)
     assert run(["report", str(saved.folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"kind": "ScanResult", "page": str(page)}
+    assert json.loads(capsys.readouterr().out) == {"kind": "scan", "page": str(page)}
     assert page.read_text("utf-8") == saved.page()
 
 
@@ -82,4 +83,9 @@ def test_a_run_of_every_kind_has_a_page_and_a_summary(
     page = tmp_path / "page.html"
     assert run(["report", str(runs_of_every_kind / name), "--out", str(page)]) == 0
     assert len(capsys.readouterr().out.splitlines()) > 3
-    assert page.read_text("utf-8").lower().startswith("<!doctype html>")
+    written = page.read_text("utf-8")
+    assert written.lower().startswith("<!doctype html>")
+    title = written.split("<title>")[1].split("</title>")[0]
+    assert title not in ("", type(load_run(runs_of_every_kind / name)).__name__)
+    assert run(["report", str(runs_of_every_kind / name), "--out", str(page), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] in {kind.name for kind in kinds()}

@@ -42,7 +42,7 @@ def test_every_claim_has_its_statement_verdict_and_rates(capsys: pytest.CaptureF
     assert run(["audit"]) == 0
     out = capsys.readouterr().out
     assert " ".join(out.split()).startswith(
-        "Verdict: of 3 claims as the paper prints them, 1 fails, 1 holds with a condition, 1 holds."
+        "Verdict: Of 3 claims as the paper prints them, 1 fails, 1 holds with a condition, 1 holds."
     )
     by_claim = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert by_claim["corollary-3"].split()[1] == "fails"

@@ -24,9 +24,9 @@ def compared(**kl: float) -> pl.DataFrame:
 
 def test_a_comparison_names_what_changes_nothing_and_what_changes_least() -> None:
     words = _verdict(compared(own=0.0, softmax=0.0, ssmax=0.5, sparsemax=0.25))
-    assert words.startswith("without training, softmax leaves the model as it is; of the others sparsemax changes it")
+    assert words.startswith("Without training, softmax leaves the model as it is; of the others sparsemax changes it")
     assert "KL 0.25, perplexity 10.2 instead of 10." in words
     words = _verdict(compared(own=0.0, ssmax=0.5))
-    assert words.startswith("without training, ssmax changes the model least: KL 0.5")
+    assert words.startswith("Without training, ssmax changes the model least: KL 0.5")
     words = _verdict(compared(own=0.0, softmax=0.0, topk=0.0))
-    assert words.startswith("without training, softmax and topk leave the model as it is.")
+    assert words.startswith("Without training, softmax and topk leave the model as it is.")

@@ -96,14 +96,14 @@ def report(
         Open the page in the browser.
     """
     from attnscope.show.command import answer
-    from attnscope.store.kinds import load_run
+    from attnscope.store.kinds import kind_of, load_run
 
     result = load_run(folder)
     file = folder / "report.html" if out is None else out
     _write(file, result.page())
     answer(
         lambda console: result.print_summary(console, verbose),
-        lambda: {"kind": type(result).__name__, "page": str(file)},
+        lambda: {"kind": kind_of(folder).name, "page": str(file)},
         json,
         page=file,
     )

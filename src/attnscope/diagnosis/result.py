@@ -125,6 +125,10 @@ class Diagnosis(Result, Mapping[str, Any]):
         shown: list[Block] = [Heading("Diagnosis", subject(self)), *verdict_blocks(self, verbose), state_map(self)]
         return [*shown, Chart("Tokens needed", lambda: self.plot.map("tokens_needed")), *details(self)]
 
+    def page_title(self) -> str:
+        """What a browser calls the page."""
+        return f"diagnosis of {short_path(self['model'])}" if self.get("model") else "diagnosis"
+
     def brief(self) -> list[str]:
         """What was run, the verdict, how far to trust it, the findings."""
         agreed, checked = self["agreement"], self["verification"]

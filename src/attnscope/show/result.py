@@ -73,7 +73,7 @@ class Result(ABC):
         """The summary that the command line prints, as text.
 
         >>> print(attnscope.audit("lemma-1", progress=False).summary())
-        Verdict: of 1 claim as the paper prints them, 1 holds. Effort quick, seed 0.
+        Verdict: Of 1 claim as the paper prints them, 1 holds. Effort quick, seed 0.
         ...
 
         Parameters
@@ -153,7 +153,14 @@ class Result(ABC):
         """The page that `show` opens, as one HTML document that needs no network (`attnscope report` writes it)."""
         from attnscope.show import html
 
-        return html.page(type(self).__name__, self.blocks(verbose=True))
+        return html.page(self.page_title(), self.blocks(verbose=True))
+
+    def page_title(self) -> str:
+        """What a browser calls the page: what the result is, and of what. Default: the words of its heading."""
+        from attnscope.show.blocks import Heading, plain
+
+        first = next((block for block in self.blocks(verbose=True) if isinstance(block, Heading)), Heading("result"))
+        return plain(first.title)
 
     def _page_file(self) -> Path:
         """The file that `show` opens: the page in a temporary folder, where none was saved."""

@@ -176,7 +176,7 @@ def test_every_claim_has_a_line_and_the_headline_counts_them(claims: list[dict[s
         assert columns["Verdict"][index] == claim["verdict"]
     counts = Counter(columns["Verdict"])
     words = f"{counts['agrees']} agree, {counts['disagrees']} disagree, {counts['depends']} depend on the reading."
-    assert f"of the paper's {len(claims)} claims, {words}" in " ".join(text.split())
+    assert f"Of the paper's {len(claims)} claims, {words}" in " ".join(text.split())
     assert columns["Measured"][0] == values(shown_reading(claims[0]), interval=False) == "0.97"
     assert columns["Accepted"][0] == "0.9 to 1.1"
 
@@ -185,13 +185,15 @@ def test_every_reading_is_behind_a_fold_of_its_claim(claims: list[dict[str, Any]
     folds = {block.title.split("  ")[-1]: block for block in blocks(claims, RUN) if isinstance(block, Details)}
     short, long = (terminal.text(blocks(claims, RUN), 120, verbose) for verbose in (False, True))
     for claim in claims:
-        (table,) = [block for block in folds[claim["id"]].blocks if isinstance(block, Table)]
+        (table,) = [block for block in folds[claim["claim"]].blocks if isinstance(block, Table)]
         assert len(table.rows) == len(claim["readings"])
         for row, one in zip(table.rows, claim["readings"], strict=True):
             assert label(one) in plain(row[0])
             assert row[1] == values(one)
             assert plain(row[2]).startswith(one["verdict"] or "-")
-        assert f"Accepted: {claim['rule']}" in plain(folds[claim["id"]].blocks[0].words)
+        assert f"{claim['id']}: {claim['place']}. Accepted: {claim['rule']}" in plain(
+            folds[claim["claim"]].blocks[0].words
+        )
     assert "No reading gives: for T < 0.1 the curves follow 1/T" in " ".join(long.split())
     assert "No reading gives" not in short
 

@@ -157,6 +157,12 @@ def test_the_page_has_the_figures_and_every_claim(done: Reproduction) -> None:
     assert done.page() == page
     assert page.count("<img ") == len(FIGURES)
     assert all(escape(claim["claim"]) in page for claim in done.claims)
+    assert f"<title>reproduction on {Path(done.run['model']['name']).name}</title>" in page
+    folds = page.split("<summary>")[2:]  # the first is not of a claim
+    assert all(
+        fold.split("</summary>")[0].endswith(escape(claim["claim"])) and f"{claim['id']}: " in fold
+        for fold, claim in zip(folds, done.claims, strict=True)
+    )
     assert str(done.summary()).count("\n") < 100
 
 

@@ -201,6 +201,10 @@ class AuditReport(Result):
 
         return blocks(self)
 
+    def page_title(self) -> str:
+        """What a browser calls the page."""
+        return "audit of the paper's claims"
+
     def brief(self) -> list[str]:
         """How many claims were tested, before the verdict."""
         return [f"AuditReport: {counted(len(self.claims), 'claim')}", *super().brief()]

@@ -67,7 +67,7 @@ def _verdict(report: AuditReport) -> str:
     counts = Counter(str(claim.verdict) for claim in report.claims if claim.printed is not None)
     verbs = {verdict: one if counts[verdict] == 1 else several for verdict, (one, several) in _COUNTED.items()}
     words = ", ".join(f"{counts[verdict]} {verb}" for verdict, verb in verbs.items() if counts[verdict])
-    of_paper = f"of {counted(counts.total(), 'claim')} as the paper prints them, {words}. " if words else ""
+    of_paper = f"Of {counted(counts.total(), 'claim')} as the paper prints them, {words}. " if words else ""
     own = [claim for claim in report.claims if claim.printed is None]
     hold = sum(claim.verdict == "holds" for claim in own)
     beyond = (

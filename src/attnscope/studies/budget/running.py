@@ -19,6 +19,7 @@ from attnscope.capture.text import Text, given_text
 from attnscope.capture.tokens import TokenizedText, WindowChoice, WindowTokens, tokenized
 from attnscope.errors import InputError, OutputError, parameter
 from attnscope.progress import Progress, Step, reporting
+from attnscope.show.numbers import short_path
 from attnscope.show.result import Result
 from attnscope.store.folders import as_file, reason_of, write_all
 from attnscope.store.kinds import name_kind
@@ -106,6 +107,10 @@ class BudgetResult(Result):
         from attnscope.studies.budget.view import blocks
 
         return blocks(self.budget)
+
+    def page_title(self) -> str:
+        """What a browser calls the page."""
+        return f"key budget of {short_path(self.budget.about['model'])}"
 
 
 def refuse_folder(folder: Path) -> None:

@@ -32,6 +32,7 @@ from attnscope.measure.settings import plan
 from attnscope.normalizers import Normalizer, parse
 from attnscope.progress import OnStep, Progress, Step, reporting
 from attnscope.scanning import ScanResult, scan
+from attnscope.show.numbers import short_path
 from attnscope.show.result import Result
 from attnscope.store.folders import as_file, without_infinities, write_all
 from attnscope.store.kinds import name_kind
@@ -134,6 +135,10 @@ class Comparison(Result):
         from attnscope.studies.compare.view import blocks
 
         return blocks(self, verbose)
+
+    def page_title(self) -> str:
+        """What a browser calls the page."""
+        return f"comparison of {short_path(self.run['model'])}"
 
     def calls(self) -> Sequence[str]:
         """What to call next."""

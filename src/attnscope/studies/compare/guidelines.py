@@ -22,6 +22,7 @@ from attnscope.capture.text import Text, given_text
 from attnscope.errors import OutputError
 from attnscope.measure.settings import plan
 from attnscope.progress import Progress, reporting
+from attnscope.show.numbers import short_path
 from attnscope.show.result import Result
 from attnscope.store.folders import as_file, without_infinities, write_all
 from attnscope.store.kinds import name_kind
@@ -81,6 +82,10 @@ class Guidelines(Result):
         from attnscope.studies.compare.view import guidelines_blocks
 
         return guidelines_blocks(self)
+
+    def page_title(self) -> str:
+        """What a browser calls the page."""
+        return f"guidelines on {short_path(self.comparison.run['model'])}"
 
     def as_json(self) -> dict[str, Any]:
         """For `guidelines.json`."""

@@ -81,7 +81,7 @@ def _verdict(lines: pl.DataFrame) -> str:
             f"{measured('kl', best['kl'])}, perplexity {measured('perplexity', best['perplexity'])} instead of {before}"
         )
     if parts:
-        sentences.append(f"without training, {'; '.join(parts)}.")
+        sentences.append(f"Without training, {'; '.join(parts)}.")
     part = swapped if swapped.height else lines
     known = comparable(part).filter(pl.col("separability").is_not_null())
     base, rest = known.filter(normalizer=OWN), known.filter(pl.col("normalizer") != OWN)
@@ -99,7 +99,7 @@ def _verdict(lines: pl.DataFrame) -> str:
         sentences.append(
             f"{words}: separability {after}{ratio}, {before} with its own." if more else f"{words} ({before})."
         )
-    return " ".join(sentences) or "nothing differs from the model's own normalizer."
+    return " ".join(sentences) or "Nothing differs from the model's own normalizer."
 
 
 def _tables(part: pl.DataFrame, title: str) -> list[Table]:
@@ -156,7 +156,7 @@ def guidelines_blocks(result: Guidelines) -> list[Block]:
     words = ", ".join(f"{counts[v]} {_COUNTED[v][counts[v] > 1]}" for v in _TONES if counts[v])
     found: list[Block] = [
         _heading(result.comparison.run, "the paper's guidelines"),
-        Verdict(f"of {len(result.findings)} guidelines, {words}."),
+        Verdict(f"Of {len(result.findings)} guidelines, {words}."),
     ]
     for finding in result.findings:
         name = finding.guideline[0].upper() + finding.guideline[1:]

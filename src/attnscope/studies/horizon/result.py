@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from attnscope.errors import OutputError
+from attnscope.show.numbers import short_path
 from attnscope.show.result import Result
 from attnscope.store.folders import as_file, without_infinities, write_all
 from attnscope.store.kinds import name_kind
@@ -119,6 +120,10 @@ class Horizon(Result):
         from attnscope.studies.horizon.view import blocks
 
         return blocks(self, verbose)
+
+    def page_title(self) -> str:
+        """What a browser calls the page."""
+        return f"prediction for {short_path(self.run['model']['name'])}"
 
     def calls(self) -> Sequence[str]:
         """What to call next."""

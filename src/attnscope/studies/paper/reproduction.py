@@ -213,6 +213,10 @@ class Reproduction(Result):
         """The claims with their verdicts, the readings behind them, and the figures."""
         return view.blocks(self.claims, self.run, _pictures(self.folder))
 
+    def page_title(self) -> str:
+        """What a browser calls the page."""
+        return view.title(self.run)
+
     def brief(self) -> list[str]:
         """What was run, how the claims came out, and which do not simply agree."""
         return [*brief_lines("Reproduction", self.blocks()), *view.named(self.claims), f"Files: {self.folder}"]
@@ -411,7 +415,7 @@ def _draw(
     target = folder / FIGURES
     target.mkdir(parents=True, exist_ok=True)
     files = {name: str(target / name) for name in draw_into(target, draw(measured), style)}
-    table, page = view.claims_markdown(claims), html.page("Reproduction", view.blocks(claims, run, _pictures(folder)))
+    table, page = view.claims_markdown(claims), html.page(view.title(run), view.blocks(claims, run, _pictures(folder)))
     write_all(
         folder,
         {

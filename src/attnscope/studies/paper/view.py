@@ -52,7 +52,7 @@ def blocks(claims: Sequence[Claim], run: Mapping[str, Any], figures: Iterable[tu
     ]  # fmt: skip
     found: list[Block] = [
         Heading(short_path(model["name"]), f"{size}; {short_path(text['source'])}, {where}"),
-        Verdict(f"of the paper's {counted(len(claims), 'claim')}, {_counts(claims)}."),
+        Verdict(f"Of the paper's {counted(len(claims), 'claim')}, {_counts(claims)}."),
     ]
     if skipped:
         found.append(Note(f"Left out: {counted(len(skipped), 'head')}; run.json has the reasons.", "warning"))
@@ -66,6 +66,11 @@ def blocks(claims: Sequence[Claim], run: Mapping[str, Any], figures: Iterable[tu
         *(Chart(caption, file.read_text, f"{file.parent.parent.name}/{file.parent.name}/{file.name}")
           for caption, file in figures),
     ]  # fmt: skip
+
+
+def title(run: Mapping[str, Any]) -> str:
+    """What a browser calls the page."""
+    return f"reproduction on {short_path(run['model']['name'])}"
 
 
 def _figure(claim: Claim) -> str:
@@ -129,9 +134,11 @@ def _readings(claim: Claim) -> Details:
     ]  # fmt: skip
     corrected = f"Corrected: {claim['corrected_as']}." if claim["corrected_as"] else ""
     on = f"Depends on: {', '.join(claim['depends_on'])}." if claim["depends_on"] else ""
-    told = [Note(" ".join(filter(None, (f"{claim['place']}. Accepted: {claim['rule']}.", corrected, on))))]
+    told = [
+        Note(" ".join(filter(None, (f"{claim['id']}: {claim['place']}. Accepted: {claim['rule']}.", corrected, on))))
+    ]
     table = [Table(("Reading", "Measured", "Verdict"), rows, texts=(0, 2))] if rows else []
-    return Details(f"{_figure(claim)}{claim['id']}", [*told, *table])
+    return Details(f"{_figure(claim)}{claim['claim']}", [*told, *table])
 
 
 def _failing(reading: Claim) -> str:
