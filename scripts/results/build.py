@@ -34,8 +34,7 @@ from attnscope.intervals import coverage_at_most
 from attnscope.show.numbers import number
 from attnscope.studies.paper import Reproduction, reproduce
 from attnscope.studies.paper.settings import PAPER_LENGTHS
-from attnscope.studies.paper.view import READING as OPEN
-from attnscope.studies.paper.view import best_readings, contradicted_by_all
+from attnscope.studies.paper.view import READING as OPEN, best_readings, contradicted_by_all
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"

@@ -34,30 +34,28 @@ from attnscope._process import HOOKS, keep_old_names, lazy  # it also remembers 
 from attnscope.errors import AttnscopeError, InputError, ModelError, OutputError
 
 if TYPE_CHECKING:
-    from attnscope import capture as capture
-    from attnscope import doctor as doctor
-    from attnscope import monitor as monitor
-    from attnscope import normalizers as normalizers
-    from attnscope import progress as progress
-    from attnscope import swapping as swapping
-    from attnscope import theory as theory
+    from attnscope import (
+        capture as capture,
+        doctor as doctor,
+        monitor as monitor,
+        normalizers as normalizers,
+        progress as progress,
+        swapping as swapping,
+        theory as theory,
+    )
     from attnscope.capture.models import load_model as load_model
     from attnscope.diagnosis.result import Diagnosis as Diagnosis
     from attnscope.diagnosis.running import diagnose as diagnose
     from attnscope.diagnosis.states import Thresholds as Thresholds
     from attnscope.monitor.monitor import Monitor as Monitor
     from attnscope.monitor.training_run import TrainingRun as TrainingRun
-    from attnscope.scanning import ScanResult as ScanResult
-    from attnscope.scanning import scan as scan
+    from attnscope.scanning import ScanResult as ScanResult, scan as scan
     from attnscope.store.kinds import load_run as load_run
-    from attnscope.studies.audit import AuditReport as AuditReport
-    from attnscope.studies.audit import audit as audit
-    from attnscope.studies.compare.comparing import Comparison as Comparison
-    from attnscope.studies.compare.comparing import compare as compare
+    from attnscope.studies.audit import AuditReport as AuditReport, audit as audit
+    from attnscope.studies.compare.comparing import Comparison as Comparison, compare as compare
     from attnscope.studies.horizon.predicting import horizon as horizon
     from attnscope.studies.horizon.result import Horizon as Horizon
-    from attnscope.studies.paper.reproduction import Reproduction as Reproduction
-    from attnscope.studies.paper.reproduction import reproduce as reproduce
+    from attnscope.studies.paper.reproduction import Reproduction as Reproduction, reproduce as reproduce
     from attnscope.swapping import swap as swap
 
 __version__ = "0.2.0"

@@ -17,8 +17,7 @@ from attnscope.cli import run
 from attnscope.cli.app import app
 from attnscope.diagnosis.running import diagnose
 from attnscope.errors import InputError
-from attnscope.show import command as closing
-from attnscope.show import terminal
+from attnscope.show import command as closing, terminal
 
 
 @pytest.fixture

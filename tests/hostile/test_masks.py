@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 from families import tiny_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from models import VOCABULARY, build
 from torch import nn
 
@@ -19,8 +18,7 @@ import attnscope
 from attnscope.capture.attention import AttentionCall
 from attnscope.capture.forward import run
 from attnscope.normalizers import SSMax
-from attnscope.swapping import first_key
-from attnscope.swapping import weights as blocks
+from attnscope.swapping import first_key, weights as blocks
 from attnscope.swapping.weights import weight_function
 
 BATCH, HEADS, QUERIES, KEYS, DIMS = 2, 3, 5, 7, 4

@@ -12,8 +12,7 @@ from models import VOCABULARY, build
 import attnscope
 from attnscope.capture.forward import run
 from attnscope.errors import InputError
-from attnscope.swapping import mean_outputs
-from attnscope.swapping import replacement as layout
+from attnscope.swapping import mean_outputs, replacement as layout
 
 
 def token_ids(batch: int = 1) -> torch.Tensor:

@@ -11,12 +11,10 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from attnscope.columns import PAPER_BOUNDS, ROW_NAMES, SET_NAMES
-from attnscope.measure import columns
-from attnscope.measure import specification as topn
+from attnscope.measure import columns, specification as topn
 from attnscope.measure._kernels import TopSets, group_at, prepare_groups
 from attnscope.measure.pairs import pair_distances
 from attnscope.measure.specification import Rows, row_columns, softmax_weights, topn_columns

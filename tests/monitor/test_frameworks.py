@@ -16,8 +16,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 import attnscope
 from attnscope.errors import InputError, ModelError
 from attnscope.monitor import Alarm, StopTraining, TrainerMonitor
-from attnscope.monitor.run_files import HEADS as SCHEMA
-from attnscope.monitor.run_files import MEASURES, MOST_NAMES, LogValues
+from attnscope.monitor.run_files import HEADS as SCHEMA, MEASURES, MOST_NAMES, LogValues
 
 
 class Collecting(TrainerCallback):

@@ -15,8 +15,7 @@ from training_runs import Training, made_alarm
 
 import attnscope
 from attnscope.errors import OutputError
-from attnscope.monitor import run_files
-from attnscope.monitor import run_files as run_reading
+from attnscope.monitor import run_files, run_files as run_reading
 from attnscope.monitor.run_files import Position, WentBackError, read_after
 from attnscope.monitor.training_run import status_of
 

@@ -10,18 +10,7 @@ import torch
 from models import build
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from training import (
-    HEADS,
-    ITEMS,
-    TOKENS,
-    WIDTH,
-    CustomAttention,
-    OnTokens,
-    batches,
-    gpt2,
-    loss_of,
-    train,
-)
+from training import HEADS, ITEMS, TOKENS, WIDTH, CustomAttention, OnTokens, batches, gpt2, loss_of, train
 
 import attnscope
 

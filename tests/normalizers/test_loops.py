@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnscope import _numerics
-from attnscope import normalizers as nz
+from attnscope import _numerics, normalizers as nz
 from attnscope.show.command import NOTICE
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from scipy.optimize import brentq
 from torch import Tensor
 

@@ -24,8 +24,7 @@ import attnscope
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.errors import InputError
 from attnscope.scanning import ScanResult, scan
-from attnscope.show import palette
-from attnscope.show import result as base
+from attnscope.show import palette, result as base
 from attnscope.show.numbers import visible_token
 from attnscope.show.palette import SCALE, ink_on
 

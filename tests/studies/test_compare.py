@@ -23,8 +23,7 @@ from attnscope.cli import run
 from attnscope.errors import InputError
 from attnscope.normalizers import parse
 from attnscope.options import Loading
-from attnscope.studies.compare import guidelines as advice
-from attnscope.studies.compare import view
+from attnscope.studies.compare import guidelines as advice, view
 from attnscope.studies.compare.calibration import bounded_minimum, calibrate
 from attnscope.studies.compare.comparing import compare, peak_bytes
 from attnscope.studies.compare.guidelines import (

@@ -11,8 +11,7 @@ from attnscope.capture.models import load_model
 from attnscope.capture.text import Text
 from attnscope.engine.blocks import LocalEngine
 from attnscope.engine.store import BlocksInMemory
-from attnscope.studies.paper.reproduction import ReproductionWork
-from attnscope.studies.paper.reproduction import collect as collect_tables
+from attnscope.studies.paper.reproduction import ReproductionWork, collect as collect_tables
 from attnscope.studies.paper.settings import plan
 
 BOOK = Text("The quick brown fox jumps over the lazy dog; 0123456789 (again). " * 9, "a test")

@@ -8,12 +8,8 @@ from attnscope._process import lazy
 
 if TYPE_CHECKING:
     from attnscope.capture.documents import Corpus as Corpus
-    from attnscope.capture.models import Model as Model
-    from attnscope.capture.models import ModelSource as ModelSource
-    from attnscope.capture.models import load_model as load_model
-    from attnscope.capture.text import Text as Text
-    from attnscope.capture.text import corpus as corpus
-    from attnscope.capture.text import read_text as read_text
+    from attnscope.capture.models import Model as Model, ModelSource as ModelSource, load_model as load_model
+    from attnscope.capture.text import Text as Text, corpus as corpus, read_text as read_text
     from attnscope.capture.watching import record as record
 
 _NAMES = {

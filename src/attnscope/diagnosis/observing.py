@@ -22,8 +22,7 @@ import torch
 from attnscope._numerics import loop
 from attnscope._process import parallel_for
 from attnscope.diagnosis.states import RULES, TOP_SHARE
-from attnscope.engine.run import Head as Head
-from attnscope.engine.run import WindowRecord, plan_windows
+from attnscope.engine.run import Head as Head, WindowRecord, plan_windows
 from attnscope.intervals import evenly_spaced
 from attnscope.measure.specification import Rows, row_entropy, unit
 from attnscope.swapping.key_budget import first_visible

@@ -142,7 +142,6 @@ class Diagnosis(Result, Mapping[str, Any]):
         return [f"Diagnosis: {subject(self)}", *verdict_lines(self), trust, findings]
 
     def calls(self) -> tuple[str, ...]:
-        """What to call next."""
         return (".summary()", ".heads", '["findings"]', '.plot.map("tokens_needed")', ".show()")
 
 

@@ -15,11 +15,7 @@ from attnscope.capture.text import Text
 from attnscope.capture.tokens import TokenizedText, WindowChoice, tokenized, window_tokens
 from attnscope.diagnosis.findings import findings
 from attnscope.diagnosis.heads import Labels, budget_by_error, budget_by_share, describe, label
-from attnscope.diagnosis.observing import (
-    DiagnosisMeasurer,
-    WindowRows,
-    plan_diagnosis,
-)
+from attnscope.diagnosis.observing import DiagnosisMeasurer, WindowRows, plan_diagnosis
 from attnscope.diagnosis.result import Diagnosis
 from attnscope.diagnosis.situation import DiagnosisWindows, situation
 from attnscope.diagnosis.states import Thresholds, given_thresholds

@@ -21,8 +21,7 @@ from attnscope.columns import PAPER_BOUNDS
 from attnscope.normalizers import sink_softmax, softmax
 from attnscope.theory import distance, expectation
 from attnscope.theory.configuration import Configuration, top_sets
-from attnscope.theory.geometry import ball, separability_certain, separability_printed
-from attnscope.theory.geometry import xi as xi_of
+from attnscope.theory.geometry import ball, separability_certain, separability_printed, xi as xi_of
 from attnscope.theory.gradient import jacobian_bound, jacobian_norm
 
 if TYPE_CHECKING:

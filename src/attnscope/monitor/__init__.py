@@ -10,9 +10,11 @@ from attnscope._process import lazy
 from attnscope.store.kinds import Description, Kind
 
 if TYPE_CHECKING:
-    from attnscope.monitor.alarms import Alarm as Alarm
-    from attnscope.monitor.alarms import AlarmThresholds as AlarmThresholds
-    from attnscope.monitor.alarms import StopTraining as StopTraining
+    from attnscope.monitor.alarms import (
+        Alarm as Alarm,
+        AlarmThresholds as AlarmThresholds,
+        StopTraining as StopTraining,
+    )
     from attnscope.monitor.lightning import LightningMonitor as LightningMonitor
     from attnscope.monitor.monitor import Monitor as Monitor
     from attnscope.monitor.run_files import load as load

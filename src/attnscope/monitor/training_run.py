@@ -235,7 +235,6 @@ class TrainingRun(Result):
         return [*found, alarm_words(self), reading_words(self), *loss_words(self)]
 
     def calls(self) -> tuple[str, ...]:
-        """What to call next."""
         if self.heads.is_empty():
             return (f"attnscope.load_run({str(self.folder)!r}) reads it again",)
         plots = ('.plot.curve("entropy_ratio")', f'.plot.map("max_logit", {self.steps[-1]})')

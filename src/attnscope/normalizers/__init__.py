@@ -14,57 +14,66 @@ learnable parameters, as a module. Requirement: nothing here imports models, mea
 
 from attnscope._process import lazy
 from attnscope.normalizers._arguments import reference_only as reference_only
-from attnscope.normalizers._base import Facts as Facts
-from attnscope.normalizers._base import MappedNormalizer as MappedNormalizer
-from attnscope.normalizers._base import Normalizer as Normalizer
-from attnscope.normalizers._base import RowMap as RowMap
-from attnscope.normalizers._base import get as get
-from attnscope.normalizers._base import names as names
-from attnscope.normalizers._base import register as register
-from attnscope.normalizers.composed import AdaptiveTemperature as AdaptiveTemperature
-from attnscope.normalizers.composed import FNormalizer as FNormalizer
-from attnscope.normalizers.composed import SelfAdjustRaw as SelfAdjustRaw
-from attnscope.normalizers.composed import SelfAdjustScaled as SelfAdjustScaled
-from attnscope.normalizers.composed import adaptive_temperature as adaptive_temperature
-from attnscope.normalizers.composed import f_normalizer as f_normalizer
-from attnscope.normalizers.composed import sa_softmax as sa_softmax
-from attnscope.normalizers.modules import LearnedASEntmax as LearnedASEntmax
-from attnscope.normalizers.modules import LearnedEntmax as LearnedEntmax
-from attnscope.normalizers.modules import LearnedLipmax as LearnedLipmax
-from attnscope.normalizers.modules import LearnedLipmix as LearnedLipmix
-from attnscope.normalizers.modules import LearnedPowerSoftmax as LearnedPowerSoftmax
-from attnscope.normalizers.modules import LearnedSink as LearnedSink
-from attnscope.normalizers.modules import LearnedSSMax as LearnedSSMax
-from attnscope.normalizers.softmax import LogN as LogN
-from attnscope.normalizers.softmax import PowerSoftmax as PowerSoftmax
-from attnscope.normalizers.softmax import Sigmoid as Sigmoid
-from attnscope.normalizers.softmax import SinkSoftmax as SinkSoftmax
-from attnscope.normalizers.softmax import Softmax as Softmax
-from attnscope.normalizers.softmax import Softmax1 as Softmax1
-from attnscope.normalizers.softmax import SSMax as SSMax
-from attnscope.normalizers.softmax import logn as logn
-from attnscope.normalizers.softmax import power_softmax as power_softmax
-from attnscope.normalizers.softmax import sigmoid as sigmoid
-from attnscope.normalizers.softmax import sink_softmax as sink_softmax
-from attnscope.normalizers.softmax import softmax as softmax
-from attnscope.normalizers.softmax import softmax1 as softmax1
-from attnscope.normalizers.softmax import ssmax as ssmax
-from attnscope.normalizers.sparse import ASEntmax as ASEntmax
-from attnscope.normalizers.sparse import Entmax as Entmax
-from attnscope.normalizers.sparse import Entmax15 as Entmax15
-from attnscope.normalizers.sparse import Lipmax as Lipmax
-from attnscope.normalizers.sparse import Lipmix as Lipmix
-from attnscope.normalizers.sparse import Sparsemax as Sparsemax
-from attnscope.normalizers.sparse import TopK as TopK
-from attnscope.normalizers.sparse import asentmax as asentmax
-from attnscope.normalizers.sparse import entmax as entmax
-from attnscope.normalizers.sparse import entmax15 as entmax15
-from attnscope.normalizers.sparse import lipmax as lipmax
-from attnscope.normalizers.sparse import lipmix as lipmix
-from attnscope.normalizers.sparse import sparsemax as sparsemax
-from attnscope.normalizers.sparse import topk as topk
-from attnscope.normalizers.specs import Tempered as Tempered
-from attnscope.normalizers.specs import parse as parse
+from attnscope.normalizers._base import (
+    Facts as Facts,
+    MappedNormalizer as MappedNormalizer,
+    Normalizer as Normalizer,
+    RowMap as RowMap,
+    get as get,
+    names as names,
+    register as register,
+)
+from attnscope.normalizers.composed import (
+    AdaptiveTemperature as AdaptiveTemperature,
+    FNormalizer as FNormalizer,
+    SelfAdjustRaw as SelfAdjustRaw,
+    SelfAdjustScaled as SelfAdjustScaled,
+    adaptive_temperature as adaptive_temperature,
+    f_normalizer as f_normalizer,
+    sa_softmax as sa_softmax,
+)
+from attnscope.normalizers.modules import (
+    LearnedASEntmax as LearnedASEntmax,
+    LearnedEntmax as LearnedEntmax,
+    LearnedLipmax as LearnedLipmax,
+    LearnedLipmix as LearnedLipmix,
+    LearnedPowerSoftmax as LearnedPowerSoftmax,
+    LearnedSink as LearnedSink,
+    LearnedSSMax as LearnedSSMax,
+)
+from attnscope.normalizers.softmax import (
+    LogN as LogN,
+    PowerSoftmax as PowerSoftmax,
+    Sigmoid as Sigmoid,
+    SinkSoftmax as SinkSoftmax,
+    Softmax as Softmax,
+    Softmax1 as Softmax1,
+    SSMax as SSMax,
+    logn as logn,
+    power_softmax as power_softmax,
+    sigmoid as sigmoid,
+    sink_softmax as sink_softmax,
+    softmax as softmax,
+    softmax1 as softmax1,
+    ssmax as ssmax,
+)
+from attnscope.normalizers.sparse import (
+    ASEntmax as ASEntmax,
+    Entmax as Entmax,
+    Entmax15 as Entmax15,
+    Lipmax as Lipmax,
+    Lipmix as Lipmix,
+    Sparsemax as Sparsemax,
+    TopK as TopK,
+    asentmax as asentmax,
+    entmax as entmax,
+    entmax15 as entmax15,
+    lipmax as lipmax,
+    lipmix as lipmix,
+    sparsemax as sparsemax,
+    topk as topk,
+)
+from attnscope.normalizers.specs import Tempered as Tempered, parse as parse
 
 _FILES = f"{__name__}."
 _NAMES = {name: __name__ for name, value in globals().items() if getattr(value, "__module__", "").startswith(_FILES)}

@@ -57,7 +57,6 @@ class _ComposedNormalizer(Normalizer):
         return None
 
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Weights of each row, with the shape and dtype of the logits."""
         z, visible = prepare(logits, visible)
         if z.shape[-1] == 0:
             return logits.clone()

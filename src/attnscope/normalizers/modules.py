@@ -67,7 +67,6 @@ class LearnedSSMax(_LearnedNormalizer):
 
     @property
     def normalizer(self) -> SSMax:
-        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         return SSMax(self.s[:, None], 0.0 if self.b is None else self.b[:, None])
 
 
@@ -85,7 +84,6 @@ class LearnedPowerSoftmax(_LearnedNormalizer):
 
     @property
     def normalizer(self) -> PowerSoftmax:
-        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         return PowerSoftmax(self.kappa[:, None], self.gamma[:, None])
 
 
@@ -102,7 +100,6 @@ class LearnedSink(_LearnedNormalizer):
 
     @property
     def normalizer(self) -> SinkSoftmax:
-        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         return SinkSoftmax(self.sink[:, None])
 
 
@@ -126,7 +123,6 @@ class LearnedEntmax(_LearnedNormalizer):
 
     @property
     def normalizer(self) -> Entmax:
-        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         return Entmax(self.alpha[:, None])
 
 
@@ -152,7 +148,6 @@ class LearnedASEntmax(_LearnedNormalizer):
 
     @property
     def normalizer(self) -> ASEntmax:
-        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         if self.free is None:
             raise InputError("this module was made with `width`: pass the layer's input as `hidden`")
         return self._with(self.free[:, :, None])
@@ -199,7 +194,6 @@ class LearnedLipmax(_LearnedNormalizer):
 
     @property
     def normalizer(self) -> Lipmax:
-        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         return Lipmax(self.alpha, self.kappa[:, None], self.cap)
 
 
@@ -243,6 +237,5 @@ class LearnedLipmix(_LearnedNormalizer):
 
     @property
     def normalizer(self) -> Lipmix:
-        """The normalizer with the present parameters, for logits (..., heads, query, key)."""
         kappa, gamma = functional.softplus(self.raw_kappa), functional.softplus(self.raw_gamma)
         return Lipmix(self.alpha, kappa[:, None], gamma[:, None], self.cap, self.gate[:, None])

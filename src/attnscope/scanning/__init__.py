@@ -14,8 +14,7 @@ from attnscope._process import lazy
 from attnscope.store.kinds import Description, Kind
 
 if TYPE_CHECKING:
-    from attnscope.progress import Progress as Progress
-    from attnscope.progress import Step as Step
+    from attnscope.progress import Progress as Progress, Step as Step
     from attnscope.scanning.result import ScanResult as ScanResult
     from attnscope.scanning.running import scan as scan
 

@@ -16,14 +16,7 @@ from attnscope._process import refuses_after_fork
 from attnscope.diagnosis.result import Diagnosis, verdict_lines
 from attnscope.errors import InputError, OutputError, whole_number
 from attnscope.scanning import overview, view
-from attnscope.scanning.overview import (
-    HEAD_MEASURES,
-    ROW_MEASURES,
-    SET_MEASURES,
-    Overview,
-    heads_table,
-    summarize,
-)
+from attnscope.scanning.overview import HEAD_MEASURES, ROW_MEASURES, SET_MEASURES, Overview, heads_table, summarize
 from attnscope.scanning.page_data import page_data, pattern_cells, render
 from attnscope.show import html, palette
 from attnscope.show.blocks import Block, Grid, Heading, Note, Table
@@ -243,7 +236,6 @@ class ScanResult(Result):
         return found
 
     def calls(self) -> tuple[str, ...]:
-        """What to call next."""
         more = () if self.findings is None else (".findings",)
         plots = (*more, '.plot.map("separability")')
         return (".summary()", ".heads", ".head(layer, head)", *plots, ".show()", ".save(folder)")

@@ -13,8 +13,7 @@ from functools import singledispatch
 from itertools import groupby
 from typing import Any
 
-from attnscope.show import blocks as kind
-from attnscope.show import palette
+from attnscope.show import blocks as kind, palette
 from attnscope.show.blocks import Block, Span, Words, parts, plain, unpadded
 from attnscope.show.numbers import visible
 

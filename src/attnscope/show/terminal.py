@@ -18,8 +18,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from attnscope.show import blocks as kind
-from attnscope.show import palette
+from attnscope.show import blocks as kind, palette
 from attnscope.show.blocks import Block, Cell, Span, Tone, Words, flattened, parts, plain
 from attnscope.show.numbers import visible
 

@@ -27,8 +27,7 @@ from attnscope.errors import ModelError
 from attnscope.progress import Step
 from attnscope.store.manifest import Manifest
 from attnscope.studies.paper import reproduction
-from attnscope.studies.paper.reproduction import Collected, ReproductionWork
-from attnscope.studies.paper.reproduction import collect as collect_all
+from attnscope.studies.paper.reproduction import Collected, ReproductionWork, collect as collect_all
 from attnscope.studies.paper.settings import TABLE_NAMES, plan
 
 OPTIONS: dict[str, Any] = {"length": 64, "windows": 2}

@@ -12,8 +12,7 @@ from models import build
 from reproductions import collect
 
 from attnscope.measure import Visibility
-from attnscope.studies.paper import every_n as profiles
-from attnscope.studies.paper import measuring
+from attnscope.studies.paper import every_n as profiles, measuring
 from attnscope.studies.paper.sets import COLUMNS, HeadRows, sum_sets
 
 pytestmark = pytest.mark.pairwise

@@ -30,22 +30,26 @@ from attnscope._process import lazy
 from attnscope.store.kinds import Description, Kind, Verb
 
 if TYPE_CHECKING:
-    from attnscope.studies.audit.contract import Case as Case
-    from attnscope.studies.audit.contract import Claim as Claim
-    from attnscope.studies.audit.contract import Condition as Condition
-    from attnscope.studies.audit.contract import Form as Form
-    from attnscope.studies.audit.contract import Inequality as Inequality
-    from attnscope.studies.audit.contract import Space as Space
-    from attnscope.studies.audit.contract import about as about
-    from attnscope.studies.audit.contract import at_least as at_least
-    from attnscope.studies.audit.contract import at_most as at_most
-    from attnscope.studies.audit.contract import between as between
+    from attnscope.studies.audit.contract import (
+        Case as Case,
+        Claim as Claim,
+        Condition as Condition,
+        Form as Form,
+        Inequality as Inequality,
+        Space as Space,
+        about as about,
+        at_least as at_least,
+        at_most as at_most,
+        between as between,
+    )
     from attnscope.studies.audit.referee import audit as audit
-    from attnscope.studies.audit.report import AuditReport as AuditReport
-    from attnscope.studies.audit.report import ClaimReport as ClaimReport
-    from attnscope.studies.audit.report import Counterexample as Counterexample
-    from attnscope.studies.audit.report import Trial as Trial
-    from attnscope.studies.audit.report import Verdict as Verdict
+    from attnscope.studies.audit.report import (
+        AuditReport as AuditReport,
+        ClaimReport as ClaimReport,
+        Counterexample as Counterexample,
+        Trial as Trial,
+        Verdict as Verdict,
+    )
 
 SPACES = {
     "appendix": ("BOUNDED_VARIABLES", "CAUSAL_ROWS", "P_VALUES", "RANDOM_DIRECTIONS"),

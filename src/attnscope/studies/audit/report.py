@@ -210,7 +210,6 @@ class AuditReport(Result):
         return [f"AuditReport: {counted(len(self.claims), 'claim')}", *super().brief()]
 
     def calls(self) -> Sequence[str]:
-        """What to call next."""
         return (".summary()", '.claim("lemma-1")', ".table", ".plot.violations()", ".show()")
 
 

@@ -66,8 +66,7 @@ def audit(
     """
     from attnscope.show import terminal
     from attnscope.show.command import answer, command_line, running
-    from attnscope.studies.audit.referee import CLAIMS, find_claim
-    from attnscope.studies.audit.referee import audit as search
+    from attnscope.studies.audit.referee import CLAIMS, audit as search, find_claim
     from attnscope.studies.audit.view import claim_blocks
 
     claims = _load_claims(claims_file) if claims_file else list(CLAIMS)

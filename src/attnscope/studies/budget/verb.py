@@ -76,8 +76,7 @@ def budget(
     require_model(model, loading.revision)
     from attnscope.capture.text import read_text
     from attnscope.show.command import answer, dated_folder, running
-    from attnscope.studies.budget.running import FILES, refuse_folder
-    from attnscope.studies.budget.running import budget as make_budget
+    from attnscope.studies.budget.running import FILES, budget as make_budget, refuse_folder
 
     folder = out or dated_folder(model)
     refuse_folder(folder)

@@ -141,7 +141,6 @@ class Comparison(Result):
         return f"comparison of {short_path(self.run['model'])}"
 
     def calls(self) -> Sequence[str]:
-        """What to call next."""
         charts = (".plot.capacity()",) if "swapped" in self.table["mode"] else ()
         return (".summary()", ".table", *charts, '.plot.curve("separability")', ".show()", ".save(folder)")
 

@@ -100,8 +100,7 @@ def compare(
     from attnscope.capture.text import read_text
     from attnscope.show.command import answer, command_line, dated_folder, running
     from attnscope.store.folders import output_folder
-    from attnscope.studies.compare.comparing import DEFAULT_NORMALIZERS, FILES, MODES
-    from attnscope.studies.compare.comparing import compare as compare_model
+    from attnscope.studies.compare.comparing import DEFAULT_NORMALIZERS, FILES, MODES, compare as compare_model
 
     chosen = DEFAULT_NORMALIZERS if normalizers is None else normalizers
     modes = MODES if mode == "both" else (mode,)

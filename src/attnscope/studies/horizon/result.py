@@ -76,7 +76,6 @@ class Horizon(Result):
 
     @property
     def skipped_heads(self) -> list[dict[str, Any]]:
-        """Heads left out of the tables, with the reason."""
         skipped: list[dict[str, Any]] = self.run["skipped_heads"]
         return skipped
 
@@ -126,7 +125,6 @@ class Horizon(Result):
         return f"prediction for {short_path(self.run['model']['name'])}"
 
     def calls(self) -> Sequence[str]:
-        """What to call next."""
         plots = (".plot.map()", ".plot.curve(layer, head)")
         return (".summary()", ".heads", ".table", *plots, ".show()", ".save(folder)")
 

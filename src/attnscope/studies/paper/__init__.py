@@ -44,8 +44,7 @@ KINDS = (
 )
 
 if TYPE_CHECKING:
-    from attnscope.studies.paper.reproduction import Reproduction as Reproduction
-    from attnscope.studies.paper.reproduction import reproduce as reproduce
+    from attnscope.studies.paper.reproduction import Reproduction as Reproduction, reproduce as reproduce
 
 _NAMES = dict.fromkeys(("Reproduction", "reproduce"), "attnscope.studies.paper.reproduction")
 

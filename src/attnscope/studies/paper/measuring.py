@@ -22,8 +22,7 @@ from attnscope.errors import ModelError
 from attnscope.measure import Rows, Visibility, softmax_weights
 from attnscope.measure.settings import DEFAULT_MEMORY
 from attnscope.normalizers import SinkSoftmax, Softmax
-from attnscope.studies.paper import every_n as profiles
-from attnscope.studies.paper import sets
+from attnscope.studies.paper import every_n as profiles, sets
 from attnscope.studies.paper.every_n import LEVELS, critical_n, exact_p_values, largest_gaps, subset_p_values
 from attnscope.studies.paper.responses import DIRECTIONS, Responses, add_responses
 from attnscope.studies.paper.sets import COLUMNS, ROW_COLUMNS, HeadRows, sum_sets

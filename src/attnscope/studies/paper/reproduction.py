@@ -222,7 +222,6 @@ class Reproduction(Result):
         return [*brief_lines("Reproduction", self.blocks()), *view.named(self.claims), f"Files: {self.folder}"]
 
     def calls(self) -> Sequence[str]:
-        """What to call next."""
         return (".summary()", ".claims", ".tables", ".plot.names", ".plot.figure(name)", ".show()")
 
     def write(self, folder: Path) -> None:

@@ -112,8 +112,7 @@ def reproduce(
     from attnscope.capture.documents import read_source
     from attnscope.show.command import answer, command_line, running
     from attnscope.store.folders import folder_name
-    from attnscope.studies.paper.reproduction import PAGE
-    from attnscope.studies.paper.reproduction import reproduce as run_experiments
+    from attnscope.studies.paper.reproduction import PAGE, reproduce as run_experiments
 
     folder = out or Path("runs") / f"reproduce-{folder_name(model)}"
     with running(folder):

@@ -5,11 +5,12 @@ They are one study, as a scorecard trains the models of `recall` and shows their
 | file | contents |
 |---|---|
 | `tasks` | what is read, asked and answered, and what a reader who knows the task answers |
-| `models`, `training` | ensembles of small models with each normalizer, trained and tested together |
-| `running`, `summary` | the grid of settings, in worker processes; means over seeds with intervals, the picture |
+| `training` | ensembles of small models with each normalizer, trained and tested together |
+| `running` | the grid of settings, in worker processes; means over seeds with intervals |
 | `contracts` | what every normalizer promises, tested; an error for each contract that a user's class breaks |
 | `measuring` | bounds, exact Jacobian, nearness to Theorem S, capacity on real logits, speed |
-| `cards`, `cards_page` | `scorecard`: all of it, and recall against length and budget, as JSON and as one HTML page |
+| `cards` | `scorecard`: all of it, and recall against length and budget |
+| `view`, `verb` | what both show; their commands |
 """
 
 from __future__ import annotations
@@ -22,12 +23,8 @@ from attnscope._process import lazy
 from attnscope.store.kinds import Description, Kind, Verb
 
 if TYPE_CHECKING:
-    from attnscope.studies.recall.cards import Scorecard as Scorecard
-    from attnscope.studies.recall.cards import scorecard as scorecard
-    from attnscope.studies.recall.running import QUICK as QUICK
-    from attnscope.studies.recall.running import Plan as Plan
-    from attnscope.studies.recall.running import Recall as Recall
-    from attnscope.studies.recall.running import recall as recall
+    from attnscope.studies.recall.cards import Scorecard as Scorecard, scorecard as scorecard
+    from attnscope.studies.recall.running import QUICK as QUICK, Plan as Plan, Recall as Recall, recall as recall
 
 _NAMES = {
     **dict.fromkeys(("QUICK", "Plan", "Recall", "recall"), "attnscope.studies.recall.running"),

@@ -15,17 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from attnscope.errors import InputError, shown
-from attnscope.options import (
-    Decimals,
-    Flag,
-    JsonOption,
-    Names,
-    OutOption,
-    WholeNumber,
-    WholeNumbers,
-    arguments,
-    listed,
-)
+from attnscope.options import Decimals, Flag, JsonOption, Names, OutOption, WholeNumber, WholeNumbers, arguments, listed
 
 if TYPE_CHECKING:
     pass
@@ -124,8 +114,7 @@ def recall(
         Folder for the results. Default: runs/recall, or runs/recall-quick.
     """
     from attnscope.show.command import answer, command_line
-    from attnscope.studies.recall.running import QUICK, Plan, changed
-    from attnscope.studies.recall.running import recall as train_and_test
+    from attnscope.studies.recall.running import QUICK, Plan, changed, recall as train_and_test
     from attnscope.studies.recall.view import PICTURE, draw_picture
 
     plan = changed(QUICK if quick else Plan(), **arguments(options))
