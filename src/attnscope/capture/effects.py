@@ -62,7 +62,7 @@ class EffectSource:
     def __init__(self, model: nn.Module) -> None:
         self.modules = dict(model.named_modules())
         self.names = {module: name for name, module in self.modules.items()}
-        self._given: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}  # inputs of attention modules
+        self.given: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}  # inputs of attention modules
         self._open: list[_Pass] = []
         self._hooks = ExitStack()
         for module, name in self.names.items():
@@ -77,7 +77,7 @@ class EffectSource:
         for each in self._open:
             each.close()
         self._hooks.close()
-        self._given.clear()
+        self.given.clear()
 
     def follow(self, call: Call, done: Callable[[Effects], None]) -> None:
         """Follow a call until its block ends, and pass its effects to `done`."""
@@ -102,18 +102,14 @@ class EffectSource:
             each.end(output)
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 each.done(Effects(self, each))
-            self._given.pop(each.call.module, None)
-
-    def given(self, module: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """The inputs of an attention module in the forward that is running."""
-        return self._given.get(module)
+            self.given.pop(each.call.module, None)
 
     def name(self, module: nn.Module) -> str:
         """A module's class and name, for messages."""
         return f"{type(module).__name__} ({self.names.get(module, '')})"
 
     def _remember(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._given[module] = tuple(map(_own, args)), {name: _own(value) for name, value in kwargs.items()}
+        self.given[module] = tuple(map(_own, args)), {name: _own(value) for name, value in kwargs.items()}
 
 
 class _Pass:
@@ -271,7 +267,7 @@ class Effects:
 
     def _arrived_for(self, outputs: Float[Tensor, "batch queries heads dims"]) -> Tensor:
         """What arrives at the output projection if the kernel returns these outputs."""
-        module, given = self._call.module, self._source.given(self._call.module)
+        module, given = self._call.module, self._source.given.get(self._call.module)
         if given is None:
             raise self._unexplained("arrives at its output projection", "it cannot run twice")
         args = [_own(value) for value in given[0]]

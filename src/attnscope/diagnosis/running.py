@@ -96,15 +96,8 @@ def diagnose(
         The table `rows` of a scan with other normalizers.
     seed
         Seed of the random sets and heads.
-    device, dtype, revision, trust_remote_code
-        How the model is loaded: see `load_model`.
-    workers, ray
-        Run on Ray (the extra `attnscope[ray]`): on so many workers, on a cluster at this address as `ray.init` takes
-        it, or both. Without an address they are on this machine. The model is given by its name.
-    worker_cpus, worker_gpus
-        Cores and devices of each worker. Default: one core.
-    progress
-        What to show: see `attnscope.progress`.
+    device, dtype, revision, trust_remote_code, workers, ray, worker_cpus, worker_gpus, progress
+        As in `attnscope.scan`.
 
     Returns
     -------
