@@ -63,7 +63,7 @@ class Kind:
     written
         All files that a run of this kind may have, as patterns.
     needs
-        Files that it cannot be read without, beside its record: of each group one.
+        Files that it cannot be read without, beside its record: of each group one; errors name its first.
     schema
         The version of its format that is read, the field `schema` of its record; 0: it has none.
     joins
@@ -200,7 +200,7 @@ def _refuse_unreadable(folder: Path, kind: Kind, record: Mapping[str, Any]) -> N
             f"{str(folder)!r} was written by {which} attnscope (schema {shown(version)}, this one reads "
             f"{kind.schema}); {advice}"
         )
-    missing = [" or ".join(files) for files in kind.needs if not any((folder / file).is_file() for file in files)]
+    missing = [files[0] for files in kind.needs if not any((folder / file).is_file() for file in files)]
     if missing:
         raise OutputError(f"{str(folder)!r} holds no finished run: {' and '.join(missing)} is missing; run again")
 
