@@ -376,8 +376,7 @@ def _effects(model: Model, ids: Tensor) -> Check:
     if reasons or not errors:
         return Check("effects", "note", f"not measured: {reasons[0] if reasons else 'no attention was followed'}")
     through = f", through {' and '.join(sorted(ways))}" if ways else ""
-    text = f"heads sum to their layer within {max(errors):.1e}{through}"
-    return Check("effects", "pass", text)
+    return Check("effects", "pass", f"heads sum to their layer within {max(errors):.1e}{through}")
 
 
 def _same_output(model: Model, ids: Tensor, mask: Tensor) -> Check:

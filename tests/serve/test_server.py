@@ -274,8 +274,8 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "no settings": (lambda folder: _record(folder, settings={}), "is damaged"),
     "a number as time": (lambda folder: _record(folder, finished=5), "5 is no text"),
     "no model": (lambda folder: _record(folder, model=[1]), "is damaged"),
-    "odd findings": (lambda folder: (folder / "findings.json").write_text('{"thresholds": 5}'), ""),
-    "NaN": (lambda folder: (folder / "findings.json").write_text('{"verdict": NaN}'), ""),
+    "odd findings": (lambda folder: (folder / "findings.json").write_text('{"thresholds": 5}'), "is damaged"),
+    "NaN": (lambda folder: (folder / "findings.json").write_text('{"verdict": NaN}'), "is damaged"),
 }
 
 
