@@ -44,7 +44,6 @@ nb_execution_in_temp = True
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 napoleon_google_docstring = False
 suppress_warnings = [
     "ref.python",  # names of dimensions in annotations, "heads rows", are no references
