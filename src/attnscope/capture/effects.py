@@ -73,7 +73,6 @@ class EffectSource:
                 self._hooks.callback(hook.remove)
 
     def close(self) -> None:
-        """Remove the hooks."""
         for each in self._open:
             each.close()
         self._hooks.close()
@@ -138,7 +137,6 @@ class _Pass:
                 self._hooks.callback(part.register_forward_hook(self._ran).remove)
 
     def close(self) -> None:
-        """Remove the hooks."""
         self._hooks.close()
 
     def _ran(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -276,12 +274,15 @@ class Effects:
         hook = self._observed.projection.register_forward_pre_hook(_stop)
         try:
             with _answering(module, outputs):
-                module(*args, **kwargs)
+                result = module(*args, **kwargs)
         except _Arrived as arrival:
             return arrival.tensor
         finally:
             hook.remove()
-        raise self._unexplained("arrives at its output projection", "it does not run again")
+        returned = result[0] if isinstance(result, tuple) else result  # the projection is in another module
+        if not isinstance(returned, torch.Tensor) or returned.shape[-1] != outputs[0, 0].numel():
+            raise self._unexplained("arrives at its output projection", "it does not run again")
+        return returned
 
     def _to_stream(self, where: _Where, total: Tensor, stream: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
         """Factors of the projection's output in the stream, by channel and by row.
@@ -356,9 +357,8 @@ def _answering(module: nn.Module, outputs: Tensor) -> Iterator[None]:
         try:
             yield
         finally:
-            if before is None:
-                del module._modules[huggingface.REPLACEMENT]
-            else:
+            del module._modules[huggingface.REPLACEMENT]
+            if before is not None:
                 module._modules[huggingface.REPLACEMENT] = before
 
 
