@@ -185,7 +185,7 @@ def test_a_comparison_without_a_chart_leaves_none_of_an_older_one(comparison: Co
     settings = comparison.run["settings"] | {"modes": ["what-if"]}
     what_if = Comparison(comparison.table.filter(mode="what-if"), comparison.run | {"settings": settings})
     what_if.save(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"compare.json", "compare.parquet"}
+    assert {path.name for path in tmp_path.iterdir()} == {"compare.json", "compare.parquet", "run.json"}
 
 
 def test_a_diagnosis_is_read_back(tmp_path: Path) -> None:
